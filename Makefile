@@ -1,0 +1,60 @@
+# Two commands: `make train` learns a molecular property with the embedded data, `make test` runs the tests.
+# Both create .venv and install into it first; an interrupted set-up is taken up again by the next call.
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help train train-dipole test test-slow lint docs wheel-check clean
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# one worker per core; each has one thread, because two threads on a busy core are far slower than one
+WORKERS ?= auto
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
+FIT     := $(BIN)/eqlayers fit -c
+
+help:
+	@echo "make train         fit and test on the embedded molecules (energy U0)"
+	@echo "make train-dipole  the same for the dipole moment, from a vector read-out"
+	@echo "make test          all tests but the slow ones; make test-slow: all of them"
+	@echo "make lint          ruff and mypy"
+	@echo "make docs          HTML documentation in docs/_build/html"
+	@echo "make wheel-check   build a wheel and import every package from it in a clean environment"
+	@echo "make clean         remove what the commands above made, except runs/"
+
+train: $(VENV)/.installed-train
+	$(FIT) configs/qm9_mini.yaml
+
+train-dipole: $(VENV)/.installed-train
+	$(FIT) configs/qm9_mini_dipole.yaml
+
+test: $(VENV)/.installed-test
+	$(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.installed-test
+	$(PYTEST)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+wheel-check: $(VENV)/.installed-test
+	$(BIN)/pytest tests/test_packaging.py
+
+# The stamp is written last, so that an interrupted installation is repeated and a finished one is not.
+$(VENV)/.installed-train: EXTRAS := train
+$(VENV)/.installed-test:  EXTRAS := test,train
+$(VENV)/.installed-docs:  EXTRAS := docs,train
+$(VENV)/.installed-%: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 10) else \
+	    f"eqlayers needs Python 3.10 or newer; $(PYTHON) is {v}. Name another one: make PYTHON=python3.11")'
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name '__pycache__' -o -name '*.egg-info' | xargs rm -rf

@@ -1,0 +1,8 @@
+"""`python -m eqlayers` is the command `eqlayers`."""
+
+import sys
+
+from eqlayers.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Group theory, taken from the installed e3nn and kept in float64: irreps, Clebsch-Gordan blocks, normalisation.
+
+Signs of ``wigner_3j`` differ between e3nn versions, so coefficients are always asked of the e3nn at hand, never read
+from a table of ours. Nothing here knows tensors' layouts, terms or kernels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+
+from .errors import IrrepsError
+
+__all__ = ["as_irreps", "channel_major_order", "tensor_product_paths", "wigner_3j"]
+
+
+def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
+    """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts.
+
+    Raises:
+        IrrepsError: e3nn cannot read it.
+
+    Example:
+        >>> as_irreps("8x0e + 4x1o").dim
+        20
+    """
+    if isinstance(value, o3.Irreps):
+        return value
+    try:
+        return o3.Irreps(value)
+    except Exception as error:
+        raise IrrepsError(
+            f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {value!r}. "
+            f"e3nn says: {error}. Correct the text."
+        ) from error
+
+
+@cache
+def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
+    r"""Clebsch-Gordan coefficients of the installed e3nn as an invariant tensor of Frobenius norm 1.
+
+    .. math:: C_{ijk} = \sum_{abc} D^{l_1}_{ia}(g)\, D^{l_2}_{jb}(g)\, D^{l_3}_{kc}(g)\, C_{abc}
+
+    Args:
+        l1, l2, l3: Degrees with ``|l1 - l2| <= l3 <= l1 + l2``.
+
+    Returns:
+        ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
+
+    Source:
+        ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> np.round(wigner_3j(1, 1, 0)[:, :, 0] * 3**0.5, 12).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    # e3nn builds intermediate tensors on the default device; coefficients belong on the CPU.
+    with torch.device("cpu"):
+        block = o3.wigner_3j(l1, l2, l3, dtype=torch.float64).numpy().copy()
+    block[np.abs(block) < 1e-14] = 0.0  # rounding left by e3nn's change of basis; true entries are far larger
+    block.flags.writeable = False
+    return block
+
+
+def tensor_product_paths(irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None) -> list[tuple[int, int, o3.Irrep]]:
+    """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, with ``ir_out`` in the filter (None: every one).
+
+    Raises:
+        IrrepsError: The filter holds something that is no irrep.
+
+    Example:
+        >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
+        [(0, 0, 1o)]
+    """
+    keep = None if filter_ir_out is None else [_as_irrep(ir) for ir in filter_ir_out]
+    return [
+        (i, j, ir)
+        for i, (_, ir1) in enumerate(as_irreps(irreps_in1, "irreps_in1"))
+        for j, (_, ir2) in enumerate(as_irreps(irreps_in2, "irreps_in2"))
+        for ir in ir1 * ir2
+        if keep is None or ir in keep
+    ]
+
+
+def _as_irrep(value: Any) -> o3.Irrep:
+    try:
+        return o3.Irrep(value)
+    except Exception as error:
+        raise IrrepsError(
+            f"filter_ir_out must hold irreps such as '1o', got {value!r}. e3nn says: {error}. Pass a list of irreps."
+        ) from error
+
+
+def channel_major_order(irreps: o3.Irreps) -> np.ndarray:
+    """Where each entry of the ``ir_mul`` layout stands in the ``mul_ir`` layout, ``[irreps.dim]`` int64.
+
+    Example:
+        >>> channel_major_order(o3.Irreps("2x1o")).tolist()
+        [0, 3, 1, 4, 2, 5]
+    """
+    blocks = [
+        s.start + np.arange(mul * ir.dim).reshape(mul, ir.dim).T.ravel()
+        for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *blocks]).astype(np.int64)

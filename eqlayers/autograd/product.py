@@ -1,0 +1,132 @@
+"""One autograd Function for every sparse product and every order of derivative.
+
+The form is linear in each operand, so a gradient is the same form with its roles rotated: channels, row maps and
+infos turn together, and the backward of the backward is again this Function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backends import select
+from ..errors import DeviceError, GradientError, ShapeError
+from ..info.structs import SparseProductInfo
+from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
+from ..ops.channels import Channels
+from ..ops.table import channels_of
+
+Infos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
+
+
+class _Form(torch.autograd.Function):
+    """``z = sum_t s_t x[i1] . y[i2]`` on operands with at most one batch axis (see :class:`ProductCall`)."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        y: Tensor,
+        channels: Channels,
+        batched: tuple[bool, bool, bool],
+        batch: int,
+        infos: Infos,
+        backend: str | None,
+    ) -> Tensor:
+        call = ProductCall(channels, x, y, infos[0], batched, batch)
+        infos[0].check_operands(*call.sparse_rows)
+        return select(call, backend).product(call)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.form = inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        (gz,) = grads
+        x, y = ctx.saved_tensors
+        channels, (b1, b2, bz), batch, (fwd, bwd1, bwd2), backend = ctx.form
+        gx = gy = None
+        if ctx.needs_input_grad[0]:
+            infos = (_needed(bwd1, 1, x.shape[int(b1)]), bwd2, fwd)
+            gx = _Form.apply(y, gz, channels.rotate_to_first(), (b2, bz, b1), batch, infos, backend)
+        if ctx.needs_input_grad[1]:
+            infos = (_needed(bwd2, 2, y.shape[int(b2)]), fwd, bwd1)
+            gy = _Form.apply(gz, x, channels.rotate_to_second(), (bz, b1, b2), batch, infos, backend)
+        return gx, gy, None, None, None, None, None
+
+
+def _needed(info: SparseProductInfo | None, number: int, rows: int) -> SparseProductInfo:
+    if info is None:
+        raise GradientError(
+            f"info_bwd{number} must be given, because the gradient of input{number} is needed, got None. "
+            f"Pass all three infos of eqlayers.info.sparse_product_infos, or detach input{number}."
+        )
+    if info.out_size is not None and info.out_size != rows:
+        raise ShapeError(
+            f"info_bwd{number}.out_size must be {rows}, the sparse rows of input{number}, got {info.out_size}. "
+            f"Build the infos with in{number}_size={rows}; check that info_bwd1 and info_bwd2 are not exchanged."
+        )
+    return info
+
+
+def sparse_form(
+    product: str,
+    input1: Tensor,
+    input2: Tensor,
+    infos: Infos,
+    out_accumulated: bool = False,
+    backend: str | None = None,
+) -> Tensor:
+    """Check a call of a sparse product, bring its batch axes to one, and run it (differentiable to any order)."""
+    channels = channels_of(product)
+    check_same_kind(input1=input1, input2=input2)
+    check_channels(channels, input1, input2)
+    here = infos[0].device
+    if here is not None and here != input1.device:
+        raise DeviceError(
+            f"info_fwd must be on the device of the operands, {input1.device}, got {here}. "
+            f"Move the infos with `.to('{input1.device}')`."
+        )
+    x, y, shape = flatten_batch(channels, input1, input2)
+    b1, b2 = x.ndim > 1 + len(channels.first), y.ndim > 1 + len(channels.second)
+    bz = (b1 or b2) and not out_accumulated
+    batch = x.shape[0] if b1 else y.shape[0] if b2 else 1
+    z = _Form.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
+    return z.reshape(*shape, *z.shape[1:]) if bz and len(shape) != 1 else z
+
+
+class SparseProduct:
+    """Base of the named products: ``apply`` is the one body, ``product`` the row that it runs."""
+
+    product: str
+
+    @classmethod
+    def apply(
+        cls,
+        input1: Tensor,
+        input2: Tensor,
+        info_fwd: SparseProductInfo,
+        info_bwd1: SparseProductInfo | None = None,
+        info_bwd2: SparseProductInfo | None = None,
+        out_accumulated: bool = False,
+        backend: str | None = None,
+    ) -> Tensor:
+        """Run the product; see ``eqlayers.functional.sparse_product`` for the arguments."""
+        return sparse_form(cls.product, input1, input2, (info_fwd, info_bwd1, info_bwd2), out_accumulated, backend)
+
+
+def _named(name: str, product: str) -> type[SparseProduct]:
+    doc = f"The sparse product ``{product}``, ``{channels_of(product)}`` over channels; call ``{name}.apply(...)``."
+    return type(name, (SparseProduct,), {"product": product, "__doc__": doc, "__module__": "eqlayers.autograd"})
+
+
+SparseMul = _named("SparseMul", "mul")
+SparseOuter = _named("SparseOuter", "outer")
+SparseInner = _named("SparseInner", "inner")
+SparseVecMat = _named("SparseVecMat", "vecmat")
+SparseVecSca = _named("SparseVecSca", "vecsca")
+SparseScaVec = _named("SparseScaVec", "scavec")
+SparseMatTVec = _named("SparseMatTVec", "mat_t_vec")

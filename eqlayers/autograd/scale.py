@@ -1,0 +1,72 @@
+"""The sparse scale ``y = S x``, whose backward is itself with the transposed matrix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..backends import select
+from ..errors import DeviceError, GradientError, ShapeError
+from ..info.structs import SparseScaleInfo
+from ..ops.call import ScaleCall, check_same_kind
+
+
+class _Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, info_fwd: SparseScaleInfo, info_bwd: SparseScaleInfo | None, backend: str | None) -> Tensor:
+        info_fwd.as_product().check_operands(x.shape[1], x.shape[1])
+        call = ScaleCall(x, info_fwd)
+        return select(call, backend).scale(call)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.rest = (inputs[0].shape[1], *inputs[1:])  # linear: no tensor is needed
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        rows, info_fwd, info_bwd, backend = ctx.rest
+        if not ctx.needs_input_grad[0]:
+            return None, None, None, None
+        if info_bwd is None:
+            raise GradientError(
+                "info_bwd must be given, because the gradient of input is needed, got None. "
+                "Pass both infos of eqlayers.info.sparse_scale_infos, or detach input."
+            )
+        if info_bwd.out_size is not None and info_bwd.out_size != rows:
+            raise ShapeError(
+                f"info_bwd.out_size must be {rows}, the sparse rows of input, got {info_bwd.out_size}. "
+                f"Build the infos with in_size={rows}."
+            )
+        return _Scale.apply(grads[0], info_bwd, info_fwd, backend), None, None, None
+
+
+class SparseScale:
+    """The sparse scale; call ``SparseScale.apply(input, info_fwd, info_bwd)``."""
+
+    @classmethod
+    def apply(
+        cls,
+        input: Tensor,  # noqa: A002 - the name of the specification
+        info_fwd: SparseScaleInfo,
+        info_bwd: SparseScaleInfo | None = None,
+        backend: str | None = None,
+    ) -> Tensor:
+        """``[..., M, C]`` to ``[..., out_size, C]``; see ``eqlayers.functional.sparse_scale``."""
+        check_same_kind(input=input)
+        if input.ndim < 2:
+            raise ShapeError(
+                f"input must be [..., M, C], got shape {list(input.shape)}. Add a channel axis with `.unsqueeze(-1)`."
+            )
+        here = info_fwd.as_product().device
+        if here is not None and here != input.device:
+            raise DeviceError(
+                f"info_fwd must be on the device of input, {input.device}, got {here}. "
+                f"Move the infos with `.to('{input.device}')`."
+            )
+        lead = input.shape[:-2]
+        flat = input if len(lead) == 1 else input.reshape(math.prod(lead), *input.shape[-2:])
+        y = _Scale.apply(flat, info_fwd, info_bwd, backend)
+        return y if len(lead) == 1 else y.reshape(*lead, *y.shape[-2:])

@@ -1,0 +1,11 @@
+"""Backends: ways to run the sparse operations, and the one place where their order is decided."""
+
+from __future__ import annotations
+
+from . import reference, torch, triton
+from .registry import BACKENDS, Backend, find, register, select, verdicts
+
+for _module in (triton, torch, reference):  # order of preference
+    register(_module.BACKEND)
+
+__all__ = ["BACKENDS", "Backend", "find", "register", "select", "verdicts"]

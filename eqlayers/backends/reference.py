@@ -1,0 +1,50 @@
+"""Backend ``reference``: the definition, term by term in float64. Slow and obvious; it runs only when named."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..ops.call import ProductCall, ScaleCall
+from .registry import Backend
+
+
+def product(call: ProductCall) -> Tensor:
+    """``z[n, o] += s * einsum(x[n, i1], y[n, i2])``, one term at a time, in float64."""
+    x, y = (t.double() if b else t.double().unsqueeze(0) for t, b in zip((call.x, call.y), call.batched, strict=False))
+    first, second, out = call.channels
+    extents = call.extents
+    z = x.new_zeros(call.batch, call.out_rows, *(extents[c] for c in out))
+    terms = call.info.terms(*call.sparse_rows)
+    scale = torch.ones(len(terms.row), dtype=torch.float64) if terms.scale is None else terms.scale.double().cpu()
+    assert terms.index2 is not None
+    rows = zip(scale.tolist(), terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True)
+    for s, i1, i2, o in rows:
+        z[:, o] += s * torch.einsum(f"n{first},n{second}->n{out}", *_same_rows(x[:, i1], y[:, i2]))
+    if not call.batched[2]:
+        z = z.sum(0)
+    return z.to(call.x.dtype)
+
+
+def _same_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    rows = max(x.shape[0], y.shape[0]) if x.shape[0] and y.shape[0] else 0
+    return x.expand(rows, *x.shape[1:]), y.expand(rows, *y.shape[1:])
+
+
+def scale(call: ScaleCall) -> Tensor:
+    """``y[n, m] += s * x[n, i]``, one term at a time, in float64."""
+    x = call.x.double()
+    y = x.new_zeros(x.shape[0], call.out_rows, x.shape[2])
+    terms = call.info.as_product().terms(x.shape[1], x.shape[1])
+    values = torch.ones(len(terms.row), dtype=torch.float64) if terms.scale is None else terms.scale.double().cpu()
+    for s, i, o in zip(values.tolist(), terms.index1.tolist(), terms.row.tolist(), strict=True):
+        y[:, o] += s * x[:, i]
+    return y.to(call.x.dtype)
+
+
+def refuse(call: ProductCall | ScaleCall) -> str | None:
+    """Never: every dtype and device will do."""
+    return None
+
+
+BACKEND = Backend("reference", product, scale, refuse, automatic=False)

@@ -1,0 +1,101 @@
+"""The registry of backends: who can run a call, in which order they are asked, and why the others declined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..errors import BackendError, ConfigError
+from ..ops.call import ProductCall, ScaleCall
+
+Call = ProductCall | ScaleCall
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run the sparse operations.
+
+    Attributes:
+        name: What users write as ``backend=``.
+        product: Runs a :class:`ProductCall`.
+        scale: Runs a :class:`ScaleCall`.
+        refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
+        automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
+        only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors).
+    """
+
+    name: str
+    product: Callable[[ProductCall], Tensor]
+    scale: Callable[[ScaleCall], Tensor]
+    refuse: Callable[[Call], str | None]
+    automatic: bool = True
+    only_named: Callable[[Call], bool] = lambda call: False
+
+    def volunteers(self, call: Call) -> bool:
+        """Whether it may be chosen for the call unasked, if it does not refuse."""
+        return self.automatic and not self.only_named(call)
+
+
+BACKENDS: dict[str, Backend] = {}  # in order of preference
+
+
+def register(backend: Backend) -> Backend:
+    """Add a backend behind those already there."""
+    if backend.name in BACKENDS:
+        raise ConfigError(f"the name of a backend must be new, got {backend.name!r} again. Pick another name.")
+    BACKENDS[backend.name] = backend
+    return backend
+
+
+def find(name: str) -> Backend:
+    """The backend of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in BACKENDS:
+        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)} or None, got {name!r}. Pass one of these.")
+    return BACKENDS[name]
+
+
+def select(call: Call, name: str | None = None) -> Backend:
+    """The backend that runs ``call``: the named one, or the first that accepts.
+
+    Raises:
+        BackendError: The named backend refuses, or all do; the message gives every reason.
+        ConfigError: No backend of that name.
+    """
+    if name is not None:
+        backend = find(name)
+        reason = backend.refuse(call)
+        if reason is not None:
+            raise BackendError(
+                f"backend {name!r} must accept this call, but it {reason}. Pass backend=None to let one be chosen."
+            )
+        return backend
+    reasons = []
+    for backend in BACKENDS.values():
+        reason = backend.refuse(call) if backend.automatic else None
+        if reason is not None:
+            reasons.append(f"  {backend.name}: {reason}")
+        elif backend.volunteers(call):
+            return backend
+    raise BackendError("some backend must accept this call, but each refused:\n" + "\n".join(reasons))
+
+
+def verdicts(call: Call) -> dict[str, str]:
+    """For each backend in order of preference: 'runs', 'accepts', 'only when named' or why it refuses."""
+    out: dict[str, str] = {}
+    chosen = False
+    for backend in BACKENDS.values():
+        reason = backend.refuse(call)
+        if reason is not None:
+            out[backend.name] = f"refuses: {reason}"
+        elif not backend.volunteers(call):
+            out[backend.name] = "accepts, only when named"
+        else:
+            out[backend.name] = "accepts, behind the chosen one" if chosen else "runs"
+            chosen = True
+    return out

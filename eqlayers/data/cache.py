@@ -1,0 +1,120 @@
+"""Files that can be made again: written atomically, checked when read, rebuilt with a warning if not to be trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["atomic_write", "cached_arrays", "content_key", "user_cache_dir"]
+
+Arrays = dict[str, NDArray[Any]]
+# What NumPy and zipfile raise on a file that is truncated, overwritten, or not theirs.
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+_KEY = "cache_key"
+
+
+def user_cache_dir() -> Path:
+    """Folder for caches of data without a folder of its own: `$XDG_CACHE_HOME/eqlayers`, else `~/.cache/eqlayers`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eqlayers"
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `path` for writing; it gets the name `path` only if the block ends without an error.
+
+    A reader sees the old file or the whole new one, also when the writer is killed.
+
+    Args:
+        path: The file to make or to replace; missing folders are made.
+
+    Yields:
+        A binary file object.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with atomic_write(folder / "a.txt") as file:
+        ...     _ = file.write(b"whole")
+        >>> [entry.name for entry in folder.iterdir()], (folder / "a.txt").read_bytes()
+        (['a.txt'], b'whole')
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)  # a temporary file is private; the result is an ordinary one
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def content_key(*parts: object) -> str:
+    """SHA-256 of arrays (dtype, shape and content) and of the text of anything else.
+
+    Example:
+        >>> content_key(np.arange(3), 5.0) == content_key(np.arange(3), 5.0), content_key(1) == content_key(2)
+        (True, False)
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            digest.update(f"{part.dtype.str}{part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        else:
+            digest.update(repr(part).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def cached_arrays(
+    path: Path, key: str, build: Callable[[], Arrays], problem: Callable[[Mapping[str, NDArray[Any]]], str | None]
+) -> Arrays:
+    """Read arrays from a cache, or build them and write the cache.
+
+    A cache with another key, one that cannot be read, and one that `problem` objects to are rebuilt, each with a
+    warning that says so. If the folder cannot be written, the arrays are used without a cache, with a warning.
+
+    Args:
+        path: The `.npz` file.
+        key: What the arrays were made from, usually a `content_key`.
+        build: Makes the arrays.
+        problem: Says in a few words what is wrong with the arrays of a cache, or None.
+
+    Returns:
+        The arrays by name.
+    """
+    if path.exists():
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            found = str(arrays.pop(_KEY))
+            reason = "it was made from other data or settings" if found != key else problem(arrays)
+        except UNREADABLE as error:
+            reason = f"it cannot be read ({type(error).__name__}: {error})"
+        if reason is None:
+            return arrays
+        warnings.warn(f"the cache {path} is not used and made again: {reason}", stacklevel=2)
+    arrays = build()
+    try:
+        with atomic_write(path) as file:
+            np.savez(file, **{_KEY: np.array(key)}, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        warnings.warn(
+            f"the cache {path} cannot be written ({error}): its content is made again at every start; "
+            "set cache_dir to a writable folder",
+            stacklevel=2,
+        )
+    return arrays

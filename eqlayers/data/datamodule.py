@@ -1,0 +1,258 @@
+"""The Lightning data module: one class for the embedded set and for QM9."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from numpy.typing import NDArray
+from torch_geometric.loader import DataLoader
+
+from eqlayers.data.cache import user_cache_dir
+from eqlayers.data.mini import load_mini
+from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
+from eqlayers.data.neighbors import check_cutoff
+from eqlayers.data.qm9 import load_qm9
+from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.splits import SPLIT_SEED, check_split, make_split
+from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.targets import Target, get_target
+from eqlayers.errors import ConfigError
+
+__all__ = ["EpochSampler", "MoleculeDataModule"]
+
+
+class EpochSampler(torch.utils.data.Sampler[int]):
+    """Random order of a dataset that depends on the seed and the epoch alone.
+
+    The global random state is neither read nor changed, so the order does not depend on the model, and a resumed run
+    continues with the batches that the interrupted one would have had. Lightning calls `set_epoch`; without it every
+    pass is the next epoch.
+
+    Args:
+        num_samples: Length of the dataset.
+        seed: Any integer.
+
+    Example:
+        >>> sampler = EpochSampler(5, seed=0)
+        >>> first, second = list(sampler), list(sampler)
+        >>> sampler.set_epoch(0)
+        >>> first == list(sampler), first == second
+        (True, False)
+    """
+
+    def __init__(self, num_samples: int, seed: int) -> None:
+        self.num_samples = num_samples
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the next pass."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        order = np.random.default_rng([abs(self.seed), self.epoch]).permutation(self.num_samples)
+        self.epoch += 1
+        return iter(order.tolist())
+
+
+class MoleculeDataModule(LightningDataModule):
+    """Molecular graphs with one label each, split, batched and described.
+
+    Batches come from `torch_geometric.loader.DataLoader`: `z` `[A]`, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
+    (src, dst; dst receives), `y` `[G]` float64 (the target's unit), `idx` `[G]`, `batch` `[A]`, `num_graphs`.
+
+    After `setup`: `target`, `train_set`, `val_set`, `test_set` and `statistics`.
+
+    Args:
+        dataset: `"mini"`, the embedded set (GFN2-xTB, 2,785 molecules), or `"qm9"` (B3LYP, 130,831 molecules).
+        target: One of `eqlayers.data.TARGETS`; energies in eV.
+        root: Folder of the data. `"mini"`: `examples/data` of the source checkout if None. `"qm9"`: required; holds, or
+            receives, `raw/` and `processed/` as `torch_geometric.datasets.QM9` lays them out.
+        cutoff: Neighbour distance in Angstrom.
+        split: `"random"` (80/10/10), `"size"` (`"mini"`), `"standard"` or `"cormorant"` (`"qm9"`).
+        batch_size: Molecules in a training batch.
+        eval_batch_size: Molecules in a validation, test or prediction batch.
+        num_workers: Processes that build batches; 0 builds them in the main process.
+        seed: Seed of the order of training batches; the split does not depend on it.
+        limit_train: Train on this many molecules, drawn once and nested for growing numbers; all if None.
+        offline: Never download; missing files are an error at once.
+        cache_dir: Folder of cached neighbour lists. `root/cache` if None, and the user's cache folder for the embedded
+            set in a source checkout.
+        shifts: Per-species shifts of extensive targets: `"regression"`, a least-squares fit to the training part, or
+            `"atomref"`, QM9's own energies of free atoms (only QM9's U0, U, H and G). The fit includes the mean binding
+            of an atom, which leaves a residual about ten times smaller.
+
+    Raises:
+        ConfigError: For an option outside its list or range.
+        DataError: From `prepare_data` and `setup`, if data are missing, incomplete, corrupt or empty.
+
+    Example:
+        >>> import tempfile
+        >>> data = MoleculeDataModule("mini", target="U0", limit_train=100, cache_dir=tempfile.mkdtemp())
+        >>> data.setup()
+        >>> len(data.train_set), len(data.val_set), len(data.test_set)
+        (100, 279, 278)
+        >>> batch = next(iter(data.train_dataloader()))
+        >>> batch.num_graphs, batch.y.dtype
+        (32, torch.float64)
+    """
+
+    target: Target
+    statistics: Statistics
+    train_set: MoleculeDataset
+    val_set: MoleculeDataset
+    test_set: MoleculeDataset
+
+    def __init__(
+        self,
+        dataset: Literal["mini", "qm9"] = "mini",
+        target: str = "U0",
+        root: str | None = None,
+        cutoff: float = 5.0,
+        split: str = "random",
+        batch_size: int = 32,
+        eval_batch_size: int = 256,
+        num_workers: int = 0,
+        seed: int = 2026,
+        limit_train: int | None = None,
+        offline: bool = False,
+        cache_dir: str | None = None,
+        shifts: Literal["regression", "atomref"] = "regression",
+    ) -> None:
+        super().__init__()
+        for name, value, known in (
+            ("dataset", dataset, ("mini", "qm9")),
+            ("shifts", shifts, ("regression", "atomref")),
+        ):
+            if value not in known:
+                raise ConfigError(f"{name}: expected one of {', '.join(known)}; got {value!r}; choose one of these")
+        for name, number, least in (
+            ("batch_size", batch_size, 1),
+            ("eval_batch_size", eval_batch_size, 1),
+            ("num_workers", num_workers, 0),
+            ("limit_train", 1 if limit_train is None else limit_train, 1),
+        ):
+            if number < least:
+                raise ConfigError(f"{name}: expected an integer of at least {least}; got {number!r}; raise it")
+        if dataset == "qm9" and root is None:
+            raise ConfigError(
+                'root: expected a folder for dataset="qm9" (it holds, or receives, raw/ and processed/); got None; '
+                'set for example root="data/qm9", or use dataset="mini", which needs no download'
+            )
+        self.target = get_target(target)
+        check_cutoff(cutoff)
+        check_split(split, dataset)
+        if shifts == "atomref" and (dataset != "qm9" or thermochemical_atomref(self.target) is None):
+            raise ConfigError(
+                'shifts: expected "regression", as only U0, U, H and G of dataset="qm9" have atomic references; got '
+                f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
+            )
+        self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
+        self.dataset, self.root, self.cutoff, self.split = dataset, root, float(cutoff), split
+        self.batch_size, self.eval_batch_size, self.num_workers = batch_size, eval_batch_size, num_workers
+        self.seed, self.limit_train, self.offline, self.cache_dir, self.shifts = (
+            seed,
+            limit_train,
+            offline,
+            cache_dir,
+            shifts,
+        )
+        self._molecules: MoleculeArrays | None = None
+        self._rows: dict[str, NDArray[np.int64]] = {}
+
+    def prepare_data(self) -> None:
+        """Fetch and process what is missing and fill the caches, in one process only."""
+        molecules = self._load()
+        neighbor_edges(molecules, self.cutoff, self._cache())
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, split and describe the data; every stage needs all of it, so a second call does nothing."""
+        if self._rows:
+            return
+        molecules = self._load()
+        edges = neighbor_edges(molecules, self.cutoff, self._cache())
+        train, val, test = make_split(self.split, self.dataset, molecules.heavy)
+        if self.limit_train is not None:
+            if self.limit_train > len(train):
+                raise ConfigError(
+                    f"limit_train: expected at most the {len(train)} molecules of the training part; got "
+                    f"{self.limit_train}; lower it or leave it out"
+                )
+            train = train[np.random.default_rng(SPLIT_SEED).permutation(len(train))[: self.limit_train]]
+        atomref = thermochemical_atomref(self.target) if self.shifts == "atomref" else None
+        self.statistics = compute_statistics(molecules, edges, train, self.target, atomref)
+        self.train_set = MoleculeDataset(molecules, edges, train)
+        self.val_set = MoleculeDataset(molecules, edges, val)
+        self.test_set = MoleculeDataset(molecules, edges, test)
+        self._rows = {"train": train, "val": val, "test": test}
+
+    def baselines(self, stage: Literal["train", "val", "test"] = "test") -> dict[str, float]:
+        """Mean absolute errors, in the target's unit, of two predictors that see no geometry.
+
+        Args:
+            stage: The part to evaluate on.
+
+        Returns:
+            `"mean"`: the mean of the training labels; `"composition"`: a linear regression on the number of atoms of
+            each species, with an intercept for an intensive target.
+
+        Raises:
+            ConfigError: For another stage, or before `setup`.
+        """
+        if stage not in self._rows:
+            known = ", ".join(self._rows) or "a call after setup()"
+            raise ConfigError(
+                f"stage: expected {known}; got {stage!r}; call setup() first and choose a part of the split"
+            )
+        return compute_baselines(self._load(), self._rows["train"], self._rows[stage], self.target)
+
+    def train_dataloader(self) -> DataLoader:
+        """Training batches in an order that depends on `seed` and the epoch alone."""
+        return self._loader(self.train_set, self.batch_size, EpochSampler(len(self.train_set), self.seed))
+
+    def val_dataloader(self) -> DataLoader:
+        """Validation batches in the order of the split."""
+        return self._loader(self.val_set, self.eval_batch_size)
+
+    def test_dataloader(self) -> DataLoader:
+        """Test batches in the order of the split."""
+        return self._loader(self.test_set, self.eval_batch_size)
+
+    def predict_dataloader(self) -> DataLoader:
+        """Batches of the test part; `idx` tells the rows."""
+        return self.test_dataloader()
+
+    def _loader(self, dataset: MoleculeDataset, batch_size: int, sampler: EpochSampler | None = None) -> DataLoader:
+        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=sampler,
+            num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=on_gpu,
+            # A loader without a generator draws a seed for its workers from the global one at every epoch.
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+    def _load(self) -> MoleculeArrays:
+        if self._molecules is None:
+            if self.dataset == "mini":
+                self._molecules = load_mini(self.root, self.target)
+            else:
+                assert self.root is not None  # checked by __init__
+                self._molecules = load_qm9(self.root, self.target, self._cache(), self.offline)
+        return self._molecules
+
+    def _cache(self) -> Path:
+        if self.cache_dir is not None:
+            return Path(self.cache_dir)
+        return user_cache_dir() / self.dataset if self.root is None else Path(self.root) / "cache"

@@ -1,0 +1,106 @@
+"""The embedded set: 2,785 small molecules at GFN2-xTB level, read from one compressed file.
+
+Not DFT: errors on it are not comparable with published QM9 tables. See `examples/data/README.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from eqlayers.data.cache import UNREADABLE
+from eqlayers.data.molecules import MoleculeArrays
+from eqlayers.data.targets import TARGETS, Target
+from eqlayers.errors import ConfigError, DataError
+
+__all__ = ["MINI_FILE", "default_mini_root", "load_mini"]
+
+MINI_FILE = "mini_qm9_xtb.npz"
+MANIFEST = "manifest.json"
+_REMEDY = "restore it from the repository (git checkout) or make it again with examples/data/make_mini_qm9.py"
+
+
+def default_mini_root() -> Path:
+    """Folder of the embedded set in a source checkout.
+
+    Raises:
+        DataError: If the package is not in a source checkout; the data are not part of an installed wheel.
+    """
+    root = Path(__file__).resolve().parents[2] / "examples" / "data"
+    if not (root / MINI_FILE).exists():
+        raise DataError(
+            f"root: expected {MINI_FILE} in {root}, the place of the embedded set in a source checkout; there is "
+            "none, as the data are not part of an installed package; pass root= a folder that holds "
+            f"examples/data/{MINI_FILE} of the repository"
+        )
+    return root
+
+
+def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
+    """Read the embedded set.
+
+    If a `manifest.json` beside it lists the file, its SHA-256 is compared.
+
+    Args:
+        root: Folder of `mini_qm9_xtb.npz`; the source checkout's `examples/data` if None.
+        target: Which labels to read.
+
+    Returns:
+        The molecules, in the order of the file.
+
+    Raises:
+        ConfigError: If the set has no such target.
+        DataError: If the file is missing, is not the listed one, cannot be read, or lacks something.
+    """
+    if target.mini_key is None:
+        known = ", ".join(name for name, row in TARGETS.items() if row.mini_key)
+        raise ConfigError(
+            f'target: expected one that dataset="mini" has ({known}); got {target.name!r}; choose one of these'
+        )
+    path = (default_mini_root() if root is None else Path(root)) / MINI_FILE
+    if not path.exists():
+        raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
+    _compare_with_manifest(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {key: file[key] for key in ("n_atoms", "z", "pos", target.mini_key)}
+    except UNREADABLE as error:
+        raise DataError(
+            f"{path}: expected an npz archive with n_atoms, z, pos and {target.mini_key}; it cannot be read "
+            f"({type(error).__name__}: {error}); {_REMEDY}"
+        ) from error
+    for key, array in arrays.items():
+        if array.dtype.kind not in ("ui" if key in ("n_atoms", "z") else "f"):
+            raise DataError(
+                f"{path}: expected numbers of the right kind in {key!r}; got dtype {array.dtype}; {_REMEDY}"
+            )
+    return MoleculeArrays(
+        source=str(path),
+        n_atoms=arrays["n_atoms"].astype(np.int64),
+        z=arrays["z"].astype(np.int64),
+        pos=arrays["pos"].astype(np.float32),
+        y=arrays[target.mini_key].astype(np.float64) * target.raw_factor,
+        idx=np.arange(len(arrays["n_atoms"]), dtype=np.int64),
+    )
+
+
+def _compare_with_manifest(path: Path) -> None:
+    manifest = path.parent / MANIFEST
+    if not manifest.exists():
+        return
+    try:
+        listed = json.loads(manifest.read_text())["files"].get(path.name)
+        expected = None if listed is None else str(listed["sha256"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{manifest}: expected JSON with files -> name -> sha256; got {type(error).__name__}: {error}; {_REMEDY}"
+        ) from error
+    received = hashlib.sha256(path.read_bytes()).hexdigest()
+    if expected is not None and received != expected:
+        raise DataError(
+            f"{path}: expected SHA-256 {expected} (from {MANIFEST}); got {received}; the file is truncated or "
+            f"changed: {_REMEDY}"
+        )

@@ -1,0 +1,197 @@
+"""QM9 (B3LYP/6-31G(2df,p), 130,831 molecules) through `torch_geometric.datasets.QM9`.
+
+What that class leaves open is closed here: nothing is downloaded where processed data exist or `offline` is set, a
+download or a processing step that is cut off leaves nothing behind that a next one would take for complete, truncated
+raw files are noticed, and labels are float64.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import shutil
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch_geometric.data import Data
+from torch_geometric.datasets import QM9
+
+from eqlayers.data.cache import atomic_write, cached_arrays, content_key
+from eqlayers.data.molecules import MoleculeArrays
+from eqlayers.data.qm9_raw import CSV, SDF, SKIP, check_raw, has_raw, read_labels, read_sdf
+from eqlayers.data.targets import Target
+from eqlayers.errors import DataError
+
+__all__ = ["load_qm9"]
+
+
+def load_qm9(root: str | Path, target: Target, cache: Path | None = None, offline: bool = False) -> MoleculeArrays:
+    """Read QM9, processing or downloading what is missing.
+
+    In order: `processed/data_v3.pt`; the raw files that torch-geometric asks for, processed by it; the three `gdb9`
+    files without RDKit, read here; a download. Another data set never takes QM9's place.
+
+    Args:
+        root: Folder with `raw/` and `processed/`, as torch-geometric lays them out.
+        target: Which labels to read.
+        cache: Folder for geometries that were read here; None for no cache.
+        offline: Raise instead of downloading.
+
+    Returns:
+        The molecules, in torch-geometric's order; `idx` is the row in `gdb9.sdf.csv`.
+
+    Raises:
+        DataError: If the data are missing and cannot be downloaded, or are incomplete or corrupt.
+    """
+    root = Path(root).expanduser()
+    raw = root / "raw"
+    dataset, unreadable = None, False
+    if (root / "processed" / "data_v3.pt").exists():
+        try:
+            dataset = _AtomicQM9(root, offline=True)
+        except Exception as error:  # torch.load raises many kinds for a file that was cut off
+            reason = f"data_v3.pt that cannot be read ({type(error).__name__}: {error})"
+            if not (has_raw(raw) or (not _has_rdkit() and (raw / "qm9_v3.pt").exists())):
+                _refuse(root, reason, error)
+            warnings.warn(f"QM9 in {root} is processed again from raw/: found a {reason}", stacklevel=2)
+            unreadable = True
+    pyg_y: NDArray[np.float32] | None = None
+    if dataset is None and has_raw(raw) and not _has_rdkit() and not (raw / "qm9_v3.pt").exists():
+        arrays = _read_without_rdkit(raw, cache)
+    else:
+        dataset = dataset or _process(root, offline, force_reload=unreadable)
+        arrays, pyg_y = _flatten(dataset, root)
+    return MoleculeArrays(
+        source=f"QM9 in {root}, target {target.name}",
+        y=read_labels(raw, target, arrays["idx"], pyg_y, _count(arrays)),
+        **arrays,
+    )
+
+
+def _has_rdkit() -> bool:
+    return importlib.util.find_spec("rdkit") is not None
+
+
+def _count(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:
+    molecule = np.repeat(np.arange(len(arrays["n_atoms"])), arrays["n_atoms"])
+    columns = [np.bincount(molecule[arrays["z"] == z], minlength=len(arrays["n_atoms"])) for z in (1, 6, 7, 8, 9)]
+    return np.stack(columns, axis=1)
+
+
+class _AtomicQM9(QM9):
+    """torch-geometric's QM9 with a safe download, a check of the raw files, and an atomic write."""
+
+    def __init__(self, root: Path, offline: bool, force_reload: bool = False) -> None:
+        self.offline = offline
+        super().__init__(str(root), force_reload=force_reload)
+
+    def _download(self) -> None:
+        # torch-geometric downloads raw files also where the processed file, which is all that is needed, exists.
+        if self.force_reload or not Path(self.processed_paths[0]).exists():
+            super()._download()
+
+    def download(self) -> None:
+        if self.offline:
+            _refuse(Path(self.root), "no download, as offline is set")
+        wanted: dict[str, tuple[str, ...]] = {self.processed_url: ("qm9_v3.pt",)}
+        if _has_rdkit():
+            wanted = {self.raw_url: (SDF, CSV), self.raw_url2: (SKIP,)}
+        for url, names in wanted.items():
+            if not all((Path(self.raw_dir) / name).exists() for name in names):
+                try:
+                    _fetch(url, names, Path(self.raw_dir))
+                except (OSError, http.client.HTTPException, zipfile.BadZipFile, KeyError, EOFError) as error:
+                    _refuse(Path(self.root), f"{type(error).__name__} from {url}: {error}", error)
+
+    def process(self) -> None:
+        raw = Path(self.raw_dir)
+        if _has_rdkit():
+            check_raw(raw)
+        super().process()
+
+    @classmethod
+    def save(cls, data_list: Sequence[Data], path: str) -> None:
+        data, slices = cls.collate(data_list)
+        with atomic_write(Path(path)) as file:
+            torch.save((data.to_dict(), slices, data.__class__), file)
+
+
+def _refuse(root: Path, received: str, cause: Exception | None = None) -> NoReturn:
+    raise DataError(
+        f"QM9: expected {SDF}, {CSV} and {SKIP} (or qm9_v3.pt) in {root / 'raw'}, or data_v3.pt in "
+        f"{root / 'processed'}; got {received}; fetch {QM9.raw_url} (unzip) and {QM9.raw_url2} (rename to {SKIP}) "
+        f"into {root / 'raw'} on a machine with a connection, or use the embedded set: --data.dataset mini"
+    ) from cause
+
+
+def _fetch(url: str, names: Sequence[str], raw: Path) -> None:
+    """Download a file, or an archive of files, and give them their places when all of them are complete.
+
+    Unlike torch-geometric's own download this one verifies the server's certificate.
+    """
+    raw.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=raw, prefix=".download-") as folder:
+        part = Path(folder) / "part"
+        torch.hub.download_url_to_file(url, str(part))
+        if zipfile.is_zipfile(part) or url.endswith(".zip"):
+            with zipfile.ZipFile(part) as archive:
+                for name in names:
+                    with archive.open(name) as source, (Path(folder) / name).open("wb") as target:
+                        shutil.copyfileobj(source, target)
+        else:
+            part.rename(Path(folder) / names[0])
+        for name in names:
+            os.replace(Path(folder) / name, raw / name)
+
+
+def _process(root: Path, offline: bool, force_reload: bool) -> QM9:
+    """Let torch-geometric process the raw files, after a download if they are missing."""
+    try:
+        return _AtomicQM9(root, offline, force_reload)
+    except DataError:
+        raise
+    except Exception as error:  # whatever RDKit and torch-geometric raise on files that are not what they should be
+        _refuse(root, f"raw files that cannot be processed ({type(error).__name__}: {error}): delete them", error)
+
+
+def _flatten(dataset: QM9, root: Path) -> tuple[dict[str, NDArray[Any]], NDArray[np.float32]]:
+    """Geometries and labels of a dataset, molecule after molecule."""
+    data = dataset._data  # the collated storage, which torch-geometric names as the way past its per-sample copies
+    if len(dataset) == 1:  # collated data of one molecule have no slices
+        n_atoms, idx = np.array([data.num_nodes]), data.get("idx")
+    else:
+        n_atoms, idx = dataset.slices["z"].diff().numpy(), data.get("idx")
+    if idx is None:  # "gdb_1" is row 0
+        idx = [int(name.rpartition("_")[2]) - 1 for name in ([data.name] if isinstance(data.name, str) else data.name)]
+    if tuple(data.y.shape) != (len(n_atoms), 19):
+        _refuse(root, f"labels of shape {list(data.y.shape)} in data_v3.pt for {len(n_atoms)} molecules with 19 each")
+    arrays = {
+        "n_atoms": n_atoms.astype(np.int64),
+        "z": data.z.numpy().astype(np.int64),
+        "pos": data.pos.numpy().astype(np.float32),
+        "idx": np.asarray(idx, dtype=np.int64).reshape(-1),
+    }
+    return arrays, data.y.numpy()
+
+
+def _read_without_rdkit(raw: Path, cache: Path | None) -> dict[str, NDArray[Any]]:
+    if cache is None:
+        return read_sdf(raw)
+    stats = [(name, (raw / name).stat().st_size, (raw / name).stat().st_mtime_ns) for name in (SDF, CSV, SKIP)]
+
+    def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+        fits = (
+            len(arrays["idx"]) == len(arrays["n_atoms"])
+            and len(arrays["z"]) == len(arrays["pos"]) == arrays["n_atoms"].sum()
+        )
+        return None if fits else "its arrays do not fit each other"
+
+    return cached_arrays(cache / "geometries.npz", content_key("geometries-1", stats), lambda: read_sdf(raw), problem)

@@ -1,0 +1,56 @@
+"""Errors of the package: each message states what was expected, what came, and the fix, in that order."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "ConfigError",
+    "DTypeError",
+    "DataError",
+    "DeviceError",
+    "EqlayersError",
+    "GradientError",
+    "IndexRangeError",
+    "IrrepsError",
+    "ShapeError",
+]
+
+
+class EqlayersError(Exception):
+    """Base of every error raised on purpose by eqlayers."""
+
+
+class ShapeError(EqlayersError, ValueError):
+    """A tensor has the wrong number of axes or the wrong length along one of them."""
+
+
+class DTypeError(EqlayersError, TypeError):
+    """A tensor has a dtype that the operation does not take, or two operands differ in dtype."""
+
+
+class DeviceError(EqlayersError, ValueError):
+    """Two tensors that must live on one device do not."""
+
+
+class IndexRangeError(EqlayersError, IndexError, ValueError):
+    """An index points outside the axis that it indexes, or a list of segments does not climb."""
+
+
+class IrrepsError(EqlayersError, ValueError):
+    """Irreps that cannot be read, or that no product or linear map connects."""
+
+
+class BackendError(EqlayersError, RuntimeError):
+    """A backend was asked for by name and refused, or no backend accepts the call."""
+
+
+class ConfigError(EqlayersError, ValueError):
+    """An option has a value outside its list, or a configuration has an unknown key."""
+
+
+class DataError(EqlayersError, RuntimeError):
+    """A data set is missing, incomplete, corrupt or empty."""
+
+
+class GradientError(EqlayersError, RuntimeError):
+    """A gradient was asked for whose info was not given."""

@@ -1,0 +1,157 @@
+"""From one list of terms to the infos of an operation and of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DTypeError, IndexRangeError, ShapeError
+from .structs import SparseProductInfo, SparseScaleInfo
+
+Index = Tensor | Sequence[int]
+Scale = Tensor | Sequence[float] | None
+
+
+def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
+    index = torch.as_tensor(values, device="cpu")
+    if index.numel() == 0:
+        index = index.long()
+    if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
+        raise DTypeError(f"{name} must hold integers, got {index.dtype}. Pass int64 indices.")
+    if index.ndim != 1:
+        raise ShapeError(f"{name} must have one axis, got shape {list(index.shape)}. Flatten it first.")
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexRangeError(
+            f"{name} must lie in [0, {size_name}={size}), got values from {int(index.min())} to {int(index.max())}. "
+            f"Correct the index or {size_name}."
+        )
+    return index.long()
+
+
+def _values(values: Scale, terms: int) -> Tensor | None:
+    if values is None:
+        return None
+    scale = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+    if scale.shape != (terms,):
+        raise ShapeError(
+            f"scale must have {terms} entries, one per term, got shape {list(scale.shape)}. "
+            f"Pass one coefficient per term, or None for 1."
+        )
+    return scale
+
+
+def _check_lengths(**indices: Tensor) -> int:
+    lengths = {name: index.shape[0] for name, index in indices.items()}
+    if len(set(lengths.values())) > 1:
+        raise ShapeError(
+            f"{', '.join(lengths)} must have one entry per term each, got lengths {lengths}. Give every term all of them."
+        )
+    return next(iter(lengths.values()))
+
+
+def _no_identity(index: Tensor, size: int) -> Tensor | None:
+    """None where the index is the identity on an axis of that size, which needs no look-up."""
+    return None if index.shape[0] == size and torch.equal(index, torch.arange(size)) else index
+
+
+def _segments(out: Tensor, size: int) -> tuple[Tensor, Tensor | None]:
+    """The stable order that sorts the terms by output row, and the ends of all rows, empty ones included."""
+    order = torch.argsort(out, stable=True)
+    counts = torch.bincount(out, minlength=size)
+    if out.shape[0] == size and bool((counts == 1).all()):
+        return order, None
+    ends = torch.zeros(size + 1, dtype=torch.int64)
+    torch.cumsum(counts, 0, out=ends[1:])
+    return order, ends
+
+
+def _view(
+    index1: Tensor, index2: Tensor, out: Tensor, scale: Tensor | None, sizes: tuple[int, int, int]
+) -> SparseProductInfo:
+    order, seg_out = _segments(out, sizes[2])
+    return SparseProductInfo(
+        scale=None if scale is None else scale[order],
+        index1=_no_identity(index1[order], sizes[0]),
+        index2=_no_identity(index2[order], sizes[1]),
+        seg_out=seg_out,
+        out_size=sizes[2],
+    )
+
+
+def sparse_product_infos(
+    index1: Index,
+    index2: Index,
+    index_out: Index,
+    scale: Scale = None,
+    *,
+    in1_size: int,
+    in2_size: int,
+    out_size: int,
+) -> tuple[SparseProductInfo, SparseProductInfo, SparseProductInfo]:
+    r"""The three views of one term list: the product, the gradient of input1 and that of input2.
+
+    The terms are :math:`z[\mathrm{index\_out}_t] \mathrel{+}= s_t\; x[\mathrm{index1}_t] \circ y[\mathrm{index2}_t]`,
+    in any order. Rows that no term names are zero (and have zero gradient).
+
+    Args:
+        index1, index2, index_out: ``[T]`` integers, rows of input1, of input2 and of the output.
+        scale: ``[T]`` coefficients, kept in float64; None means 1.
+        in1_size, in2_size, out_size: Sparse rows of input1, input2 and the output.
+
+    Returns:
+        ``(info_fwd, info_bwd1, info_bwd2)``, on the CPU. Each is the forward info of one of the three products of
+        the family that are closed under differentiation: (x, y) -> z, (y, gz) -> gx, (gz, x) -> gy.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: Lists of different length, no integers, or a row outside its size.
+
+    Example:
+        >>> fwd, bwd1, bwd2 = sparse_product_infos([0, 1], [1, 0], [2, 2], [1.0, -1.0],
+        ...                                        in1_size=2, in2_size=2, out_size=3)
+        >>> fwd.seg_out.tolist(), bwd1.seg_out is None
+        ([0, 0, 0, 2], True)
+    """
+    i1 = _index("index1", index1, in1_size, "in1_size")
+    i2 = _index("index2", index2, in2_size, "in2_size")
+    o = _index("index_out", index_out, out_size, "out_size")
+    s = _values(scale, _check_lengths(index1=i1, index2=i2, index_out=o))
+    return (
+        _view(i1, i2, o, s, (in1_size, in2_size, out_size)),
+        _view(i2, o, i1, s, (in2_size, out_size, in1_size)),
+        _view(o, i1, i2, s, (out_size, in1_size, in2_size)),
+    )
+
+
+def sparse_scale_infos(
+    index: Index, index_out: Index, scale: Scale = None, *, in_size: int, out_size: int
+) -> tuple[SparseScaleInfo, SparseScaleInfo]:
+    r"""A constant sparse matrix and its transpose, from the terms :math:`S[\mathrm{index\_out}_t, \mathrm{index}_t] = s_t`.
+
+    Args:
+        index, index_out: ``[T]`` integers, rows of the input and of the output, in any order; repeats add up.
+        scale: ``[T]`` coefficients, kept in float64; None means 1.
+        in_size, out_size: Rows of the input and of the output.
+
+    Returns:
+        ``(info_fwd, info_bwd)``, on the CPU.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: Lists of different length, no integers, or a row outside its size.
+
+    Example:
+        >>> fwd, bwd = sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
+        >>> fwd.scale.tolist(), fwd.index.tolist(), bwd.scale.tolist()
+        ([3.0, 2.0], [1, 0], [2.0, 3.0])
+    """
+    i = _index("index", index, in_size, "in_size")
+    o = _index("index_out", index_out, out_size, "out_size")
+    s = _values(scale, _check_lengths(index=i, index_out=o))
+    views = []
+    for source, target, sizes in ((i, o, (in_size, out_size)), (o, i, (out_size, in_size))):
+        order, seg_out = _segments(target, sizes[1])
+        kept = None if s is None else s[order]
+        views.append(SparseScaleInfo(kept, _no_identity(source[order], sizes[0]), seg_out, sizes[1]))
+    return views[0], views[1]

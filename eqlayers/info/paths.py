@@ -1,0 +1,140 @@
+"""Instructions of a tensor product: reading, checking and normalising them, exactly as e3nn does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from e3nn import o3
+
+from ..errors import ConfigError, IrrepsError
+from .modes import MODES
+
+
+class Instruction(NamedTuple):
+    """One path, with e3nn's fields; ``path_weight`` is the final coefficient."""
+
+    i_in1: int
+    i_in2: int
+    i_out: int
+    connection_mode: str
+    has_weight: bool
+    path_weight: float
+    path_shape: tuple[int, ...]
+
+
+#: The factor that makes the path's output have the named normalisation, from the dimensions of the three irreps.
+IRREP_NORMALIZATION = {
+    "component": lambda d1, d2, d3: d3,
+    "norm": lambda d1, d2, d3: d1 * d2,
+    "none": lambda d1, d2, d3: 1,
+}
+PATH_NORMALIZATION = ("element", "path", "none")
+
+
+def read_instructions(
+    irreps_in1: o3.Irreps, irreps_in2: o3.Irreps, irreps_out: o3.Irreps, instructions: Iterable[Sequence[Any]]
+) -> list[Instruction]:
+    """Check instructions ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``; coefficients are not final yet.
+
+    Raises:
+        IrrepsError: An index, a mode, a parity, a degree or a multiplicity does not fit.
+    """
+    out = []
+    for number, given in enumerate(instructions):
+        where = f"instruction {number} {tuple(given)}"
+        if len(given) not in (5, 6):
+            raise IrrepsError(
+                f"{where}: must be (i_in1, i_in2, i_out, mode, has_weight) or the same with path_weight, "
+                f"got {len(given)} entries. Add or drop entries."
+            )
+        i1, i2, io, mode_name, has_weight = given[:5]
+        path_weight = float(given[5]) if len(given) == 6 else 1.0
+        groups = []
+        for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
+            if not 0 <= int(index) < len(irreps):
+                raise IrrepsError(
+                    f"{where}: {name} must lie in [0, {len(irreps)}), the groups of {irreps}, got {index}. "
+                    f"Count irreps groups, not single irreps."
+                )
+            groups.append(irreps[int(index)])
+        if mode_name not in MODES:
+            raise IrrepsError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode_name!r}. Pick one of these.")
+        (m1, ir1), (m2, ir2), (mo, iro) = groups
+        if ir1.p * ir2.p != iro.p:
+            want = "e" if ir1.p * ir2.p == 1 else "o"
+            raise IrrepsError(
+                f"{where}: the parity of {ir1} x {ir2} is {want!r}, got the output {iro}. Use {iro.l}{want} in irreps_out."
+            )
+        if not abs(ir1.l - ir2.l) <= iro.l <= ir1.l + ir2.l:
+            raise IrrepsError(
+                f"{where}: {ir1} x {ir2} holds degrees {abs(ir1.l - ir2.l)} to {ir1.l + ir2.l}, got the output {iro}. "
+                f"Drop the instruction or change irreps_out."
+            )
+        if not path_weight >= 0:
+            raise IrrepsError(
+                f"{where}: path_weight must not be negative, it stands under a root, got {path_weight}. Use its square."
+            )
+        mode = MODES[mode_name]
+        mode.check(where, m1, m2, mo, bool(has_weight))
+        shape = mode.weight_shape(m1, m2, mo)
+        out.append(Instruction(int(i1), int(i2), int(io), mode_name, bool(has_weight), path_weight, shape))
+    return out
+
+
+def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
+    """One variance per irreps group; None means 1."""
+    if values is None:
+        return [1.0] * len(irreps)
+    out = [float(v) for v in values]
+    if len(out) != len(irreps):
+        raise ConfigError(
+            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(out)}. Give one for each."
+        )
+    return out
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
+    """Return ``value`` if it is one of ``choices``, else raise ConfigError."""
+    choices = tuple(choices)
+    if value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}. Pick one of these.")
+    return value
+
+
+def normalise(
+    instructions: Sequence[Instruction],
+    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
+    variance: tuple[list[float], list[float], list[float]],
+    irrep_normalization: str = "component",
+    path_normalization: str = "element",
+) -> list[Instruction]:
+    r"""Replace path weights by the final coefficients :math:`c = \sqrt{\alpha\,\sigma^2_{out}\,w_{path} / x}`.
+
+    alpha: 2 l_out + 1 (component), (2 l1 + 1)(2 l2 + 1) (norm), 1 (none). x sums the variance of all paths into that
+    output (element), or takes this path's times their number (path), or is 1 (none).
+
+    Raises:
+        ConfigError: An unknown normalisation.
+    """
+    check_choice("irrep_normalization", irrep_normalization, IRREP_NORMALIZATION)
+    check_choice("path_normalization", path_normalization, PATH_NORMALIZATION)
+    in1_var, in2_var, out_var = variance
+
+    def arriving(ins: Instruction) -> float:
+        muls = [r[i].mul for r, i in zip(irreps, ins[:3], strict=True)]
+        return in1_var[ins.i_in1] * in2_var[ins.i_in2] * MODES[ins.connection_mode].fan_in(*muls)
+
+    total: dict[int, float] = {}
+    count: dict[int, int] = {}
+    for ins in instructions:
+        total[ins.i_out] = total.get(ins.i_out, 0.0) + arriving(ins)
+        count[ins.i_out] = count.get(ins.i_out, 0) + 1
+    out = []
+    for ins in instructions:
+        dims = [r[i].ir.dim for r, i in zip(irreps, ins[:3], strict=True)]
+        x = {"element": total[ins.i_out], "path": arriving(ins) * count[ins.i_out], "none": 1.0}[path_normalization]
+        alpha = IRREP_NORMALIZATION[irrep_normalization](*dims) * out_var[ins.i_out] * ins.path_weight
+        out.append(ins._replace(path_weight=math.sqrt(alpha / x if x > 0 else alpha)))
+    return out

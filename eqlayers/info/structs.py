@@ -1,0 +1,327 @@
+"""The two index structures of the sparse operations, checked where they are born.
+
+A plain NamedTuple cannot override ``__new__`` and its ``_replace`` walks round it; hence a private class with the
+fields and a public one with the checks, in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import DTypeError, IndexRangeError, ShapeError
+
+
+class Terms(NamedTuple):
+    """An info written out, one entry per term and sorted by output row: what simple backends loop over."""
+
+    scale: Tensor | None  # [K] s_t in the order below; None is 1
+    index1: Tensor  # [K] int64, row of operand 1
+    index2: Tensor | None  # [K] int64, row of operand 2; None for a scale info
+    row: Tensor  # [K] int64, row of the result
+
+
+def _one_dimensional(owner: str, name: str, value: Any, integer: bool) -> None:
+    kind = "int64" if integer else "floating-point"
+    if not isinstance(value, Tensor):
+        raise DTypeError(
+            f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
+            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.sparse_product_infos."
+        )
+    if value.dtype != torch.int64 if integer else not value.is_floating_point():
+        raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
+    if value.ndim != 1:
+        raise ShapeError(f"{owner}.{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
+
+
+def _in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None:
+    # The values are looked at on the CPU only: elsewhere a look would stall the stream, and builders work on the CPU.
+    if value.device.type != "cpu" or value.numel() == 0:
+        return
+    low, high = int(value.min()), int(value.max())
+    if low < 0 or high >= size:
+        raise IndexRangeError(
+            f"{owner}.{name} must lie in [0, {size}) ({what}), got values from {low} to {high}. "
+            f"Check the sizes given to the builder."
+        )
+
+
+def _climbing(owner: str, seg_out: Tensor, end: int | None) -> None:
+    if seg_out.shape[0] == 0:
+        raise ShapeError(
+            f"{owner}.seg_out must have one entry more than there are segments, got none. Pass [0] for no segments."
+        )
+    if seg_out.device.type != "cpu":
+        return
+    first, last = int(seg_out[0]), int(seg_out[-1])
+    if first < 0 or bool((seg_out.diff() < 0).any()) or (end is not None and last > end):
+        limit = "" if end is None else f" and end at most at {end}, the number of terms"
+        raise IndexRangeError(
+            f"{owner}.seg_out must start at 0 or later, never fall{limit}; got {_short(seg_out)}. "
+            f"Sort the terms by output row before cutting them into segments."
+        )
+
+
+def _short(values: Tensor) -> str:
+    items = values.tolist()
+    return str(items) if len(items) <= 12 else f"[{', '.join(map(str, items[:10]))}, ... ({len(items)} entries)]"
+
+
+class _Movable:
+    """What both infos share: moving, caching of derived tables, and pickling without the cache."""
+
+    _cache: dict[Any, Any]
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """The same info with its tensors moved, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        return self._mapped(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(device or t.device))
+
+    def cpu(self) -> Any:
+        """The same info on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Any:
+        """The same info on a CUDA device."""
+        return self.to(torch.device("cuda") if device is None else torch.device("cuda", device))
+
+    def on(self, device: torch.device) -> Any:
+        """The same info on ``device``, moved once and kept; itself where it is there already."""
+        here = self.device
+        return self if here is None or here == device else self.cached(("on", device), lambda: self.to(device))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Any:
+        fields = self._asdict()  # type: ignore[attr-defined]
+        return type(self)(**{k: change(v) if isinstance(v, Tensor) else v for k, v in fields.items()})
+
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        """A value derived from this info (a cast scale, a dense table), made once."""
+        cache = self.__dict__.setdefault("_cache", {})
+        if key not in cache:
+            cache[key] = make()
+        return cache[key]
+
+    def __getstate__(self) -> None:
+        return None  # the cache is derived: copies and pickles make their own
+
+    @property
+    def device(self) -> torch.device | None:
+        """Device of the tensors; None where every field is None."""
+        return next((v.device for v in self if isinstance(v, Tensor)), None)  # type: ignore[attr-defined]
+
+    def _one_device(self) -> None:
+        devices = {str(v.device) for v in self if isinstance(v, Tensor)}  # type: ignore[attr-defined]
+        if len(devices) > 1:
+            raise ShapeError(
+                f"{type(self).__name__} must have all tensors on one device, got {', '.join(sorted(devices))}. "
+                f"Move it as a whole with `.to(device)`."
+            )
+
+
+class _ProductFields(NamedTuple):
+    scale: Tensor | None = None  # [T] floating, s_t; None: 1
+    index1: Tensor | None = None  # [T] int64, row of input1; None: t
+    index2: Tensor | None = None  # [T] int64, row of input2; None: t
+    seg_out: Tensor | None = None  # [S + 1] int64, segment M holds seg_out[M]:seg_out[M + 1]; None: row M is term M
+    gather_index: Tensor | None = None  # [seg_out[-1]] int64, the term at each place; None: the place itself
+    index_out: Tensor | None = None  # [S] int64, row of the output that segment M is stored in; None: M
+    out_size: int | None = None  # number of output rows; rows that no segment names are zero; None: S
+
+
+class SparseProductInfo(_Movable, _ProductFields):
+    r"""One view of a sparse product: which terms make which output row.
+
+    .. math:: z_{n, \mathrm{index\_out}[M]} = \sum_{k=\mathrm{seg}[M]}^{\mathrm{seg}[M+1]-1}
+              s_t \; x_{n, \mathrm{index1}[t]} \circ y_{n, \mathrm{index2}[t]}, \qquad t = \mathrm{gather}[k]
+
+    Args:
+        scale: ``[T]`` floating, :math:`s_t`; None means 1. Keep it float64: backends cast at launch.
+        index1, index2: ``[T]`` int64, rows of the operands; None means the identity.
+        seg_out: ``[S + 1]`` int64, climbing; None means no sum, row M is term M.
+        gather_index: ``[seg_out[-1]]`` int64, a permutation or choice of terms; None means the identity.
+        index_out: ``[S]`` int64 without repeats, where segment M is stored; None means row M.
+        out_size: Number of output rows; rows that no segment names are zero. None means S.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: A field has the wrong shape, dtype or values. Values are checked on
+            the CPU only; build there, then move.
+
+    Example:
+        >>> info = SparseProductInfo(index1=torch.tensor([0, 0, 1]), index2=torch.tensor([1, 0, 1]),
+        ...                          seg_out=torch.tensor([0, 2, 3]), out_size=2)
+        >>> info.num_segments, info.to(torch.float32) is not info
+        (2, True)
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SparseProductInfo:
+        return super().__new__(cls, *args, **kwargs)._checked()
+
+    @classmethod
+    def _make(cls, fields: Any) -> SparseProductInfo:  # _replace() comes through here: keep it checked too
+        return cls(*fields)
+
+    def _checked(self) -> SparseProductInfo:
+        owner = type(self).__name__
+        for name in ("scale", "index1", "index2", "seg_out", "gather_index", "index_out"):
+            value = getattr(self, name)
+            if value is not None:
+                _one_dimensional(owner, name, value, integer=name != "scale")
+        lengths = {k: v.shape[0] for k in ("scale", "index1", "index2") if (v := getattr(self, k)) is not None}
+        if len(set(lengths.values())) > 1:
+            raise ShapeError(
+                f"{owner}.scale, index1 and index2 must have one entry per term each, got lengths {lengths}. "
+                f"Build infos with eqlayers.info.sparse_product_infos."
+            )
+        for name in ("index1", "index2"):
+            value = getattr(self, name)
+            if value is not None:
+                _in_range(owner, name, value, 2**62, "it must not be negative")
+        terms = self.num_terms
+        if self.gather_index is not None and terms is not None:
+            _in_range(owner, "gather_index", self.gather_index, terms, "the number of terms")
+        if self.seg_out is not None:
+            places = terms if self.gather_index is None else self.gather_index.shape[0]
+            _climbing(owner, self.seg_out, places)
+        self._check_output(owner)
+        self._one_device()
+        return self
+
+    def _check_output(self, owner: str) -> None:
+        segments = self.num_segments
+        if self.index_out is None:
+            if self.out_size is not None and segments is not None and self.out_size < segments:
+                raise ShapeError(
+                    f"{owner}.out_size must be at least {segments}, one row per segment, got {self.out_size}. "
+                    f"Pass index_out to store fewer rows, or a larger out_size."
+                )
+            return
+        if self.out_size is None:
+            raise ShapeError(f"{owner}.out_size must be given with index_out, got None. Pass the number of output rows.")
+        if segments is not None and self.index_out.shape[0] != segments:
+            raise ShapeError(
+                f"{owner}.index_out must have {segments} entries, one per segment, got {self.index_out.shape[0]}. "
+                f"Give every segment one output row."
+            )
+        _in_range(owner, "index_out", self.index_out, self.out_size, "out_size")
+        if self.index_out.device.type == "cpu" and self.index_out.unique().numel() != self.index_out.numel():
+            raise IndexRangeError(
+                f"{owner}.index_out must not repeat a row, got {_short(self.index_out)}. "
+                f"Merge the segments of one output row into one segment."
+            )
+
+    @property
+    def num_terms(self) -> int | None:
+        """Number of terms T; None where scale and both indices are None (then the operands say it)."""
+        return next((v.shape[0] for v in (self.scale, self.index1, self.index2) if v is not None), None)
+
+    @property
+    def num_segments(self) -> int | None:
+        """Number of segments S; None where only the operands say it."""
+        if self.seg_out is not None:
+            return self.seg_out.shape[0] - 1
+        return self.num_terms if self.gather_index is None else self.gather_index.shape[0]
+
+    def rows(self, size1: int, size2: int) -> tuple[int, int, int]:
+        """(terms, segments, output rows) for operands with ``size1`` and ``size2`` sparse rows."""
+        terms = self.num_terms
+        if terms is None:
+            terms = size1
+        segments = self.num_segments
+        if segments is None:
+            segments = terms
+        return terms, segments, segments if self.out_size is None else self.out_size
+
+    def check_operands(self, size1: int, size2: int) -> None:
+        """Raise unless operands with ``size1`` and ``size2`` sparse rows hold every row that the terms name."""
+        for number, index, size in ((1, self.index1, size1), (2, self.index2, size2)):
+            need = self._rows_needed(number, size1)
+            if index is None and need != size and (self.gather_index is None):
+                raise ShapeError(
+                    f"input{number} must have {need} sparse rows, one per term (index{number} is None), got {size}. "
+                    f"Pass index{number}, or the operand whose rows are the terms."
+                )
+            if need > size:
+                raise IndexRangeError(
+                    f"input{number} must have at least {need} sparse rows, the info names row {need - 1}; got {size}. "
+                    f"Check that the operand and the info belong together, and that the axes are [..., M, channels]."
+                )
+
+    def _rows_needed(self, number: int, size1: int) -> int:
+        index = self.index1 if number == 1 else self.index2
+        if index is None:
+            terms = self.num_terms
+            if terms is None and self.gather_index is not None:
+                terms = self.cached("gathered", lambda: _top(self.gather_index))
+            return size1 if terms is None else terms
+        return int(self.cached(f"needed{number}", lambda: _top(index)))
+
+    def terms(self, size1: int, size2: int) -> Terms:
+        """The info written out term by term, sorted by segment (see :class:`Terms`)."""
+        return self.cached(("terms", None if self.num_terms is not None else size1), lambda: self._terms(size1, size2))
+
+    def _terms(self, size1: int, size2: int) -> Terms:
+        count, segments, _ = self.rows(size1, size2)
+        device = self.device
+        if self.seg_out is None:
+            place = torch.arange(segments, device=device)
+            segment = place
+        else:
+            start = int(self.seg_out[0])
+            segment = torch.repeat_interleave(torch.arange(segments, device=device), self.seg_out.diff())
+            place = torch.arange(start, start + segment.shape[0], device=device)
+        t = place if self.gather_index is None else self.gather_index[place]
+        return Terms(
+            scale=None if self.scale is None else self.scale[t],
+            index1=t if self.index1 is None else self.index1[t],
+            index2=t if self.index2 is None else self.index2[t],
+            row=segment if self.index_out is None else self.index_out[segment],
+        )
+
+
+def _top(index: Tensor | None) -> int:
+    return 0 if index is None or index.numel() == 0 else int(index.max()) + 1
+
+
+class _ScaleFields(NamedTuple):
+    scale: Tensor | None  # [T] floating; None: 1
+    index: Tensor | None  # [T] int64, row of the input; None: t
+    seg_out: Tensor | None  # [S + 1] int64; None: row M is term M
+    out_size: int | None = None  # rows of the output; None: S
+
+
+class SparseScaleInfo(_Movable, _ScaleFields):
+    r"""A constant sparse matrix :math:`S`, row by row: :math:`y_{nmc} = \sum_t s_t\, x_{n, \mathrm{index}[t], c}`.
+
+    Args:
+        scale: ``[T]`` floating; None means 1.
+        index: ``[T]`` int64, row of the input of each term; None means the identity.
+        seg_out: ``[S + 1]`` int64, climbing: terms ``seg_out[m]:seg_out[m + 1]`` make row m; None: row m is term m.
+        out_size: Number of output rows, at least S; None means S.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: A field has the wrong shape, dtype or values.
+
+    Example:
+        >>> info = SparseScaleInfo(torch.tensor([2.0, 3.0]), torch.tensor([1, 0]), torch.tensor([0, 2]), 1)
+        >>> info.as_product().index1.tolist()
+        [1, 0]
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SparseScaleInfo:
+        self = super().__new__(cls, *args, **kwargs)
+        self.as_product()  # the checks are the product's
+        return self
+
+    @classmethod
+    def _make(cls, fields: Any) -> SparseScaleInfo:
+        return cls(*fields)
+
+    def as_product(self) -> SparseProductInfo:
+        """The same terms as a product info with one operand (``index2`` None)."""
+        return self.cached(
+            "product",
+            lambda: SparseProductInfo(self.scale, self.index, None, self.seg_out, None, None, self.out_size),
+        )

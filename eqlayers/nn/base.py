@@ -1,0 +1,50 @@
+"""What all layers share: backend, layout, and the words in which they describe themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from ..backends import find, select, verdicts
+from ..backends.registry import Call
+
+
+class EquivariantModule(torch.nn.Module):
+    """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why.
+
+    Args:
+        layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+    """
+
+    num_paths: int = 0
+
+    def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
+        super().__init__()
+        if backend is not None:
+            find(backend)
+        self.layout = layout
+        self.backend = backend
+
+    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """Calls as the layer makes them, with an empty batch, labelled; layers of dense work make none."""
+        return iter(())
+
+    def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+        """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers."""
+        names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, torch.device(device))]
+        return "+".join(dict.fromkeys(names)) or "torch"
+
+    def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+        """For each sparse product of the layer: which backend runs, and what the others say."""
+        lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
+        for label, call in self.sample_calls(dtype, torch.device(device)):
+            lines.append(f"  {label}: {select(call, self.backend).name} runs")
+            lines.extend(f"    {name}: {verdict}" for name, verdict in verdicts(call).items())
+        if len(lines) == 1:
+            lines.append("  dense layer: torch.matmul")
+        return "\n".join(lines)
+
+    def _kind(self) -> str:
+        return f"{self.layout}, backend {self.backend or 'auto'}"

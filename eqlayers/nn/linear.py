@@ -1,0 +1,258 @@
+"""Linear maps between irreps, with e3nn's signature, numbers, weights and state dict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..errors import IrrepsError, ShapeError
+from ..info.layout import FlatLayout
+from ..info.paths import check_choice
+from ..ops.call import check_same_kind
+from .base import EquivariantModule
+from .tensor_product import output_mask, ownership
+from .weights import Weights
+
+
+class LinearInstruction(NamedTuple):
+    """One path of a linear map, with e3nn's fields; a bias has ``i_in = -1``."""
+
+    i_in: int
+    i_out: int
+    path_shape: tuple[int, ...]
+    path_weight: float
+
+
+class Linear(EquivariantModule):
+    r"""Equivariant linear map: mixes the copies of equal irreps; a drop-in for ``e3nn.o3.Linear``.
+
+    .. math:: y^{(k)}_{w m} = \sum_{i \to k} c \sum_u w^{(ik)}_{uw}\, x^{(i)}_{u m} \; (+\, b^{(k)}_w)
+
+    Args:
+        irreps_in, irreps_out: Irreps of input and output.
+        f_in, f_out: Lengths of a further channel axis before the features, mixed along; None for no such axis.
+        internal_weights: Whether the layer owns weight and bias; True by default where weights are shared.
+        shared_weights: Whether one set of weights serves all samples; True by default.
+        instructions: Pairs ``(i_in, i_out)`` of groups to connect; by default all that have equal irreps.
+        biases: True for a bias on all 0e groups of the output, or one flag per group.
+        path_normalization: 'element' or 'path'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Accepted for symmetry with the sparse layers; dense work always goes to ``torch.matmul``.
+
+    Attributes:
+        weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major ``[mul_in, mul_out]``.
+        bias: ``[bias_numel]``, or ``[f_out, bias_numel]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps, instructions or options that do not fit together.
+
+    Source:
+        e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> Linear("8x0e + 4x1o", "2x0e + 3x1o", biases=True)
+        Linear(8x0e+4x1o -> 2x0e+3x1o | 2 paths | 28 weights | 2 biases | mul_ir, torch.matmul)
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any,
+        *,
+        f_in: int | None = None,
+        f_out: int | None = None,
+        internal_weights: bool | None = None,
+        shared_weights: bool | None = None,
+        instructions: Sequence[tuple[int, int]] | None = None,
+        biases: bool | Sequence[bool] | None = False,
+        path_normalization: str = "element",
+        _optimize_einsums: bool | None = None,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        check_choice("path_normalization", path_normalization, ("element", "path"))
+        self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        if (f_in is None) != (f_out is None):
+            raise IrrepsError(
+                f"f_in and f_out must be given together, got {f_in} and {f_out}. Give both, 1 for an axis to be summed or made."
+            )
+        self.f_in, self.f_out = f_in, f_out
+        self._in, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
+        paths = self._read(instructions, path_normalization)
+        flags = self._read_biases(biases)
+        bias_paths = [
+            LinearInstruction(-1, i, (group.mul * group.ir.dim,), 1.0)
+            for i, (flag, group) in enumerate(zip(flags, self.irreps_out, strict=True))
+            if flag
+        ]
+        self.instructions = paths + bias_paths
+        self._paths = paths
+        self._bias_slots = [self._out.slots[i].columns for i, flag in enumerate(flags) if flag]
+        self.num_paths = len(paths)
+        self._weights = Weights("Linear", paths)
+        self.weight_numel = self._weights.numel
+        self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
+        self.internal_weights, self.shared_weights = ownership(internal_weights, shared_weights, True)
+        lead = () if f_in is None or f_out is None else (f_in, f_out)
+        self._own("weight", self.weight_numel, lambda n: torch.randn(*lead, n))
+        self._own("bias", self.bias_numel, lambda n: torch.zeros(*lead[1:], n))
+        reached = {i.i_out for i in self.instructions if 0 not in i.path_shape}
+        self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
+
+    def _own(self, name: str, numel: int, make: Any) -> None:
+        if self.internal_weights and numel > 0:
+            self.register_parameter(name, torch.nn.Parameter(make(numel)))
+        else:
+            self.register_buffer(name, torch.empty(0))
+
+    def _read(self, instructions: Any, path_normalization: str) -> list[LinearInstruction]:
+        if instructions is None:
+            instructions = [
+                (i, o)
+                for i, (_, ir_in) in enumerate(self.irreps_in)
+                for o, (_, ir_out) in enumerate(self.irreps_out)
+                if ir_in == ir_out
+            ]
+        pairs = [(int(i), int(o)) for i, o in instructions]
+        for number, (i, o) in enumerate(pairs):
+            if not (0 <= i < len(self.irreps_in) and 0 <= o < len(self.irreps_out)):
+                raise IrrepsError(
+                    f"instruction {number} must name groups (i_in < {len(self.irreps_in)}, i_out < {len(self.irreps_out)}), "
+                    f"got {(i, o)}. Count irreps groups, not single irreps."
+                )
+            if self.irreps_in[i].ir != self.irreps_out[o].ir:
+                raise IrrepsError(
+                    f"instruction {number} must connect equal irreps, got {self.irreps_in[i].ir} -> "
+                    f"{self.irreps_out[o].ir}. A linear map that mixes irreps is not equivariant: drop it."
+                )
+        muls = [(self.irreps_in[i].mul, self.irreps_out[o].mul) for i, o in pairs]
+        out = []
+        for (i, o), shape in zip(pairs, muls, strict=True):
+            arriving = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
+            fan = sum(arriving) if path_normalization == "element" else len(arriving) * shape[0]
+            fan *= self.f_in or 1
+            out.append(LinearInstruction(i, o, shape, (fan or 1) ** -0.5))
+        return out
+
+    def _read_biases(self, biases: bool | Sequence[bool] | None) -> list[bool]:
+        if biases is None or isinstance(biases, bool):
+            return [bool(biases) and ir.is_scalar() for _, ir in self.irreps_out]
+        flags = [bool(b) for b in biases]
+        wrong = [str(ir) for flag, (_, ir) in zip(flags, self.irreps_out, strict=False) if flag and not ir.is_scalar()]
+        if len(flags) != len(self.irreps_out) or wrong:
+            raise IrrepsError(
+                f"biases must be a flag, or {len(self.irreps_out)} flags that are True for 0e groups only (another bias "
+                f"breaks equivariance), got {flags} for {self.irreps_out}. Pass biases=True for all 0e groups."
+            )
+        return flags
+
+    def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """Map the features.
+
+        Args:
+            features: ``[..., irreps_in.dim]``, or ``[..., f_in, irreps_in.dim]``.
+            weight: ``[weight_numel]`` (after ``f_in, f_out`` if there are), with leading axes if not shared.
+            bias: ``[bias_numel]`` (after ``f_out``), with leading axes if not shared.
+
+        Returns:
+            ``[..., irreps_out.dim]``, or ``[..., f_out, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
+        """
+        self._in.check("features", features)
+        lead_w = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
+        w = self._given("weight", weight, self.weight, (*lead_w, self.weight_numel))
+        b = self._given("bias", bias, self.bias, (*lead_w[1:], self.bias_numel))
+        check_same_kind(features=features, **({"weight": w} if self.weight_numel else {}))
+        axis = () if self.f_in is None else (self.f_in,)
+        if axis and (features.ndim < 2 or features.shape[-2] != self.f_in):
+            raise ShapeError(
+                f"features must be [..., {self.f_in}, {self.irreps_in.dim}], got {list(features.shape)}. "
+                f"Put the f_in axis before the features."
+            )
+        lead_x = features.shape[: features.ndim - 1 - len(axis)]
+        lead = lead_x if self.shared_weights else torch.broadcast_shapes(lead_x, w.shape[: w.ndim - 1 - len(lead_w)])
+        batch = math.prod(lead)
+        x = features.expand(*lead, *axis, self.irreps_in.dim).reshape(batch, *axis, self.irreps_in.dim)
+        if not self.shared_weights:
+            w = w.expand(*lead, *lead_w, self.weight_numel).reshape(batch, *lead_w, self.weight_numel)
+        y = self._map(x, w, (batch, *([] if self.f_out is None else [self.f_out])))
+        y = y.reshape(*lead, *y.shape[1:])
+        return self._add_bias(y, b) if self.bias_numel else y
+
+    def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
+        f, g = ("", "") if self.f_in is None else ("f", "g")
+        n = "" if self.shared_weights else "n"
+        inner, outer = ("du", "dw") if self.layout == "ir_mul" else ("ud", "wd")
+        pieces: list[Tensor | None] = [None] * len(self.irreps_out)
+        for number, path in enumerate(self._paths):
+            if 0 in path.path_shape:
+                continue
+            source, target = self._in.slots[path.i_in], self._out.slots[path.i_out]
+            shape = (source.dim, source.mul) if self.layout == "ir_mul" else (source.mul, source.dim)
+            block = x.narrow(-1, source.columns.start, source.mul * source.dim).unflatten(-1, shape)
+            matrix = self._weights.view(w, number) * path.path_weight
+            piece = torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block, matrix)
+            piece = piece.reshape(*lead, target.mul * target.dim)
+            known = pieces[path.i_out]
+            pieces[path.i_out] = piece if known is None else known + piece
+        flat = [
+            x.new_zeros(*lead, slot.mul * slot.dim) if piece is None else piece
+            for piece, slot in zip(pieces, self._out.slots, strict=True)
+        ]
+        return torch.cat(flat, -1) if len(flat) != 1 else flat[0]
+
+    def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
+        parts, start = [], 0
+        for flag, slot in zip(self._bias_flags(), self._out.slots, strict=True):
+            size = slot.mul * slot.dim
+            part = b.narrow(-1, start, size) if flag else b.new_zeros(*b.shape[:-1], size)
+            start += size if flag else 0
+            parts.append(part)
+        return y + torch.cat(parts, -1)
+
+    def _bias_flags(self) -> list[bool]:
+        return [slot.columns in self._bias_slots for slot in self._out.slots]
+
+    def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if value is None:
+            if shape[-1] > 0 and not self.internal_weights:
+                raise ShapeError(
+                    f"{name} of Linear must be given as [..., {shape[-1]}], it has no internal weights, got None. "
+                    f"Pass {name}=, or build it with internal_weights=True."
+                )
+            return own
+        tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
+        if tail != shape or (self.shared_weights and value.ndim != len(shape)):
+            want = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"
+            raise ShapeError(
+                f"{name} of Linear must be {want}, got {list(value.shape)}. "
+                f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
+            )
+        return value
+
+    def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
+        """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""
+        lead = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
+        return self._weights.view(self._given("weight", weight, self.weight, (*lead, self.weight_numel)), instruction)
+
+    def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
+        """Views of the weights of all instructions; with numbers and instructions on request."""
+        for number, path in enumerate(self._paths):
+            view = self.weight_view_for_instruction(number, weight)
+            yield (number, path, view) if yield_instruction else view
+
+    def extra_repr(self) -> str:
+        """Irreps, paths and weights, as in e3nn, then the layout."""
+        bias = f" | {self.bias_numel} biases" if self.bias_numel else ""
+        return (
+            f"{self.irreps_in} -> {self.irreps_out} | {self.num_paths} paths | {self.weight_numel} weights{bias} | "
+            f"{self.layout}, torch.matmul"
+        )

@@ -1,0 +1,180 @@
+"""One scalar per irrep: the maps that commute with every rotation and mix nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..autograd import SparseScale
+from ..autograd.product import sparse_form
+from ..backends.registry import Call
+from ..errors import ShapeError
+from ..info.build import sparse_product_infos, sparse_scale_infos
+from ..info.layout import FlatLayout
+from ..info.paths import check_choice
+from ..ops.call import ProductCall, ScaleCall, check_same_kind
+from ..ops.channels import parse
+from .base import EquivariantModule
+
+
+class SO3Scale(EquivariantModule):
+    r"""Multiply every irrep copy by one scalar: :math:`y_{u m} = n_l\, s_u\, x_{u m}`.
+
+    Args:
+        irreps: Irreps of input and output.
+        scale: 'fixed' (constants given here), 'learned' (a parameter, starting at 1) or 'external' (given per call, as
+            gates, attention weights and cutoff envelopes are).
+        values: For 'fixed': a number, or ``num_scales`` of them.
+        per: 'copy' for one scalar per irrep copy, 'group' for one per irreps group.
+        normalization: 'component': :math:`n_l = 1`. 'norm': :math:`n_l = (2l + 1)^{-1/2}`, which takes features of unit
+            component variance to features of unit norm.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        num_scales: Scalars per sample: ``irreps.num_irreps``, or ``len(irreps)`` per group.
+        weight: ``[num_scales]`` parameter if learned, else absent.
+
+    Raises:
+        ConfigError: An unknown option. ShapeError: values of another length.
+
+    Example:
+        >>> gate = SO3Scale("2x0e + 1x1o", scale="external")
+        >>> gate(torch.ones(5), torch.tensor([1.0, 2.0, 3.0]))
+        tensor([1., 2., 3., 3., 3.])
+    """
+
+    def __init__(
+        self,
+        irreps: Any,
+        scale: str = "learned",
+        values: float | Sequence[float] | None = None,
+        *,
+        per: str = "copy",
+        normalization: str = "component",
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_in = self.irreps_out = as_irreps(irreps)
+        self.scale = check_choice("scale", scale, ("fixed", "learned", "external"))
+        self.per = check_choice("per", per, ("copy", "group"))
+        self.normalization = check_choice("normalization", normalization, ("component", "norm"))
+        self.num_paths = len(self.irreps_in)
+        self.num_scales = self.irreps_in.num_irreps if per == "copy" else len(self.irreps_in)
+        self._flat = FlatLayout(self.irreps_in, layout)
+        scalars = [(mul if per == "copy" else 1, "0e") for mul, _ in self.irreps_in]
+        self._scalars = FlatLayout(o3.Irreps(scalars), "mul_ir")
+        self._product = "u,u->u" if per == "copy" else "u,->u"
+        if (values is None) == (scale == "fixed"):
+            need = "must" if scale == "fixed" else "must not"
+            raise ShapeError(
+                f"values {need} be given with scale={scale!r}, got {values!r}. "
+                f"Use scale='fixed' with values, or 'learned' and 'external' without."
+            )
+        if scale == "fixed":
+            self._values = self._spread(values)
+            entry = np.arange(self.irreps_in.dim)
+            self._infos: Any = sparse_scale_infos(entry, entry, self._values, in_size=len(entry), out_size=len(entry))
+            return
+        self._block_infos = {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
+        if scale == "learned":
+            self.weight = torch.nn.Parameter(torch.ones(self.num_scales))
+
+    def _norms(self) -> list[float]:
+        return [1.0 if self.normalization == "component" else ir.dim**-0.5 for _, ir in self.irreps_in]
+
+    def _spread(self, values: Any) -> np.ndarray:
+        """The constant of every entry of the flat features."""
+        given = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        if given.shape not in ((1,), (self.num_scales,)):
+            raise ShapeError(
+                f"values must hold 1 or {self.num_scales} numbers, one per {self.per} of {self.irreps_in}, "
+                f"got shape {list(given.shape)}. Give one for each, or change per=."
+            )
+        given = np.broadcast_to(given, (self.num_scales,))
+        per_copy = given if self.per == "copy" else np.repeat(given, [mul for mul, _ in self.irreps_in])
+        parts, start = [np.zeros(0)], 0
+        for norm, (mul, ir) in zip(self._norms(), self.irreps_in, strict=True):
+            own = per_copy[start : start + mul] * norm
+            parts.append(np.repeat(own, ir.dim) if self.layout == "mul_ir" else np.tile(own, ir.dim))
+            start += mul
+        return np.concatenate(parts)
+
+    def _infos_of(self, mul: int) -> Any:
+        """Rows of the block, and the scalar that multiplies each: one per group of that multiplicity."""
+        groups = [(norm, slot) for norm, slot in zip(self._norms(), self._flat.slots, strict=True) if slot.mul == mul]
+        index = np.repeat(np.arange(len(groups)), [slot.dim for _, slot in groups])
+        norms = np.repeat([norm for norm, _ in groups], [slot.dim for _, slot in groups])
+        rows = np.arange(len(index))
+        scale = None if (norms == 1.0).all() else norms
+        sizes = {"in1_size": len(rows), "in2_size": len(groups), "out_size": len(rows)}
+        return sparse_product_infos(rows, index, rows, scale, **sizes)
+
+    def forward(self, x: Tensor, scales: Tensor | None = None) -> Tensor:
+        """Scale the features.
+
+        Args:
+            x: ``[..., irreps.dim]``.
+            scales: ``[..., num_scales]`` for an external scale, in the order of the irreps; leading axes broadcast.
+
+        Returns:
+            ``[..., irreps.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
+        """
+        self._flat.check("x", x)
+        if (scales is None) == (self.scale == "external"):
+            need = f"[..., {self.num_scales}]" if self.scale == "external" else "None"
+            got = "None" if scales is None else list(scales.shape)
+            raise ShapeError(
+                f"scales must be {need} for scale={self.scale!r}, got {got}. Build it with the scale that you call it with."
+            )
+        if self.scale == "fixed":
+            fwd, bwd = (info.on(x.device) for info in self._infos)
+            return SparseScale.apply(x.unsqueeze(-1), fwd, bwd, self.backend).squeeze(-1)
+        s = self.weight if scales is None else scales
+        if s.shape[-1:] != (self.num_scales,):
+            raise ShapeError(
+                f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got {list(s.shape)}. "
+                f"Check per= and the order of the axes."
+            )
+        check_same_kind(x=x, scales=s)
+        lead = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        blocks: dict[int, Tensor] = {}
+        for mul, infos in self._block_infos.items():
+            s_block = self._scalar_block(s, mul)
+            on = tuple(info.on(x.device) for info in infos)
+            z = sparse_form(self._product, self._flat.block(x, mul), s_block, on, backend=self.backend)
+            blocks[mul] = z.expand(*lead, *z.shape[-2:])
+        return self._flat.join(blocks, tuple(lead), x)
+
+    def _scalar_block(self, s: Tensor, mul: int) -> Tensor:
+        if self.per == "copy":
+            return self._scalars.block(s, mul)
+        groups = [i for i, slot in enumerate(self._flat.slots) if slot.mul == mul]
+        return s if len(groups) == s.shape[-1] else s.index_select(-1, torch.tensor(groups, device=s.device))
+
+    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """One call per block of equal multiplicity, on an empty batch."""
+        if self.scale == "fixed":
+            x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
+            yield "S x", ScaleCall(x, self._infos[0].on(device))
+            return
+        for mul, infos in self._block_infos.items():
+            x = torch.empty(0, infos[0].out_size, mul, dtype=dtype, device=device)
+            s = torch.empty(0, infos[2].out_size, *([mul] if self.per == "copy" else []))
+            s = s.to(dtype=dtype, device=device)
+            yield f"block of {mul}", ProductCall(parse(self._product), x, s, infos[0].on(device), (True, True, True), 0)
+
+    def extra_repr(self) -> str:
+        """Irreps, kind and number of scalars, layout and backend."""
+        norm = "" if self.normalization == "component" else ", norm"
+        return f"{self.irreps_in} | {self.scale}, {self.num_scales} scales per {self.per}{norm} | {self._kind()}"

@@ -1,0 +1,92 @@
+"""Flat weight vectors: one order for all layers, instruction after instruction, row-major."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ShapeError
+
+
+class Weights:
+    """Reads the weights of a call, and cuts a flat vector into the weights of paths.
+
+    Args:
+        owner: Name of the layer, for messages.
+        instructions: Instructions with ``path_shape``; those whose ``has_weight`` is False take no place.
+    """
+
+    def __init__(self, owner: str, instructions: Sequence[Any]) -> None:
+        self.owner = owner
+        self.shapes = [tuple(i.path_shape) if getattr(i, "has_weight", True) else () for i in instructions]
+        self.has = [getattr(i, "has_weight", True) for i in instructions]
+        sizes = [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
+        self.offsets = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        self.numel = self.offsets[-1]
+
+    def read(self, weight: Tensor | list[Tensor] | None, own: Tensor, internal: bool, shared: bool) -> Tensor:
+        """The flat weight of a call: given, listed by instruction, or the layer's own.
+
+        Raises:
+            ShapeError: None is given and the layer has none, or the shape does not fit.
+        """
+        if weight is None:
+            if self.numel > 0 and not internal:
+                raise ShapeError(
+                    f"{self.owner} must be given weight of shape [..., {self.numel}], it has no internal weights, got "
+                    f"None. Pass weight=, or build it with internal_weights=True."
+                )
+            return own
+        if isinstance(weight, (list, tuple)):
+            weight = self._joined(weight, shared)
+        want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
+        fits = weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
+        if not fits:
+            fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
+            raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
+        return weight
+
+    def _joined(self, weights: Sequence[Tensor], shared: bool) -> Tensor:
+        shapes = [s for s, has in zip(self.shapes, self.has, strict=True) if has]
+        if len(weights) != len(shapes):
+            raise ShapeError(
+                f"a list of weights must have {len(shapes)} tensors, one per weighted instruction, got {len(weights)}. "
+                f"Give one for each."
+            )
+        flat = []
+        for number, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
+            if math.prod(w.shape[w.ndim - len(shape) :]) != math.prod(shape):
+                raise ShapeError(
+                    f"weight {number} of the list must be [..., {', '.join(map(str, shape))}], got {list(w.shape)}. "
+                    f"Order the list as the instructions."
+                )
+            flat.append(w.reshape(math.prod(shape)) if shared else w.reshape(*w.shape[: w.ndim - len(shape)], -1))
+        return torch.cat(flat, -1)
+
+    def view(self, weight: Tensor, instruction: int) -> Tensor:
+        """View ``[..., *path_shape]`` of one instruction.
+
+        Raises:
+            ShapeError: The instruction has no weight.
+        """
+        if not self.has[instruction]:
+            raise ShapeError(
+                f"instruction {instruction} of {self.owner} must have a weight to be viewed, got one without. "
+                f"Use weight_views() for those that have."
+            )
+        start, shape = self.offsets[instruction], self.shapes[instruction]
+        return weight.narrow(-1, start, math.prod(shape)).unflatten(-1, shape)
+
+    @staticmethod
+    def stack(weight: Tensor, places: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> Tensor:
+        """``[..., paths, *shape]`` from the places of some paths; a view where they follow each other."""
+        start, size = places[0]
+        if all(offset == start + number * size for number, (offset, _) in enumerate(places)):
+            flat = weight.narrow(-1, start, size * len(places))
+        else:
+            flat = torch.cat([weight.narrow(-1, offset, size) for offset, _ in places], -1)
+        return flat.unflatten(-1, (len(places), *shape))

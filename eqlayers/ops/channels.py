@@ -1,0 +1,94 @@
+"""Channel specs: the einsum over the dense axes of a sparse product, and what follows from it.
+
+A spec is written ``"u,uv->v"``: the channel axes of operand 1, of operand 2 and of the result. Everything that
+differentiation needs is a rotation of the three (the form is linear in each), so it is computed here, not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+from ..errors import ConfigError
+
+_FORM = re.compile(r"([a-z]*),([a-z]*)->([a-z]*)")
+
+
+class Channels(NamedTuple):
+    """A channel spec, taken apart: the letters of operand 1, operand 2 and the result."""
+
+    first: str
+    second: str
+    out: str
+
+    def __str__(self) -> str:
+        return f"{self.first},{self.second}->{self.out}"
+
+    def rotate_to_first(self) -> Channels:
+        """Spec of the gradient of operand 1, ``gx = y . gz``."""
+        return Channels(self.second, self.out, self.first)
+
+    def rotate_to_second(self) -> Channels:
+        """Spec of the gradient of operand 2, ``gy = gz . x``."""
+        return Channels(self.out, self.first, self.second)
+
+    def canonical(self) -> Channels:
+        """The same spec with letters renamed a, b, c, ... in order of appearance (out counts last)."""
+        names: dict[str, str] = {}
+        for letter in "".join(self):
+            names.setdefault(letter, chr(ord("a") + len(names)))
+        return Channels(*("".join(names[c] for c in part) for part in self))
+
+
+@cache
+def parse(spec: str) -> Channels:
+    """Read a channel spec such as ``"u,v->uv"``.
+
+    Raises:
+        ConfigError: The text is not of that form, a letter repeats within one operand (a diagonal), or a letter
+            stands in one place only (a free sum or a broadcast, which has no gradient in the family).
+
+    Example:
+        >>> parse("u,uv->v").rotate_to_first()
+        Channels(first='uv', second='v', out='u')
+    """
+    found = _FORM.fullmatch(spec.replace(" ", ""))
+    if found is None:
+        raise ConfigError(f"channels must read like 'u,uv->v' with lower-case letters, got {spec!r}. Write one such spec.")
+    channels = Channels(*found.groups())
+    for part in channels:
+        if len(set(part)) != len(part):
+            raise ConfigError(
+                f"channels must not repeat a letter within one operand, got {part!r} in {spec!r}. "
+                f"Take the diagonal before the product."
+            )
+    for letter in sorted(set("".join(channels))):
+        if sum(letter in part for part in channels) < 2:
+            raise ConfigError(
+                f"every letter of channels must stand in at least two of the three places, got {letter!r} once in "
+                f"{spec!r}. Sum or expand that axis outside the product."
+            )
+    return channels
+
+
+class Sides(NamedTuple):
+    """How a spec is a named op: its name, and which of (operand 1, operand 2, result) are taken transposed."""
+
+    op: str
+    transposed: tuple[bool, bool, bool]
+
+
+def lookup(channels: Channels, names: dict[str, str]) -> Sides | None:
+    """The op among ``names`` (name -> spec) that ``channels`` is, up to transposed matrices; None if it is none."""
+    wanted = channels.canonical()
+    for op, spec in names.items():
+        for flips in _FLIPS:
+            flipped = Channels(*(p[::-1] if f and len(p) == 2 else p for p, f in zip(parse(spec), flips, strict=True)))
+            real = tuple(f and len(p) == 2 for p, f in zip(wanted, flips, strict=True))
+            if flipped.canonical() == wanted and real == flips:
+                return Sides(op, flips)
+    return None
+
+
+_FLIPS = tuple((a, b, c) for c in (False, True) for b in (False, True) for a in (False, True))

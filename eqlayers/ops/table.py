@@ -1,0 +1,87 @@
+"""The table of the sparse products: a row is a name and its channel spec.
+
+The gradient columns are written out for the reader; ``tests/ops/test_table.py`` derives them from the specs. At run
+time gradients come from rotating the spec, so a product registered by a user needs its spec and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import ConfigError
+from .channels import Channels, parse
+
+
+class Row(NamedTuple):
+    """One product: ``z = op(x, y)``, with its gradients as the same family sees them (``^T``: axes swapped)."""
+
+    name: str
+    channels: str  # channel axes of input1, input2 -> output
+    grad1: str  # gx, a product of (y, gz)
+    grad2: str  # gy, a product of (gz, x)
+
+
+#                name         channels    gx                    gy
+_ROWS = (
+    Row("mul",       "u,u->u",   "mul(y, gz)",         "mul(gz, x)"),
+    Row("outer",     "u,v->uv",  "vecmat(y, gz^T)",    "mat_t_vec(gz, x)"),
+    Row("inner",     "u,u->",    "vecsca(y, gz)",      "scavec(gz, x)"),
+    Row("vecmat",    "u,uv->v",  "mat_t_vec(y^T, gz)", "outer(gz, x)^T"),
+    Row("vecsca",    "u,->u",    "scavec(y, gz)",      "inner(gz, x)"),
+    Row("scavec",    ",u->u",    "inner(y, gz)",       "vecsca(gz, x)"),
+    Row("mat_t_vec", "uv,u->v",  "outer(y, gz)",       "vecmat(gz, x^T)"),
+)  # fmt: skip
+
+PRODUCTS: dict[str, Row] = {row.name: row for row in _ROWS}
+NAMED: dict[str, str] = {row.name: row.channels for row in _ROWS}
+
+
+def register_product(name: str, channels: str) -> Row:
+    """Add a sparse product given by its channel einsum; derivatives of every order follow.
+
+    Args:
+        name: A new name, an identifier.
+        channels: Einsum over the channel axes, such as ``"u,v->uv"``. No letter twice in one operand; every letter
+            in at least two of the three places.
+
+    Returns:
+        The row, with its gradients spelled out. Run it with ``eqlayers.functional.sparse_product(name, ...)``.
+
+    Raises:
+        ConfigError: The name is taken by another spec or is no identifier, or the spec is not of the family.
+
+    Example:
+        >>> register_product("scaled_matrix", "uv,u->uv").grad2
+        "'uv,uv->u'(gz, x)"
+    """
+    spec = parse(channels)
+    if not name.isidentifier():
+        raise ConfigError(f"the name of a product must be an identifier, got {name!r}. Use letters and underscores.")
+    row = Row(name, str(spec), f"'{spec.rotate_to_first()}'(y, gz)", f"'{spec.rotate_to_second()}'(gz, x)")
+    known = PRODUCTS.get(name)
+    if known is not None and parse(known.channels).canonical() != spec.canonical():
+        raise ConfigError(
+            f"the name of a product must be new, got {name!r}, which is {known.channels!r} already. Pick another name."
+        )
+    return PRODUCTS.setdefault(name, row)
+
+
+def channels_of(product: str) -> Channels:
+    """The channel spec of a registered product, or of a spec given directly (``"u,v->uv"``).
+
+    Raises:
+        ConfigError: No product of that name.
+
+    Example:
+        >>> channels_of("vecmat")
+        Channels(first='u', second='uv', out='v')
+    """
+    if "->" in product:
+        return parse(product)
+    row = PRODUCTS.get(product)
+    if row is None:
+        raise ConfigError(
+            f"product must be one of {', '.join(PRODUCTS)}, got {product!r}. "
+            f"Add it with eqlayers.ops.register_product(name, channels)."
+        )
+    return parse(row.channels)

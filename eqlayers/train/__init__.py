@@ -1,0 +1,41 @@
+"""Training: the Lightning module and everything that a run leaves in its folder.
+
+Needs the extra `train` (`pip install "eqlayers[train]"`).
+"""
+
+from __future__ import annotations
+
+from .averaging import EMA
+from .checkpoints import AtomicCheckpointIO, best_and_last, read_checkpoint
+from .history import History, read_history
+from .module import PropertyModule, metric_name
+from .plots import learning_curve, parity_plot
+from .predictions import PredictionTable
+from .report import TestReport
+from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
+from .schedule import learning_rate_factor, warmup_cosine
+from .summary import LayerSummary, layer_rows, summary_table
+
+__all__ = [
+    "EMA",
+    "AtomicCheckpointIO",
+    "History",
+    "LayerSummary",
+    "PredictionTable",
+    "PropertyModule",
+    "TestReport",
+    "best_and_last",
+    "checkpoint_path",
+    "layer_rows",
+    "learning_curve",
+    "learning_rate_factor",
+    "metric_name",
+    "parity_plot",
+    "read_checkpoint",
+    "read_history",
+    "run_callbacks",
+    "run_loggers",
+    "summary_table",
+    "trainer_options",
+    "warmup_cosine",
+]

@@ -1,0 +1,75 @@
+"""Exponential moving average of the weights: what is validated, tested and saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from ..errors import ConfigError
+
+__all__ = ["EMA", "ema_decay"]
+
+
+def ema_decay(step: int, decay: float) -> float:
+    """Decay after ``step`` averaged steps: short at first, so that the random start is forgotten soon.
+
+    ``min(decay, (1 + step) / (10 + step))``, as in TensorFlow's ``ExponentialMovingAverage(num_updates=...)``.
+
+    Example:
+        >>> ema_decay(0, 0.999), ema_decay(90, 0.999), ema_decay(10**6, 0.999)
+        (0.1, 0.91, 0.999)
+    """
+    return min(decay, (1 + step) / (10 + step))
+
+
+class EMA(WeightAveraging):
+    """Exponential moving average of the parameters after each optimizer step.
+
+    Validation, testing and the ``state_dict`` of checkpoints use the averaged weights; the raw ones are kept in the
+    checkpoint as ``current_model_state`` and come back on resume. Different from
+    :class:`lightning.pytorch.callbacks.EMAWeightAveraging` in three points: the decay warms up; buffers are copied and
+    not averaged (averaging would round integer index tables to wrong integers); and weights loaded from a checkpoint
+    after ``fit`` in the same process stay the averaged ones (Lightning 2.6 loads the raw ones there).
+
+    Args:
+        decay: Weight of the old average at each step, ``0 <= decay < 1``; 0 turns averaging off.
+
+    Raises:
+        ConfigError: ``decay`` is out of range.
+
+    Example:
+        >>> EMA(decay=0.99).decay
+        0.99
+    """
+
+    def __init__(self, decay: float = 0.999) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ConfigError(f"the decay of the average must be in [0, 1), got {decay}. Set ema.decay, e.g. to 0.999.")
+        self.decay = decay
+        super().__init__(use_buffers=False, multi_avg_fn=self._average)
+
+    def _average(self, average: Any, current: Any, step: Tensor | int) -> None:
+        get_ema_multi_avg_fn(ema_decay(int(step), self.decay))(average, current, step)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take over what was set after the copy was made: the device, and on a fresh start the data statistics."""
+        model = self._average_model
+        assert model is not None  # made in setup("fit")
+        model.to(pl_module.device)
+        if int(model.n_averaged) == 0:
+            model.module.load_state_dict(pl_module.state_dict())
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Restore average and raw weights when a fit resumes; elsewhere keep the average, which is the state_dict."""
+        if trainer.state.fn == TrainerFn.FITTING:
+            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Drop the average after the fit: a later validation would swap it with the weights it was asked to judge."""
+        if stage == "fit":
+            self._average_model = None

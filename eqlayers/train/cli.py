@@ -1,0 +1,242 @@
+"""`eqlayers fit|validate|test|predict`: LightningCLI with this package's module, data and run folder."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import inspect
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+
+from ..data import MoleculeDataModule
+from ..data.cache import atomic_write
+from ..errors import ConfigError
+from .averaging import EMA
+from .checkpoints import read_checkpoint
+from .module import PropertyModule, is_dry_run
+from .run import checkpoint_path, trainer_options
+
+__all__ = ["TrainingCLI", "run"]
+
+# Lightning's own noise: an advertisement, and a deprecation inside it that a user cannot mend.
+NOISE = re.compile(r"litlogger|litmodels|isinstance\(treespec, LeafSpec\)|TPU available|GPU available: False")
+
+
+class SaveConfig(SaveConfigCallback):
+    """Writes the complete configuration to the run's folder when a fit starts."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
+        super().__init__(parser, config, save_to_log_dir=False)
+        self.folder = folder
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Save `config.yaml`, with every default spelled out."""
+        if stage == "fit":
+            with atomic_write(self.folder / "config.yaml") as file:
+                file.write(self.parser.dump(self.config, skip_none=False).encode())
+
+
+class TrainingCLI(LightningCLI):
+    """The command line of training. One parser a subcommand; every key of the YAML is also an option.
+
+    The run's folder is ``<runs>/<name>``. ``validate``, ``test`` and ``predict`` read its `checkpoints/best.ckpt`
+    unless ``--ckpt_path`` names another file.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self.parsers: list[LightningArgumentParser] = []
+        quiet = {"exit_on_error": False}  # so that errors come here and can name the nearest key
+        super().__init__(
+            PropertyModule,
+            MoleculeDataModule,
+            save_config_callback=SaveConfig,
+            seed_everything_default=2026,
+            parser_kwargs=quiet | {name: dict(quiet) for name in self.subcommands()},
+            auto_configure_optimizers=False,
+            args=list(args),
+        )
+
+    # ---- options ----------------------------------------------------------------------------------------------------
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
+        self.parsers.append(parser)
+        parser.add_argument("--name", type=str, default="default", help="Name of the run: its folder under `runs`.")
+        parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
+        parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
+        parser.add_argument("--test_after_fit", type=bool, default=True, help="Test the best weights after `fit`.")
+        parser.add_lightning_class_args(EMA, "ema")
+        parser.add_lightning_class_args(EarlyStopping, "early_stopping")
+        parser.set_defaults({"early_stopping.monitor": "val/mae", "early_stopping.patience": 50})
+        parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and turn what the parser dislikes into an error with a fix."""
+        check_config_files(args)
+        try:
+            self.config = parser.parse_args(args)
+        except (argparse.ArgumentError, TypeError, ValueError) as error:
+            keys = {str(key) for sub in self.parsers for key, _ in sub.get_defaults(skip_validation=True).items()}
+            raise ConfigError(explain_parser_error(str(error), keys)) from error
+
+    def _parse_ckpt_path(self) -> None:
+        """Keep the configuration as given.
+
+        Lightning would overwrite it by what the checkpoint holds, so that a changed learning rate would silently not
+        count; a network that does not fit the checkpoint is refused by :class:`PropertyModule` instead.
+        """
+
+    def option(self, name: str) -> Any:
+        """The value of a top-level option."""
+        return self._get(self.config, name)
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return Path(self.option("runs")) / self.option("name")
+
+    # ---- objects ----------------------------------------------------------------------------------------------------
+
+    def before_instantiate_classes(self) -> None:
+        """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""
+        threads = self.option("threads")
+        if threads < 0:
+            raise ConfigError(f"threads must be at least 1, or 0 for torch's choice, got {threads}. Change --threads.")
+        if threads:
+            torch.set_num_threads(threads)
+        self.save_config_kwargs["folder"] = self.folder
+        options = self.config[str(self.subcommand)]
+        if self.subcommand != "fit" and options.get("ckpt_path") is None:
+            options["ckpt_path"] = str(checkpoint_path(self.folder))
+            print(f"weights: {options['ckpt_path']}")
+        if options.get("ckpt_path") is not None:
+            read_checkpoint(options["ckpt_path"])
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The configured trainer with the run's own callbacks, loggers and checkpoint writer."""
+        facts = {
+            "seed": self.option("seed_everything"),
+            "threads": torch.get_num_threads(),
+            "name": self.option("name"),
+        }
+        configured = self._get(self.config_init, "trainer", default={})
+        bar = configured.get("enable_progress_bar")
+        own = trainer_options(self.folder, facts, progress=bar, training=self.subcommand == "fit")
+        for key in ("callbacks", "plugins"):
+            own[key] = [*own[key], *as_list(configured.get(key))]
+        if configured.get("logger") not in (None, True):
+            own["logger"] = configured["logger"]
+        return super().instantiate_trainer(**own, **kwargs)
+
+    def after_instantiate_classes(self) -> None:
+        """Record the network's configuration in checkpoints: ``PropertyModule.load_from_checkpoint(path)`` suffices."""
+        self.model.hparams["model"] = self.config_dump["model"]["model"]
+
+    # ---- subcommands ------------------------------------------------------------------------------------------------
+
+    def before_fit(self) -> None:
+        """Say where results go, and that an earlier run there is written over."""
+        resumed = self.config["fit"].get("ckpt_path") is not None
+        exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
+        again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
+        print(f"run: {self.folder}{again}", flush=True)
+
+    def after_fit(self) -> None:
+        """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
+        if self.option("test_after_fit"):
+            path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
+            self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list from None, one item or a list."""
+    return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def check_config_files(args: Sequence[str]) -> None:
+    """Refuse a configuration file that is not there, naming its neighbours."""
+    for flag, value in zip(args, [*args[1:], ""], strict=True):
+        name = value if flag in ("-c", "--config") else flag.removeprefix("--config=") if "--config=" in flag else None
+        if name is None or Path(name).is_file():
+            continue
+        near = sorted(str(path) for path in (Path(name).parent, Path("configs")) for path in path.glob("*.y*ml"))
+        fix = f"There is {', '.join(dict.fromkeys(near))}." if near else "Check the path."
+        raise ConfigError(f"a configuration file was expected at {name!r}, found none. {fix}")
+
+
+def explain_parser_error(message: str, keys: Iterable[str]) -> str:
+    """The parser's message, with the nearest known key where a key is unknown.
+
+    Args:
+        message: What the parser said.
+        keys: All keys, with dots.
+
+    Returns:
+        A message for the user.
+
+    Example:
+        >>> explain_parser_error("Subcommand 'fit' does not accept option 'model.los'", ["model.loss", "model.model"])
+        "unknown key 'model.los'; did you mean 'model.loss'?"
+    """
+    text = " ".join(message.split())
+    inside = re.search(r"class_path '([\w.]+)'.*?[Oo]ption '([\w.]+)' is not accepted", text)
+    if inside:
+        path, unknown = inside.groups()
+        return unknown_key(unknown, init_parameters(path), f" of {path}")
+    found = re.search(r"does not accept (?:option|nested key) '([\w.]+)'", text) or re.search(
+        r"unrecognized arguments: --?([\w.]+)", text
+    )
+    return unknown_key(found.group(1), keys) if found else text
+
+
+def unknown_key(unknown: str, keys: Iterable[str], where: str = "") -> str:
+    """An error text for an unknown key."""
+    near = difflib.get_close_matches(unknown, list(keys), n=1, cutoff=0.6)
+    if near:
+        return f"unknown key '{unknown}'{where}; did you mean '{near[0]}'?"
+    return f"unknown key '{unknown}'{where}; `eqlayers fit --help` lists the known ones"
+
+
+def init_parameters(class_path: str) -> list[str]:
+    """Names of a class's constructor arguments."""
+    module, _, name = class_path.rpartition(".")
+    return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
+
+
+def run(args: Sequence[str]) -> None:
+    """Run one command of the training command line.
+
+    Args:
+        args: Subcommand and options, as on the command line.
+
+    Raises:
+        EqlayersError: The input cannot be used; the message says what to change.
+    """
+    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    if not any(getattr(filter_, "__name__", "") == "_not_noise" for filter_ in logger.filters):
+        logger.addFilter(_not_noise)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", NOISE.pattern, append=False)
+        warnings.filterwarnings("ignore", r".*isinstance\(treespec")
+        warnings.filterwarnings("ignore", r".*does not have many workers")
+        TrainingCLI(args)
+
+
+def _not_noise(record: logging.LogRecord) -> bool:
+    return not NOISE.search(record.getMessage())
+
+
+if __name__ == "__main__":
+    run(sys.argv[1:])

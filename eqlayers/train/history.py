@@ -1,0 +1,105 @@
+"""What happened in each epoch: kept in a file and in the checkpoint, so that a resumed run has its whole past."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from ..data.cache import atomic_write
+from ..errors import DataError
+from .module import is_dry_run, metric_name, target_of
+
+__all__ = ["History", "read_history", "write_json"]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON atomically, one key a line."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(value, indent=1) + "\n").encode())
+
+
+def read_history(folder: str | Path) -> list[dict[str, float]]:
+    """The epochs of a run, oldest first; empty if it has not finished one.
+
+    Args:
+        folder: The run's folder.
+
+    Returns:
+        One dictionary an epoch with `epoch`, `step`, `train_mae`, `val_mae` (report unit), `learning_rate`, `time_s`.
+
+    Raises:
+        DataError: The file cannot be read.
+
+    Example:
+        >>> read_history("no/such/run")
+        []
+    """
+    path = Path(folder) / "history.json"
+    if not path.is_file():
+        return []
+    try:
+        rows: list[dict[str, float]] = json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"a list of epochs in JSON was expected in {path}, got {error}. Delete the file.") from error
+    return rows
+
+
+class History(Callback):
+    """Collects one row an epoch, in `history.json`; prints it where no progress bar is shown.
+
+    Args:
+        folder: The run's folder.
+        verbose: Whether to print a line an epoch.
+    """
+
+    def __init__(self, folder: str | Path, verbose: bool = False) -> None:
+        self.folder = Path(folder)
+        self.verbose = verbose
+        self.rows: list[dict[str, float]] = []
+        self._started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far, for the checkpoint."""
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from the rows of a checkpoint."""
+        self.rows = [dict(row) for row in state_dict["rows"]]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock where the last row stopped."""
+        self._started = time.perf_counter() - (self.rows[-1]["time_s"] if self.rows else 0.0)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the row of this epoch."""
+        target = target_of(pl_module)
+        values = trainer.callback_metrics
+        row = {
+            "epoch": trainer.current_epoch + 1,
+            "step": trainer.global_step,
+            "train_mae": _number(values.get(f"train/{metric_name(target)}")),
+            "val_mae": _number(values.get("val/mae")),
+            "learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
+            "time_s": time.perf_counter() - self._started,
+        }
+        self.rows.append(row)
+        if not trainer.is_global_zero or is_dry_run(trainer):
+            return
+        write_json(self.folder / "history.json", self.rows)
+        if self.verbose:
+            unit = target.report_unit
+            print(
+                f"epoch {row['epoch']:>4}  step {row['step']:>7}  train {row['train_mae']:.4g} {unit}  "
+                f"val {row['val_mae']:.4g} {unit}  lr {row['learning_rate']:.2e}  {row['time_s']:.0f} s",
+                flush=True,
+            )
+
+
+def _number(value: Any) -> float:
+    """A float; NaN where nothing was measured, such as an epoch without validation."""
+    return float("nan") if value is None else float(value)

@@ -1,0 +1,317 @@
+"""The Lightning module: loss, optimizer, schedule and metrics around any network of molecules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import CatMetric, MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+
+from ..data.statistics import Statistics
+from ..data.targets import Target
+from ..errors import ConfigError, DataError, ShapeError
+from .schedule import warmup_cosine
+
+__all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "l1": functional.l1_loss,
+    "huber": functional.huber_loss,
+    "mse": functional.mse_loss,
+}
+STAGES = ("train", "val", "test")
+
+
+def metric_name(target: Target, kind: str = "mae") -> str:
+    """Name of an error in logs and files: target, kind and unit.
+
+    Example:
+        >>> from eqlayers.data.targets import TARGETS
+        >>> metric_name(TARGETS["U0"]), metric_name(TARGETS["alpha"], "rmse")
+        ('U0_mae_meV', 'alpha_rmse_a0_3')
+    """
+    return f"{target.name}_{kind}_{re.sub('[^A-Za-z0-9]+', '_', target.report_unit).strip('_')}"
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into those with and without weight decay.
+
+    Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
+    eqlayers' layers are matrices written as one axis and are decayed.
+
+    Args:
+        model: The network.
+        weight_decay: Decay of the first group.
+
+    Returns:
+        Two groups for :class:`torch.optim.AdamW`; empty ones are left out.
+
+    Example:
+        >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
+        >>> [(group["weight_decay"], [tuple(p.shape) for p in group["params"]]) for group in groups]
+        [(0.1, [(2, 3)]), (0.0, [(2,)])]
+    """
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
+    for module in model.modules():
+        flat = hasattr(module, "irreps_out")
+        for name, parameter in module.named_parameters(recurse=False):
+            matrix = "weight" in name and (parameter.ndim >= 2 or (flat and parameter.ndim == 1))
+            (decayed if matrix else exempt).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def target_of(module: LightningModule) -> Target:
+    """The property that a module was set up for.
+
+    Raises:
+        ConfigError: It has not been set up by a trainer with data.
+    """
+    target = getattr(module, "target", None)
+    if not isinstance(target, Target):
+        raise ConfigError(
+            f"a PropertyModule that a trainer has set up was expected, got {type(module).__name__} without. "
+            "Use the run's callbacks with eqlayers.train.PropertyModule and a datamodule."
+        )
+    return target
+
+
+def is_dry_run(trainer: Trainer) -> bool:
+    """Whether this is `trainer.fast_dev_run`: a few batches to see that everything works, and no file written."""
+    return bool(getattr(trainer, "fast_dev_run", False))
+
+
+def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dict[int, float]:
+    """The shift of each atom's contribution, by species.
+
+    The composition regression for an extensive target. The mean of the training part for an intensive one whose atoms
+    are averaged; nothing where a vector is predicted, which has no constant part.
+
+    Args:
+        model: The network; its ``pooling`` and ``readout`` are read if it has them.
+        statistics: Of the training part.
+        target: The property.
+
+    Returns:
+        Shifts by atomic number, in the target's unit.
+    """
+    averaged = getattr(model, "pooling", None) == "mean" and getattr(model, "readout", "scalar") == "scalar"
+    if target.extensive or not averaged:
+        return dict(statistics.shifts)
+    return dict.fromkeys(statistics.shifts, statistics.mean)
+
+
+class PropertyModule(LightningModule):
+    """Trains a network on one property of molecules.
+
+    The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
+    float64. Logged are ``{train,val,test}/<target>_mae_<unit>`` (and ``rmse``) in the target's report unit, and
+    ``val/mae``, the same number under a name that does not depend on the target, for checkpoints and early stopping.
+
+    Args:
+        model: Network with ``forward(z, pos, edge_index, batch, num_graphs) -> [G]`` and
+            ``set_statistics(shifts, scale, mean_neighbors)``, e.g. ``eqlayers.models.MoleculeNetwork``.
+        learning_rate: Highest learning rate of AdamW.
+        weight_decay: Decoupled weight decay, of matrices only (see :func:`parameter_groups`).
+        betas: Decay rates of AdamW's two moments.
+        warmup_steps: Optimizer steps of the linear rise of the learning rate.
+        final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
+        loss: ``"l1"``, ``"huber"`` (quadratic within one ``scale``) or ``"mse"``.
+
+    Raises:
+        ConfigError: An option is out of range.
+
+    Example:
+        >>> class Zero(nn.Module):
+        ...     def forward(self, z, pos, edge_index, batch, num_graphs):
+        ...         return torch.zeros(num_graphs, dtype=torch.float64)
+        >>> PropertyModule(Zero(), learning_rate=2e-3).hparams["learning_rate"]
+        0.002
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        warmup_steps: int = 100,
+        final_factor: float = 0.0,
+        loss: Literal["l1", "huber", "mse"] = "l1",
+    ) -> None:
+        super().__init__()
+        if loss not in LOSSES:
+            raise ConfigError(f"model.loss must be one of {', '.join(LOSSES)}, got {loss!r}. Pick one of these.")
+        if learning_rate <= 0 or weight_decay < 0:
+            raise ConfigError(
+                "model.learning_rate must be positive and model.weight_decay not negative, "
+                f"got {learning_rate} and {weight_decay}. Change them."
+            )
+        self.save_hyperparameters(ignore=["model"])
+        self.model = model
+        self.target: Target | None = None
+        self.loss_scale: Tensor
+        self.register_buffer("loss_scale", torch.ones((), dtype=torch.float64))
+        self.errors = nn.ModuleDict({f"{stage}_errors": self._error_metrics() for stage in STAGES})
+        self.test_values = nn.ModuleDict({name: _float64(CatMetric()) for name in ("idx", "true", "predicted")})
+
+    @staticmethod
+    def _error_metrics() -> MetricCollection:
+        return MetricCollection(
+            {"mae": _float64(MeanAbsoluteError()), "rmse": _float64(MeanSquaredError(squared=False))},
+            compute_groups=False,
+        )
+
+    # ---- set-up -----------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Take target and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None:
+            raise ConfigError(
+                f"a datamodule with `target` and `statistics` was expected in trainer.{stage}, got none. "
+                "Pass datamodule=eqlayers.data.MoleculeDataModule(...)."
+            )
+        self.target = data.target
+        mine, theirs = getattr(self.model, "cutoff", None), getattr(data, "cutoff", None)
+        if mine is not None and theirs is not None and float(mine) != float(theirs):
+            raise ConfigError(
+                f"model and data must have one cutoff, got {mine} Angstrom in the model and {theirs} in the data. "
+                "Set data.cutoff and model.model.init_args.cutoff to the same number."
+            )
+        known, present = getattr(self.model, "species", None), data.statistics.species
+        if known is not None and not set(present) <= set(known):
+            raise ConfigError(
+                f"the network must know every species of the data, {tuple(present)}, got {tuple(known)}. "
+                "Set model.model.init_args.species."
+            )
+        if stage == "fit":
+            statistics = data.statistics
+            self.loss_scale.fill_(statistics.scale)
+            self.model.set_statistics(  # type: ignore[operator]
+                shifts=atom_shifts(self.model, statistics, data.target),
+                scale=statistics.scale,
+                mean_neighbors=statistics.mean_neighbors,
+            )
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW, and a schedule that moves at every step."""
+        hparams = self.hparams
+        optimizer = torch.optim.AdamW(
+            parameter_groups(self.model, hparams["weight_decay"]),
+            lr=hparams["learning_rate"],
+            betas=tuple(hparams["betas"]),
+        )
+        schedule = warmup_cosine(
+            hparams["warmup_steps"], self.trainer.estimated_stepping_batches, hparams["final_factor"]
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compare the network that was saved with this one, before tensors of other shapes are met one by one."""
+        mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
+        if mine and saved and mine != saved:
+            changes = ", ".join(_differences("model.model", saved, mine))
+            raise ConfigError(
+                f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
+                "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
+            )
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Any) -> Tensor:
+        """Predictions `[G]` float64 in the target's unit for a batch of G molecules."""
+        prediction: Tensor = self.model(batch.z, batch.pos, batch.edge_index, batch.batch, batch.num_graphs)
+        if prediction.shape != (batch.num_graphs,):
+            raise ShapeError(
+                f"the network must return [G] = [{batch.num_graphs}], one number a molecule, got "
+                f"{list(prediction.shape)}. Pool over the atoms of each molecule and drop the channel axis."
+            )
+        return prediction.double()
+
+    def _step(self, batch: Any, stage: str) -> tuple[Tensor, Tensor]:
+        target = target_of(self)
+        prediction, y = self(batch), batch.y.double()
+        factor = target.report_factor
+        errors: MetricCollection = self.errors[f"{stage}_errors"]  # type: ignore[assignment]
+        errors.update(prediction.detach() * factor, y * factor)
+        for kind, metric in errors.items(keep_base=True):
+            self.log(
+                f"{stage}/{metric_name(target, str(kind))}",
+                metric,
+                on_step=False,
+                on_epoch=True,
+                batch_size=batch.num_graphs,
+            )
+        return prediction, y
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        prediction, y = self._step(batch, "train")
+        loss: Tensor = LOSSES[self.hparams["loss"]](prediction / self.loss_scale, y / self.loss_scale)
+        if not torch.isfinite(loss):
+            raise self._not_finite(batch, prediction, y, batch_idx)
+        self.log("train/loss", loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=batch.num_graphs)
+        return loss
+
+    def _not_finite(self, batch: Any, prediction: Tensor, y: Tensor, batch_idx: int) -> DataError:
+        where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+        if not torch.isfinite(y).all():
+            what, fix = "targets", "Remove these molecules from the data."
+            bad = ~torch.isfinite(y)
+        else:
+            what, bad = "predictions", ~torch.isfinite(prediction)
+            fix = "Lower model.learning_rate, lengthen model.warmup_steps or lower trainer.gradient_clip_val."
+        molecules = batch.idx[bad.cpu().to(batch.idx.device)][:8].tolist()
+        return DataError(
+            f"the loss at {where} must be finite, got {what} that are not, of molecules {molecules}. {fix}"
+        )
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the validation part."""
+        self._step(batch, "val")
+        mae: Metric = self.errors["val_errors"]["mae"]  # type: ignore[index]
+        self.log("val/mae", mae, on_step=False, on_epoch=True, prog_bar=True, logger=False, batch_size=batch.num_graphs)
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the test part; the values are kept for the report."""
+        prediction, y = self._step(batch, "test")
+        for name, values in (("idx", batch.idx), ("true", y), ("predicted", prediction)):
+            self.test_values[name].update(values)  # type: ignore[operator]
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the values of an earlier test."""
+        for metric in self.test_values.values():
+            metric.reset()  # type: ignore[operator]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """Predictions of a batch with the names of its molecules, for the table of predictions."""
+        fields = {"idx": batch.idx, "predicted": self(batch)}
+        if getattr(batch, "y", None) is not None:
+            fields["true"] = batch.y.double()
+        columns: dict[str, Any] = {name: values.tolist() for name, values in fields.items()}
+        smiles = getattr(batch, "smiles", None)
+        return columns if smiles is None else columns | {"smiles": list(smiles)}
+
+
+def _float64(metric: Metric) -> Metric:
+    """Sums in float64: total energies are 1e5 times the errors."""
+    return metric.set_dtype(torch.float64)
+
+
+def _differences(path: str, saved: Any, mine: Any) -> list[str]:
+    if isinstance(saved, dict) and isinstance(mine, dict):
+        keys = sorted(saved.keys() | mine.keys())
+        return [line for key in keys for line in _differences(f"{path}.{key}", saved.get(key), mine.get(key))]
+    return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

@@ -1,0 +1,110 @@
+"""Two pictures of a run: parity plot and learning curve. Drawn without matplotlib's global state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from ..data.cache import atomic_write
+
+__all__ = ["learning_curve", "parity_plot", "save_figure"]
+
+BLUE, ORANGE, GREY = "#1f5fa8", "#d9730d", "#666666"
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a PNG atomically.
+
+    Args:
+        figure: What :func:`parity_plot` or :func:`learning_curve` returned.
+        path: The file.
+    """
+    with atomic_write(Path(path)) as file:
+        figure.savefig(file, format="png")
+
+
+def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, caption: str) -> Figure:
+    """Predicted against true values with the diagonal, and below them the errors on a scale of their own.
+
+    The errors of a good model are too small to be seen beside the values: total energies span 100 eV, errors 0.1.
+
+    Args:
+        true: True values `[N]`.
+        predicted: Predicted values `[N]`.
+        name: Name of the property.
+        unit: Its unit.
+        caption: Title, e.g. the errors in numbers.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = parity_plot([1.0, 2.0], [1.1, 1.9], "mu", "D", "MAE 0.1 D")
+        >>> [axis.get_ylabel() for axis in figure.axes]
+        ['predicted mu (D)', 'error (D)']
+    """
+    x, y = np.asarray(true, dtype=float), np.asarray(predicted, dtype=float)
+    figure = _figure(4.6, 5.6)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.04 * (high - low) or 1.0
+    span = (low - margin, high + margin)
+    top.plot(span, span, color=GREY, linewidth=0.8, zorder=1)
+    top.scatter(x, y, s=9, alpha=0.6, color=BLUE, linewidths=0, zorder=2)
+    top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span, title=caption)
+    bottom.axhline(0.0, color=GREY, linewidth=0.8)
+    bottom.scatter(x, y - x, s=9, alpha=0.6, color=BLUE, linewidths=0)
+    bottom.set(xlabel=f"true {name} ({unit})", ylabel=f"error ({unit})")
+    for axis in (top, bottom):
+        axis.grid(alpha=0.25)
+    return figure
+
+
+def learning_curve(
+    rows: Sequence[dict[str, float]], name: str, unit: str, baselines: dict[str, float], test: float | None = None
+) -> Figure:
+    """Errors of the training and validation parts against steps, with the baselines as lines.
+
+    Args:
+        rows: The epochs, see :func:`eqlayers.train.history.read_history`.
+        name: Name of the property.
+        unit: Unit of the errors.
+        baselines: Error of each baseline by label, in ``unit``.
+        test: Error on the test part with the best weights, drawn as a point at the end.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> rows = [{"step": 10, "train_mae": 2.0, "val_mae": 3.0}, {"step": 20, "train_mae": 1.0, "val_mae": 1.5}]
+        >>> learning_curve(rows, "U0", "meV", {"composition": 5.0}).axes[0].get_yscale()
+        'log'
+    """
+    steps = np.array([row["step"] for row in rows], dtype=float)
+    figure = _figure(5.6, 4.0)
+    axis = figure.subplots()
+    series = (("train_mae", "training (current weights)", ORANGE), ("val_mae", "validation (averaged weights)", BLUE))
+    marker = "o" if len(rows) < 40 else ""
+    for key, label, colour in series:
+        values = np.array([row[key] for row in rows], dtype=float)
+        shown = np.isfinite(values)
+        axis.plot(steps[shown], values[shown], label=label, color=colour, linewidth=1.5, marker=marker, markersize=2.5)
+    for (label, value), style in zip(baselines.items(), ("--", ":", "-."), strict=False):
+        axis.axhline(value, color=GREY, linestyle=style, linewidth=1.0, label=f"{label}: {value:.4g} {unit}")
+    if test is not None and len(steps):
+        axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {test:.4g} {unit}", zorder=5)
+    axis.set(yscale="log", xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
+    axis.grid(alpha=0.25, which="both")
+    axis.legend(fontsize=8)
+    return figure

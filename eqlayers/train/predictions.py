@@ -1,0 +1,48 @@
+"""The table that `eqlayers predict` writes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import BasePredictionWriter
+
+from ..data.cache import atomic_write
+from .module import target_of
+
+__all__ = ["PredictionTable"]
+
+COLUMNS = ("idx", "smiles", "true", "predicted")
+
+
+class PredictionTable(BasePredictionWriter):
+    """Writes `predictions.csv`: `idx`, `smiles` and `true` where the data have them, `predicted`, `unit`.
+
+    Args:
+        folder: The run's folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(write_interval="epoch")
+        self.path = Path(folder) / "predictions.csv"
+
+    def write_on_epoch_end(
+        self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
+    ) -> None:
+        """Write the predictions of all batches, in their order; each process of several writes its own file."""
+        target = target_of(pl_module)
+        columns = [name for name in COLUMNS if all(name in batch for batch in predictions)]
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*columns, "unit"])
+        for batch in predictions:
+            for row in zip(*(batch[name] for name in columns), strict=True):
+                writer.writerow([*row, target.unit])
+        path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
+        with atomic_write(path) as file:
+            file.write(text.getvalue().encode())
+        print(f"predictions: {path}")

@@ -1,0 +1,185 @@
+"""After a test: the table against the baselines, `metrics.json`, and the pictures."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.table import Table
+
+from .. import __version__
+from ..data.targets import Target
+from .history import read_history, write_json
+from .module import is_dry_run, metric_name, target_of
+from .plots import learning_curve, parity_plot, save_figure
+from .summary import count_parameters
+
+__all__ = ["Errors", "TestReport", "environment", "report_table"]
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of one predictor in the report unit; None where it was not measured."""
+
+    mae: float
+    rmse: float | None
+
+
+def environment() -> dict[str, Any]:
+    """Versions of what produced a result, and the git commit of the source tree if it is one.
+
+    Example:
+        >>> sorted(environment())[:2]
+        ['eqlayers_version', 'git_commit']
+    """
+    facts: dict[str, Any] = {"eqlayers_version": __version__, "python_version": platform.python_version()}
+    for package in ("torch", "lightning", "e3nn", "triton"):
+        try:
+            facts[f"{package}_version"] = version(package)
+        except PackageNotFoundError:
+            facts[f"{package}_version"] = None
+    return facts | {"git_commit": _git_commit()}
+
+
+def _git_commit() -> str | None:
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        ).stdout.strip()
+        tracked = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", __file__], cwd=folder, capture_output=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit if tracked.returncode == 0 else None  # installed inside somebody else's repository
+
+
+def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:
+    """Errors of all predictors, and how many times larger than the model's they are.
+
+    Args:
+        target: The property.
+        rows: Errors by predictor, the model among them.
+        model: The model's key in ``rows``.
+
+    Returns:
+        A Rich table.
+    """
+    unit = target.report_unit
+    table = Table(title=f"test errors of {target.name} ({target.about})", title_justify="left")
+    table.add_column("predictor")
+    for heading in (f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"):
+        table.add_column(heading, justify="right")
+    for name, errors in rows.items():
+        rmse = "-" if errors.rmse is None else f"{errors.rmse:.4g}"
+        ratio = "1" if name == model else f"{errors.mae / rows[model].mae:.1f}" if rows[model].mae else "-"
+        table.add_row(name, f"{errors.mae:.4g}", rmse, ratio, style="bold" if name == model else None)
+    return table
+
+
+class TestReport(Callback):
+    """Writes `metrics.json`, `parity.png` and `learning_curve.png` to the run's folder and prints the table.
+
+    Args:
+        folder: The run's folder.
+        facts: What to record besides, e.g. seed and thread count.
+    """
+
+    __test__ = False  # its name would make pytest collect it
+
+    def __init__(self, folder: str | Path, facts: dict[str, Any] | None = None) -> None:
+        self.folder = Path(folder)
+        self.facts = facts or {}
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the report from the values that the module kept."""
+        kept: dict[str, Any] = dict(pl_module.test_values.items())  # type: ignore[operator,union-attr]
+        values = {name: np.atleast_1d(metric.compute().cpu().numpy()) for name, metric in kept.items()}
+        if not trainer.is_global_zero:
+            return
+        target, data = target_of(pl_module), trainer.datamodule  # type: ignore[attr-defined]
+        factor, unit = target.report_factor, target.report_unit
+        true, predicted = values["true"], values["predicted"]
+        model = type(pl_module.model).__name__
+        rows = {model: _errors((predicted - true) * factor)} | _baselines(data, factor)
+        Console().print(report_table(target, rows, model))
+        if is_dry_run(trainer):
+            return
+        metrics = self._metrics(trainer, pl_module, target, rows, len(true))
+        write_json(self.folder / "metrics.json", metrics)
+        caption = f"{model} on {len(true)} test molecules: MAE {rows[model].mae:.3g} {unit}"
+        save_figure(parity_plot(true, predicted, target.name, target.unit, caption), self.folder / "parity.png")
+        history = read_history(self.folder)
+        if history:
+            lines = {name: errors.mae for name, errors in rows.items() if name != model}
+            figure = learning_curve(history, target.name, unit, lines, test=rows[model].mae)
+            save_figure(figure, self.folder / "learning_curve.png")
+        print(f"report: {self.folder}/metrics.json, parity.png{', learning_curve.png' if history else ''}")
+
+    def _metrics(
+        self, trainer: Trainer, module: LightningModule, target: Target, rows: dict[str, Errors], num_test: int
+    ) -> dict[str, Any]:
+        model, *others = rows
+        mae, rmse = metric_name(target, "mae"), metric_name(target, "rmse")
+        unit = mae.removeprefix(f"{target.name}_mae_")
+        metrics: dict[str, Any] = {f"test_{mae}": rows[model].mae, f"test_{rmse}": rows[model].rmse}
+        for name in others:
+            key = name.split()[0]
+            metrics[f"baseline_{key}_mae_{unit}"] = rows[name].mae
+            if rows[name].rmse is not None:
+                metrics[f"baseline_{key}_rmse_{unit}"] = rows[name].rmse
+            metrics[f"mae_ratio_to_{key}"] = rows[model].mae / rows[name].mae if rows[name].mae else None
+        history = read_history(self.folder)
+        validated = [row["val_mae"] for row in history if np.isfinite(row["val_mae"])]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        hparams: Any = module.hparams
+        return metrics | {
+            f"best_val_{mae}": min(validated, default=None),
+            "train_time_s": history[-1]["time_s"] if history else None,
+            "epochs": history[-1]["epoch"] if history else None,
+            "steps": history[-1]["step"] if history else None,
+            "num_parameters": count_parameters(module.model),  # type: ignore[arg-type]
+            "num_train": data.statistics.num_train,
+            "num_test": num_test,
+            "target": target.name,
+            "unit": target.report_unit,
+            "dataset": getattr(data, "dataset", None),
+            "split": getattr(data, "split", None),
+            "loss": hparams.get("loss"),
+            "learning_rate": hparams.get("learning_rate"),
+            "device": torch.cuda.get_device_name() if module.device.type == "cuda" else module.device.type,
+            **self.facts,
+            **environment(),
+        }
+
+
+def _errors(residual: np.ndarray[Any, np.dtype[np.float64]]) -> Errors:
+    return Errors(mae=float(np.abs(residual).mean()), rmse=float(np.sqrt((residual**2).mean())))
+
+
+LABELS = {"mean": "mean of the training part", "composition": "composition regression"}
+
+
+def _baselines(data: Any, factor: float) -> dict[str, Errors]:
+    """The data's baselines on the test part; keys of mean squared kind end in `_rmse`."""
+    values: dict[str, float] = data.baselines("test")
+    return {
+        label: Errors(values[key] * factor, values[f"{key}_rmse"] * factor if f"{key}_rmse" in values else None)
+        for key, label in LABELS.items()
+        if key in values
+    }

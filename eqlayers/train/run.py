@@ -1,0 +1,91 @@
+"""What every run has besides its model and data: callbacks, logs and checkpoints in one folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+
+from .checkpoints import AtomicCheckpointIO, best_and_last
+from .history import History
+from .predictions import PredictionTable
+from .report import TestReport
+from .summary import LayerSummary
+
+__all__ = ["checkpoint_path", "run_callbacks", "run_loggers", "trainer_options"]
+
+
+def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
+    """Where a run keeps its checkpoint `best` or `last`.
+
+    Example:
+        >>> checkpoint_path("runs/qm9_mini").as_posix()
+        'runs/qm9_mini/checkpoints/best.ckpt'
+    """
+    return Path(folder) / "checkpoints" / f"{name}.ckpt"
+
+
+def run_callbacks(
+    folder: str | Path, facts: dict[str, Any] | None = None, progress: bool | None = None
+) -> list[Callback]:
+    """Layer table, progress, history, checkpoints, report and predictions.
+
+    Args:
+        folder: The run's folder.
+        facts: Recorded in `metrics.json`, e.g. ``{"seed": 2026}``.
+        progress: Whether to show a progress bar; by default on a terminal, and a line an epoch elsewhere.
+
+    Returns:
+        Callbacks for :class:`lightning.pytorch.Trainer`.
+
+    Example:
+        >>> [type(callback).__name__ for callback in run_callbacks("runs/x", progress=False)][:3]
+        ['LayerSummary', 'History', 'ModelCheckpoint']
+    """
+    bar = sys.stdout.isatty() if progress is None else progress
+    callbacks: list[Callback] = [LayerSummary(), History(folder, verbose=not bar)]
+    if bar:
+        callbacks.append(RichProgressBar())
+    return [
+        *callbacks,
+        *best_and_last(checkpoint_path(folder).parent),
+        TestReport(folder, facts),
+        PredictionTable(folder),
+    ]
+
+
+def run_loggers(folder: str | Path) -> list[Logger]:
+    """CSV and TensorBoard logs under the run's folder, a new version for every start."""
+    return [CSVLogger(folder, name="csv"), TensorBoardLogger(folder, name="tensorboard", default_hp_metric=False)]
+
+
+def trainer_options(
+    folder: str | Path, facts: dict[str, Any] | None = None, progress: bool | None = None, training: bool = True
+) -> dict[str, Any]:
+    """Arguments of :class:`lightning.pytorch.Trainer` that make a run complete.
+
+    Args:
+        folder: The run's folder.
+        facts: As in :func:`run_callbacks`.
+        progress: As in :func:`run_callbacks`.
+        training: False for a run that only validates, tests or predicts; it writes no training logs.
+
+    Returns:
+        Keyword arguments; add more callbacks to ``callbacks``.
+
+    Example:
+        >>> sorted(trainer_options("runs/x", progress=False, training=False))
+        ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar', 'logger', 'plugins']
+    """
+    callbacks = run_callbacks(folder, facts, progress)
+    return {
+        "default_root_dir": str(folder),
+        "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,
+        "enable_model_summary": False,
+        "enable_progress_bar": any(isinstance(callback, RichProgressBar) for callback in callbacks),
+        "logger": run_loggers(folder) if training else False,
+        "plugins": [AtomicCheckpointIO()],
+    }

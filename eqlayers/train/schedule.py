@@ -1,0 +1,81 @@
+"""Learning-rate schedule: linear warm-up, then half a cosine down to a small fraction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..errors import ConfigError
+
+__all__ = ["learning_rate_factor", "warmup_cosine"]
+
+
+def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: float = 0.0) -> float:
+    r"""The factor on the base learning rate at an optimizer step.
+
+    .. math::
+        f(s) = \frac{s + 1}{w} \ (s < w), \qquad
+        f(s) = f_\infty + (1 - f_\infty) \frac{1 + \cos(\pi (s - w) / (t - w))}{2} \ (s \ge w)
+
+    The first step already moves (the factor is never 0), and from ``total_steps`` on the factor is ``final``.
+    The cosine is that of SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts.
+
+    Args:
+        step: Steps taken so far.
+        warmup_steps: Steps of the linear rise; those beyond ``total_steps`` are cut.
+        total_steps: Steps of the whole training.
+        final: Factor at the end, between 0 and 1.
+
+    Returns:
+        A factor between 0 and 1.
+
+    Example:
+        >>> [round(learning_rate_factor(s, 2, 6), 3) for s in range(8)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
+    """
+    warmup = min(warmup_steps, total_steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if step >= total_steps:
+        return final
+    progress = (step - warmup) / (total_steps - warmup)
+    return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> Callable[[int], float]:
+    """The schedule as a function of the step, for :class:`torch.optim.lr_scheduler.LambdaLR`.
+
+    A plain function and not an object: ``LambdaLR`` would save an object's attributes in the checkpoint, and a run
+    resumed with more epochs would silently keep the old length.
+
+    Args:
+        warmup_steps: Steps of the linear rise.
+        total_steps: Steps of the whole training, finite.
+        final: Factor at the end, between 0 and 1.
+
+    Returns:
+        ``step -> factor``.
+
+    Raises:
+        ConfigError: The training has no end, or a number is out of range.
+
+    Example:
+        >>> warmup_cosine(10, 100)(4)
+        0.5
+    """
+    if not math.isfinite(total_steps):
+        raise ConfigError(
+            "the cosine schedule needs the number of steps in advance, got a training without an end. "
+            "Set trainer.max_epochs or trainer.max_steps (trainer.max_time may end it earlier)."
+        )
+    if warmup_steps < 0 or not 0.0 <= final <= 1.0:
+        raise ConfigError(
+            f"the schedule needs warmup_steps >= 0 and a final factor between 0 and 1, got {warmup_steps} and {final}. "
+            "Change model.warmup_steps or model.final_factor."
+        )
+    total = int(total_steps)
+
+    def factor(step: int) -> float:
+        return learning_rate_factor(step, warmup_steps, total, final)
+
+    return factor

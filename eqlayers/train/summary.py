@@ -1,0 +1,124 @@
+"""A table of the equivariant layers: irreps, paths, parameters and backend of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+__all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_table"]
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """One equivariant layer.
+
+    Attributes:
+        path: Name inside the model.
+        kind: Class.
+        irreps_in: Irreps of its inputs, those of two inputs joined by a cross.
+        irreps_out: Irreps of its output.
+        num_paths: Paths (instructions), or None where the layer has none.
+        parameters: Learned numbers, those of layers inside it included.
+        backend: The backend that runs it on its device, or None where there is no choice.
+    """
+
+    path: str
+    kind: str
+    irreps_in: str
+    irreps_out: str
+    num_paths: int | None
+    parameters: int
+    backend: str | None
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Number of parameters that are learned."""
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[LayerRow]:
+    """The layers of a model that state irreps, outermost first; a layer inside such a layer is part of it.
+
+    Args:
+        model: Any module.
+        device: Where it will run; the backend depends on it.
+
+    Returns:
+        One row a layer, in the order of ``named_modules``.
+
+    Example:
+        >>> layer_rows(nn.Linear(2, 2))
+        []
+    """
+    rows: list[LayerRow] = []
+    inside: list[str] = []
+    for path, module in model.named_modules():
+        if any(path.startswith(outer) for outer in inside) or not hasattr(module, "irreps_out"):
+            continue
+        inputs = [str(getattr(module, name)) for name in ("irreps_in1", "irreps_in2") if hasattr(module, name)]
+        if not inputs and not hasattr(module, "irreps_in"):
+            continue
+        inside.append(f"{path}.")
+        rows.append(
+            LayerRow(
+                path=path,
+                kind=type(module).__name__,
+                irreps_in=" × ".join(inputs) or str(getattr(module, "irreps_in", "")),
+                irreps_out=str(module.irreps_out),
+                num_paths=getattr(module, "num_paths", None),
+                parameters=count_parameters(module),
+                backend=_backend(module, device),
+            )
+        )
+    return rows
+
+
+def _backend(module: Any, device: torch.device | str) -> str | None:
+    selected = getattr(module, "selected_backend", None)
+    if callable(selected):
+        chosen = selected(torch.device(device))
+        return None if chosen is None else str(chosen)
+    return getattr(module, "backend", None)
+
+
+def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table:
+    """The rows and totals as a Rich table.
+
+    Example:
+        >>> summary_table(nn.Linear(2, 2)).caption
+        '6 parameters, 6 of them in no equivariant layer; device cpu'
+    """
+    rows = layer_rows(model, device)
+    total = count_parameters(model)
+    table = Table(title=f"{type(model).__name__}: equivariant layers", title_justify="left", caption_justify="left")
+    for name, justify in (("layer", "left"), ("class", "left"), ("irreps in", "left"), ("irreps out", "left")):
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    table.add_column("paths", justify="right")
+    table.add_column("parameters", justify="right")
+    table.add_column("backend")
+    for row in rows:
+        paths = "-" if row.num_paths is None else str(row.num_paths)
+        table.add_row(
+            row.path, row.kind, row.irreps_in, row.irreps_out, paths, f"{row.parameters:,}", row.backend or "-"
+        )
+    rest = total - sum(row.parameters for row in rows)
+    table.caption = f"{total:,} parameters, {rest:,} of them in no equivariant layer; device {device}"
+    return table
+
+
+class LayerSummary(Callback):
+    """Prints the table of layers when training starts."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print once, on the first process."""
+        if trainer.is_global_zero:
+            model: nn.Module = pl_module.model  # type: ignore[assignment]
+            table = summary_table(model, pl_module.device)
+            Console().print(table if table.row_count else f"{type(model).__name__}: {table.caption}")

@@ -1,0 +1,1 @@
+"""Low-level kernels: plain tensors and integers in, tensors out. Nothing here knows irreps, modules or autograd."""

@@ -1,0 +1,48 @@
+"""Whether Triton's kernels can run in this process, and if not, why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors: ``TRITON_INTERPRET=1`` before triton is imported.
+
+    A process that never asked for the interpreter is not made to import triton for the answer.
+    """
+    if "triton" not in sys.modules and os.environ.get("TRITON_INTERPRET", "0").lower() in ("", "0", "false", "off", "no"):
+        return False
+    return find_spec("triton") is not None and _decorated_for_interpreter()
+
+
+@cache
+def _decorated_for_interpreter() -> bool:
+    # The mode is fixed where a kernel is decorated; the kernel says which, whatever became of the variable since.
+    from triton.runtime.interpreter import InterpretedFunction
+
+    from .segment import segment_kernel
+
+    return isinstance(segment_kernel, InterpretedFunction)
+
+
+@cache
+def why_not() -> str | None:
+    """None where kernels can be launched; else the reason, a phrase that follows the backend's name."""
+    if find_spec("triton") is None:
+        return "needs the package triton, which is not installed; install eqlayers[triton]"
+    if interpreted():
+        return None
+    if not torch.cuda.is_available():
+        return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 before triton is imported; found none"
+    from triton.runtime import driver
+
+    try:
+        driver.active.get_current_target()
+    except RuntimeError as error:
+        return f"needs one active Triton driver, got: {error}"
+    return None

@@ -1,0 +1,79 @@
+"""Block sizes of the segment kernel: one table, a row per op.
+
+A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
+size compiles nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+#: Programs that fill a large GPU a few times over: how many pieces a sum over the batch is cut into. A constant, not
+#: the number of multiprocessors: sums must not change from card to card.
+PROGRAMS = 2048
+#: Tiles of the batch that one piece of such a sum covers at least, so that its partial result is worth its traffic.
+TILES_PER_CHUNK = 4
+
+
+class Tuning(NamedTuple):
+    """Bounds of one op's tile."""
+
+    block_u: int  # at most this many of channel axis u
+    block_v: int  # at most this many of channel axis v
+    elements: int  # of the whole tile, batch rows included
+    num_warps: int
+
+
+TABLE = {
+    "mul":    Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
+    "vecsca": Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
+    "scale":  Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
+    "inner":  Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
+    "outer":  Tuning(block_u=16,  block_v=64, elements=1024, num_warps=4),
+    "vecmat": Tuning(block_u=16,  block_v=64, elements=1024, num_warps=4),
+}  # fmt: skip
+
+
+class Blocks(NamedTuple):
+    """The tile of one kernel."""
+
+    n: int
+    u: int
+    v: int
+    num_warps: int
+
+
+def blocks(op: str, width_u: int, width_v: int, *, batched: bool, double: bool) -> Blocks:
+    """The tile for an op with channel axes of these lengths.
+
+    Args:
+        op: A row of :data:`TABLE`.
+        width_u, width_v: Lengths of the channel axes; 1 where the op has no such axis.
+        batched: Whether either operand has a batch axis.
+        double: Whether sums are formed in float64, whose registers are twice as large.
+
+    Returns:
+        Powers of two.
+
+    Example:
+        >>> blocks("mul", 60, 1, batched=True, double=False)
+        Blocks(n=8, u=64, v=1, num_warps=4)
+    """
+    row = TABLE[op]
+    u, v = min(_power(width_u), row.block_u), min(_power(width_v), row.block_v)
+    n = max(1, row.elements // (u * v * (2 if double else 1))) if batched else 1
+    return Blocks(n, u, v, row.num_warps)
+
+
+def chunks(tiles: int, others: int) -> int:
+    """Pieces that a sum over ``tiles`` tiles of the batch is cut into, beside ``others`` programs per tile.
+
+    Example:
+        >>> chunks(3, 10), chunks(10_000, 16), chunks(10_000, 5000)
+        (1, 128, 1)
+    """
+    return max(1, min(-(-tiles // TILES_PER_CHUNK), PROGRAMS // max(1, others)))
+
+
+def _power(width: int) -> int:
+    return 1 << max(0, width - 1).bit_length()

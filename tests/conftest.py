@@ -1,0 +1,73 @@
+"""Fixtures of every test: the Triton interpreter on machines without a GPU, fixed seeds, untouched global state."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import torch
+
+HAS_GPU = torch.cuda.is_available()  # CUDA and HIP builds alike
+if not HAS_GPU and os.environ.setdefault("TRITON_INTERPRET", "1") == "1" and "triton" in sys.modules:
+    # Triton reads the variable while its own library of device functions is imported.
+    raise RuntimeError(
+        "TRITON_INTERPRET must be set before triton is imported; a pytest plugin imported it first. "
+        "Run TRITON_INTERPRET=1 pytest."
+    )
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # lets cuBLAS run in torch's deterministic mode
+
+import pytest  # noqa: E402
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the workers are the parallelism; two threads on one core are far slower than one
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not HAS_GPU and item.get_closest_marker("gpu"):
+        pytest.skip("needs a CUDA or HIP device")
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """The same random numbers in every test, whatever ran before."""
+    torch.manual_seed(0)
+    return 0
+
+
+@pytest.fixture(autouse=True)
+def nan_empty() -> Iterator[None]:
+    """Fills torch.empty and its relatives with NaN (integers: the largest), so that an element nobody writes shows.
+
+    Torch does this in its deterministic mode. A test that must see ordinary mode (say, one that asks whether a result
+    repeats by itself) calls `torch.use_deterministic_algorithms(False)`; this fixture restores the mode afterwards.
+    """
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _globals() -> dict[str, object]:
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device().type,
+        "gradient mode": torch.is_grad_enabled(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def untouched_globals() -> Iterator[None]:
+    """Fails a test that leaves one of torch's global settings changed, and sets it back for the next test.
+
+    The number of threads belongs to the process, and the command line sets it; it is set back without a failure.
+    """
+    before, threads = _globals(), torch.get_num_threads()
+    yield
+    after = _globals()
+    if threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    changed = [f"{name}: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+    if changed:
+        torch.set_default_dtype(before["default dtype"])
+        torch.set_default_device(None)
+        torch.set_grad_enabled(before["gradient mode"])
+        pytest.fail("the test left a global setting of torch changed (" + "; ".join(changed) + ")")

@@ -1,0 +1,128 @@
+"""Caches: whole or absent, and never trusted when corrupt or stale."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from eqlayers.data.cache import atomic_write, cached_arrays, content_key, user_cache_dir
+
+ARRAYS = {"a": np.arange(1000.0), "b": np.arange(6).reshape(2, 3)}
+
+
+class Builder:
+    """Counts how often the arrays are made."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        self.calls += 1
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+
+def fetch(path, key="key", problem=lambda arrays: None):
+    build = Builder()
+    arrays = cached_arrays(path, key, build, problem)
+    assert set(arrays) == set(ARRAYS)
+    assert all(np.array_equal(arrays[name], ARRAYS[name]) for name in ARRAYS)
+    return build.calls
+
+
+def test_made_once_then_read(tmp_path):
+    path = tmp_path / "new" / "cache.npz"
+    assert [fetch(path), fetch(path)] == [1, 0]
+    assert [entry.name for entry in path.parent.iterdir()] == ["cache.npz"]
+
+
+def truncate(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flip_one_bit(data: bytes) -> bytes:
+    return data[:3000] + bytes([data[3000] ^ 1]) + data[3001:]
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_one_bit, lambda data: b"", lambda data: b"not a cache"])
+def test_corrupt_is_made_again_with_a_warning(tmp_path, damage):
+    path = tmp_path / "cache.npz"
+    fetch(path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.warns(UserWarning, match=r"is not used and made again: it cannot be read"):
+        assert fetch(path) == 1
+    assert fetch(path) == 0
+
+
+def test_foreign_npz_is_made_again(tmp_path):
+    path = tmp_path / "cache.npz"
+    np.savez(path, a=np.zeros(3))
+    with pytest.warns(UserWarning, match="made again"):
+        assert fetch(path) == 1
+
+
+def test_stale_is_made_again_with_a_warning(tmp_path):
+    path = tmp_path / "cache.npz"
+    fetch(path)
+    with pytest.warns(UserWarning, match="made again: it was made from other data or settings"):
+        assert fetch(path, key="other") == 1
+
+
+def test_objection_is_made_again_with_a_warning(tmp_path):
+    path = tmp_path / "cache.npz"
+    fetch(path)
+    with pytest.warns(UserWarning, match="made again: too short"):
+        assert fetch(path, problem=lambda arrays: "too short") == 1
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way of a folder")
+    with pytest.warns(UserWarning, match="cannot be written .* set cache_dir to a writable folder"):
+        assert fetch(tmp_path / "file" / "cache.npz") == 1
+
+
+def test_atomic_write_keeps_the_old_file_on_error(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), atomic_write(path) as file:
+        file.write(b"half of the n")
+        raise KeyboardInterrupt
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+
+
+def test_atomic_write_replaces_and_is_readable_by_others(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with atomic_write(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_key_depends_on_everything():
+    a = np.arange(6)
+    keys = [a, a.reshape(2, 3), a.astype(np.int32), a + 1, 5.0, "5.0", 5]
+    assert len({content_key(value) for value in keys}) == len(keys)
+    assert content_key("a", "b") != content_key("ab")
+    assert content_key(np.arange(12).reshape(3, 4).T) == content_key(
+        np.ascontiguousarray(np.arange(12).reshape(3, 4).T)
+    )
+
+
+def test_user_cache_dir(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache_dir() == tmp_path / "eqlayers"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert user_cache_dir() == type(tmp_path)(os.path.expanduser("~")) / ".cache" / "eqlayers"
+
+
+def test_no_warning_when_all_is_well(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fetch(tmp_path / "cache.npz")
+        fetch(tmp_path / "cache.npz")

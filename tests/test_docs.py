@@ -1,0 +1,81 @@
+"""What the documentation shows runs: code blocks, doctests, links, configurations; and no source file is too long."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)[^)]*\)")
+PACKAGES = {ROOT / "eqlayers": ROOT, ROOT / "kernels" / "eqlayers_kernels": ROOT / "kernels"}
+MODULES = sorted(
+    ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+    for package, folder in PACKAGES.items()
+    for path in package.rglob("*.py")
+    if path.name != "__main__.py"
+)
+MAX_LINES = 350
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(text: str) -> list[str]:
+    """The Python blocks of a page, each moved to its line so that a traceback names the right one."""
+    return ["\n" * (text.count("\n", 0, found.start()) + 1) + found[1] for found in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=relative)
+def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of one page share their names, as a reader expects who types them in order."""
+    monkeypatch.chdir(tmp_path)
+    found = blocks(page.read_text())
+    assert len(found) == page.read_text().count("```python"), "a block is indented or not closed, so it would not run"
+    names: dict[str, object] = {"__name__": "__docs__"}
+    for block in found:
+        exec(compile(block, str(page), "exec"), names)
+
+
+def test_readme_and_the_guide_have_code() -> None:
+    """Guards the test above against finding nothing to run."""
+    assert blocks((ROOT / "README.md").read_text())
+    assert blocks((ROOT / "docs" / "guide" / "sparse_products.md").read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed; the output above says how"
+
+
+@pytest.mark.parametrize("folder", ["eqlayers", "kernels", "examples", "tests"])
+def test_no_file_is_too_long(folder: str) -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+
+
+def test_there_are_configurations() -> None:
+    assert {"qm9.yaml", "qm9_mini.yaml", "qm9_mini_dipole.yaml"} <= {path.name for path in CONFIGS}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=relative)
+def test_configurations_load_and_comment_every_value(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
+    values = [line for line in path.read_text().splitlines() if re.match(r"\s*(- )?\w+: +[^#\s]", line)]
+    assert [line for line in values if "#" not in line] == []
