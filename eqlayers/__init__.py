@@ -1,7 +1,36 @@
 """O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs."""
 
-from . import autograd, functional, info, ops
-from .nn.tensor_product import TensorProduct
+from . import autograd, backends, errors, functional, info, nn, ops
+from .info.layout import to_ir_mul, to_mul_ir
+from .nn import (
+    ElementwiseTensorProduct,
+    FullTensorProduct,
+    FullyConnectedTensorProduct,
+    Linear,
+    SO3Scale,
+    TensorProduct,
+    TensorSquare,
+    explain,
+)
 
 __version__ = "0.1.0"
-__all__ = ["TensorProduct", "autograd", "functional", "info", "ops"]
+
+__all__ = [
+    "ElementwiseTensorProduct",
+    "FullTensorProduct",
+    "FullyConnectedTensorProduct",
+    "Linear",
+    "SO3Scale",
+    "TensorProduct",
+    "TensorSquare",
+    "autograd",
+    "backends",
+    "errors",
+    "explain",
+    "functional",
+    "info",
+    "nn",
+    "ops",
+    "to_ir_mul",
+    "to_mul_ir",
+]

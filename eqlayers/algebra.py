@@ -15,7 +15,7 @@ from e3nn import o3
 
 from .errors import IrrepsError
 
-__all__ = ["as_irreps", "channel_major_order", "tensor_product_paths", "wigner_3j"]
+__all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
 
 
 def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
@@ -66,7 +66,9 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     return block
 
 
-def tensor_product_paths(irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None) -> list[tuple[int, int, o3.Irrep]]:
+def tensor_product_paths(
+    irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None
+) -> list[tuple[int, int, o3.Irrep]]:
     """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, with ``ir_out`` in the filter (None: every one).
 
     Raises:
@@ -107,3 +109,37 @@ def channel_major_order(irreps: o3.Irreps) -> np.ndarray:
         for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)
     ]
     return np.concatenate([np.zeros(0, dtype=np.int64), *blocks]).astype(np.int64)
+
+
+def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> torch.Tensor:
+    r"""The matrix by which ``irreps`` turn under an orthogonal 3 x 3 matrix, in float64 whatever the default dtype.
+
+    Degrees above 1 come from :math:`D^l = (2l+1)\, C^T (D^{l-1} \otimes D^1)\, C`; a determinant of -1 adds the parity.
+
+    Args:
+        irreps: Irreps in e3nn's ``mul_ir`` layout.
+        matrix: ``[3, 3]`` orthogonal.
+
+    Returns:
+        ``[irreps.dim, irreps.dim]`` float64.
+
+    Raises:
+        IrrepsError: The matrix is not orthogonal, or the irreps cannot be read.
+
+    Example:
+        >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()
+        [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
+    """
+    turn = torch.as_tensor(matrix, dtype=torch.float64, device="cpu")
+    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, torch.eye(3, dtype=torch.float64), atol=1e-10):
+        raise IrrepsError(
+            f"matrix must be orthogonal [3, 3], got {turn.tolist()}. Use e3nn.o3.rand_matrix() or its negative."
+        )
+    sign = 1 if torch.linalg.det(turn) > 0 else -1
+    irreps = as_irreps(irreps)
+    degrees = [torch.eye(1, dtype=torch.float64), sign * turn]
+    for l in range(2, max([ir.l for _, ir in irreps], default=0) + 1):
+        c = torch.tensor(wigner_3j(l - 1, 1, l))
+        degrees.append((2 * l + 1) * torch.einsum("ijk,lmn,il,jm->kn", c, c, degrees[l - 1], degrees[1]))
+    blocks = [degrees[ir.l] * (1 if sign == 1 else ir.p) for mul, ir in irreps for _ in range(mul)]
+    return torch.block_diag(*blocks) if blocks else torch.zeros(0, 0, dtype=torch.float64)

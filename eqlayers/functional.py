@@ -41,7 +41,7 @@ def sparse_product(
     .. math:: z_{nM} = \sum_{t \in \mathrm{seg}[M]} s_t\; x_{n, i_1[t]} \circ y_{n, i_2[t]}
 
     Args:
-        product: A row of ``eqlayers.ops.PRODUCTS``, a product added by ``register_product``, or a spec as ``"u,v->uv"``.
+        product: A row of ``eqlayers.ops.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
         input1: ``[..., M1, *channels]``; without leading axes it is shared by all rows.
         input2: ``[..., M2, *channels]``; leading axes broadcast with those of input1.
         info_fwd: The terms, sorted by output row.
@@ -107,7 +107,7 @@ sparse_mat_t_vec = _named("mat_t_vec")
 
 
 def sparse_scale(
-    input: Tensor,  # noqa: A002 - the name of the specification
+    input: Tensor,
     info_fwd: SparseScaleInfo,
     info_bwd: SparseScaleInfo | None = None,
     *,

@@ -49,7 +49,7 @@ class SparseScale:
     @classmethod
     def apply(
         cls,
-        input: Tensor,  # noqa: A002 - the name of the specification
+        input: Tensor,
         info_fwd: SparseScaleInfo,
         info_bwd: SparseScaleInfo | None = None,
         backend: str | None = None,

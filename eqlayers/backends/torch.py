@@ -114,11 +114,13 @@ def _dense(info: SparseProductInfo, sizes: _Sizes, like: Tensor) -> Tensor:
     return info.cached(("dense", like.dtype, like.device, *sizes[3:6]), make)
 
 
-def _fold(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str], side: int) -> Tensor:
+def _fold(
+    x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str], side: int
+) -> Tensor:
     table = _dense(info, sizes, x)
     folded, other = (x, y) if side == 1 else (y, x)
     subs_folded, subs_other = subs[side - 1], subs[2 - side]
-    gone, kept = ("I", "J") if side == 1 else ("J", "I")
+    kept = "J" if side == 1 else "I"
     batch = "N" if "N" in subs_folded else ""
     channels = subs_folded.lstrip("NIJ")
     inner = f"{batch}O{kept}{channels}"
@@ -194,7 +196,10 @@ def _run_by_runs(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, s
     shape["O"] = sizes.rows_out
     z = x.new_zeros([shape[c] for c in subs[2]])
     for run in _runs(info, terms):
-        taken = [t.narrow(d, b, run.length if s else 1) for t, d, b, s in zip((x, y), dims, run.start, run.step, strict=False)]
+        taken = [
+            t.narrow(d, b, run.length if s else 1)
+            for t, d, b, s in zip((x, y), dims, run.start, run.step, strict=False)
+        ]
         if run.place is not None:
             taken[0] = taken[0] * _scale(info, terms, x)[run.place].reshape([-1 if c == "I" else 1 for c in subs[0]])
         piece = _contract(taken[0], taken[1], subs, run)

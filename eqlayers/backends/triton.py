@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from eqlayers_kernels.triton import availability, launch
 from torch import Tensor
+
+from eqlayers_kernels.triton import availability, launch
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
@@ -69,7 +70,9 @@ def scale(call: ScaleCall) -> Tensor:
     info = call.info.as_product()
     segments, rows = info.rows(call.x.shape[1], call.x.shape[1])[1:]
     terms = launch.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
-    return launch.product(launch.Problem("scale", segments, rows, call.x.shape[0], (True, True, True)), call.x, None, terms)
+    return launch.product(
+        launch.Problem("scale", segments, rows, call.x.shape[0], (True, True, True)), call.x, None, terms
+    )
 
 
 def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:

@@ -98,7 +98,7 @@ def cached_arrays(
     """
     if path.exists():
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             found = str(arrays.pop(_KEY))
             reason = "it was made from other data or settings" if found != key else problem(arrays)

@@ -65,7 +65,7 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
         raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
     _compare_with_manifest(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("n_atoms", "z", "pos", target.mini_key)}
     except UNREADABLE as error:
         raise DataError(

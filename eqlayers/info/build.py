@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import DTypeError, IndexRangeError, ShapeError
 from .structs import SparseProductInfo, SparseScaleInfo
 
-Index = Tensor | Sequence[int]
-Scale = Tensor | Sequence[float] | None
+Index = Tensor | np.ndarray | Sequence[int]
+Scale = Tensor | np.ndarray | Sequence[float] | None
 
 
 def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
@@ -47,7 +48,7 @@ def _check_lengths(**indices: Tensor) -> int:
     lengths = {name: index.shape[0] for name, index in indices.items()}
     if len(set(lengths.values())) > 1:
         raise ShapeError(
-            f"{', '.join(lengths)} must have one entry per term each, got lengths {lengths}. Give every term all of them."
+            f"{', '.join(lengths)} must have one entry per term each, got lengths {lengths}. Give each term all."
         )
     return next(iter(lengths.values()))
 
@@ -128,7 +129,7 @@ def sparse_product_infos(
 def sparse_scale_infos(
     index: Index, index_out: Index, scale: Scale = None, *, in_size: int, out_size: int
 ) -> tuple[SparseScaleInfo, SparseScaleInfo]:
-    r"""A constant sparse matrix and its transpose, from the terms :math:`S[\mathrm{index\_out}_t, \mathrm{index}_t] = s_t`.
+    r"""A constant sparse matrix and its transpose: term t adds :math:`s_t` at ``(index_out[t], index[t])``.
 
     Args:
         index, index_out: ``[T]`` integers, rows of the input and of the output, in any order; repeats add up.

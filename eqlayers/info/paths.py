@@ -65,7 +65,8 @@ def read_instructions(
         if ir1.p * ir2.p != iro.p:
             want = "e" if ir1.p * ir2.p == 1 else "o"
             raise IrrepsError(
-                f"{where}: the parity of {ir1} x {ir2} is {want!r}, got the output {iro}. Use {iro.l}{want} in irreps_out."
+                f"{where}: the parity of {ir1} x {ir2} is {want!r}, got the output {iro}. "
+                f"Use {iro.l}{want} in irreps_out."
             )
         if not abs(ir1.l - ir2.l) <= iro.l <= ir1.l + ir2.l:
             raise IrrepsError(

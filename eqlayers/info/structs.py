@@ -157,10 +157,11 @@ class SparseProductInfo(_Movable, _ProductFields):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SparseProductInfo:
+        """Make the tuple and check it."""
         return super().__new__(cls, *args, **kwargs)._checked()
 
     @classmethod
-    def _make(cls, fields: Any) -> SparseProductInfo:  # _replace() comes through here: keep it checked too
+    def _make(cls, fields: Any) -> SparseProductInfo:  # type: ignore[override]  # _replace() comes through here: keep it checked too
         return cls(*fields)
 
     def _checked(self) -> SparseProductInfo:
@@ -199,7 +200,9 @@ class SparseProductInfo(_Movable, _ProductFields):
                 )
             return
         if self.out_size is None:
-            raise ShapeError(f"{owner}.out_size must be given with index_out, got None. Pass the number of output rows.")
+            raise ShapeError(
+                f"{owner}.out_size must be given with index_out, got None. Pass the number of output rows."
+            )
         if segments is not None and self.index_out.shape[0] != segments:
             raise ShapeError(
                 f"{owner}.index_out must have {segments} entries, one per segment, got {self.index_out.shape[0]}. "
@@ -263,7 +266,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         return self.cached(("terms", None if self.num_terms is not None else size1), lambda: self._terms(size1, size2))
 
     def _terms(self, size1: int, size2: int) -> Terms:
-        count, segments, _ = self.rows(size1, size2)
+        _, segments, _ = self.rows(size1, size2)
         device = self.device
         if self.seg_out is None:
             place = torch.arange(segments, device=device)
@@ -287,7 +290,7 @@ def _top(index: Tensor | None) -> int:
 
 class _ScaleFields(NamedTuple):
     scale: Tensor | None  # [T] floating; None: 1
-    index: Tensor | None  # [T] int64, row of the input; None: t
+    index: Tensor | None  # type: ignore[assignment]  # [T] int64, row of the input; None: t
     seg_out: Tensor | None  # [S + 1] int64; None: row M is term M
     out_size: int | None = None  # rows of the output; None: S
 
@@ -311,12 +314,13 @@ class SparseScaleInfo(_Movable, _ScaleFields):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SparseScaleInfo:
+        """Make the tuple and check it."""
         self = super().__new__(cls, *args, **kwargs)
         self.as_product()  # the checks are the product's
         return self
 
     @classmethod
-    def _make(cls, fields: Any) -> SparseScaleInfo:
+    def _make(cls, fields: Any) -> SparseScaleInfo:  # type: ignore[override]
         return cls(*fields)
 
     def as_product(self) -> SparseProductInfo:

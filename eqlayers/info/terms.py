@@ -82,7 +82,9 @@ def _group(
     if not has_weight:
         result = out if mode.out != "w" else ""
         alone = {c for c in set(first) ^ set(second) if c not in result}
-    product = Channels(*("".join(c for c in part if c not in alone) for part in (first, second)), result)
+    product = Channels(
+        "".join(c for c in first if c not in alone), "".join(c for c in second if c not in alone), result
+    )
     rows = (layouts[0].rows[muls[0]], layouts[1].rows[muls[1]], layouts[2].rows[muls[2]])
     columns, inter_rows = _terms(paths, irreps, layouts, to_output=not has_weight)
     index1, index2, index_out, scale = columns

@@ -1,16 +1,27 @@
 """Equivariant layers."""
 
+from .activation import GatedNonlinearity, NormalizedActivation
+from .explain import explain
+from .interaction import Interaction
 from .linear import Linear
+from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
 from .tensor_product import TensorProduct
 
 __all__ = [
+    "BesselBasis",
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
+    "GatedNonlinearity",
+    "Interaction",
     "Linear",
+    "NormalizedActivation",
+    "PolynomialCutoff",
+    "RadialNetwork",
     "SO3Scale",
     "TensorProduct",
     "TensorSquare",
+    "explain",
 ]

@@ -45,7 +45,7 @@ class Linear(EquivariantModule):
         backend: Accepted for symmetry with the sparse layers; dense work always goes to ``torch.matmul``.
 
     Attributes:
-        weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major ``[mul_in, mul_out]``.
+        weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.
         bias: ``[bias_numel]``, or ``[f_out, bias_numel]``.
 
     Raises:
@@ -58,6 +58,9 @@ class Linear(EquivariantModule):
         >>> Linear("8x0e + 4x1o", "2x0e + 3x1o", biases=True)
         Linear(8x0e+4x1o -> 2x0e+3x1o | 2 paths | 28 weights | 2 biases | mul_ir, torch.matmul)
     """
+
+    weight: Tensor
+    bias: Tensor
 
     def __init__(
         self,
@@ -80,7 +83,8 @@ class Linear(EquivariantModule):
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
         if (f_in is None) != (f_out is None):
             raise IrrepsError(
-                f"f_in and f_out must be given together, got {f_in} and {f_out}. Give both, 1 for an axis to be summed or made."
+                f"f_in and f_out must be given together, got {f_in} and {f_out}. "
+                f"Give both, 1 for an axis to be summed or made."
             )
         self.f_in, self.f_out = f_in, f_out
         self._in, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
@@ -123,7 +127,8 @@ class Linear(EquivariantModule):
         for number, (i, o) in enumerate(pairs):
             if not (0 <= i < len(self.irreps_in) and 0 <= o < len(self.irreps_out)):
                 raise IrrepsError(
-                    f"instruction {number} must name groups (i_in < {len(self.irreps_in)}, i_out < {len(self.irreps_out)}), "
+                    f"instruction {number} must name groups (i_in < {len(self.irreps_in)}, "
+                    f"i_out < {len(self.irreps_out)}), "
                     f"got {(i, o)}. Count irreps groups, not single irreps."
                 )
             if self.irreps_in[i].ir != self.irreps_out[o].ir:
@@ -147,7 +152,7 @@ class Linear(EquivariantModule):
         wrong = [str(ir) for flag, (_, ir) in zip(flags, self.irreps_out, strict=False) if flag and not ir.is_scalar()]
         if len(flags) != len(self.irreps_out) or wrong:
             raise IrrepsError(
-                f"biases must be a flag, or {len(self.irreps_out)} flags that are True for 0e groups only (another bias "
+                f"biases must be a flag, or {len(self.irreps_out)} flags, True for 0e groups only (another bias "
                 f"breaks equivariance), got {flags} for {self.irreps_out}. Pass biases=True for all 0e groups."
             )
         return flags

@@ -135,7 +135,8 @@ class SO3Scale(EquivariantModule):
             need = f"[..., {self.num_scales}]" if self.scale == "external" else "None"
             got = "None" if scales is None else list(scales.shape)
             raise ShapeError(
-                f"scales must be {need} for scale={self.scale!r}, got {got}. Build it with the scale that you call it with."
+                f"scales must be {need} for scale={self.scale!r}, got {got}. "
+                f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
             fwd, bwd = (info.on(x.device) for info in self._infos)
@@ -143,7 +144,8 @@ class SO3Scale(EquivariantModule):
         s = self.weight if scales is None else scales
         if s.shape[-1:] != (self.num_scales,):
             raise ShapeError(
-                f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got {list(s.shape)}. "
+                f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got "
+                f"{list(s.shape)}. "
                 f"Check per= and the order of the axes."
             )
         check_same_kind(x=x, scales=s)

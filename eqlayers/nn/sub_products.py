@@ -83,7 +83,8 @@ class ElementwiseTensorProduct(TensorProduct):
         muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
         first, second = _cut(first, muls), _cut(second, muls)
         keep = None if filter_ir_out is None else list(filter_ir_out)
-        out, instructions = [], []
+        out: list[tuple[int, o3.Irrep]] = []
+        instructions: list[tuple[int, int, int, str, bool]] = []
         for i, (mul, ir1) in enumerate(first):
             for _, _, ir in tensor_product_paths([(1, ir1)], [(1, second[i].ir)], keep):
                 instructions.append((i, i, len(out), "uuu", False))

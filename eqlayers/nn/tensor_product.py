@@ -62,6 +62,8 @@ class TensorProduct(E3nnState, EquivariantModule):
     """
 
     instructions: list[Instruction]
+    weight: Tensor
+    output_mask: Tensor
 
     def __init__(
         self,

@@ -55,7 +55,9 @@ def parse(spec: str) -> Channels:
     """
     found = _FORM.fullmatch(spec.replace(" ", ""))
     if found is None:
-        raise ConfigError(f"channels must read like 'u,uv->v' with lower-case letters, got {spec!r}. Write one such spec.")
+        raise ConfigError(
+            f"channels must read like 'u,uv->v' with lower-case letters, got {spec!r}. Write one such spec."
+        )
     channels = Channels(*found.groups())
     for part in channels:
         if len(set(part)) != len(part):

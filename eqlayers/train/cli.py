@@ -38,12 +38,15 @@ class SaveConfig(SaveConfigCallback):
     """Writes the complete configuration to the run's folder when a fit starts."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
-        super().__init__(parser, config, save_to_log_dir=False)
+        super().__init__(parser, config)
         self.folder = folder
 
-    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Wait: a checkpoint that does not fit must not replace the configuration that it was made with."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""
-        if stage == "fit":
+        if trainer.is_global_zero:
             with atomic_write(self.folder / "config.yaml") as file:
                 file.write(self.parser.dump(self.config, skip_none=False).encode())
 
@@ -153,11 +156,15 @@ class TrainingCLI(LightningCLI):
         again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
         print(f"run: {self.folder}{again}", flush=True)
 
+    def test(self, model: PropertyModule, **options: Any) -> None:
+        """Test without Lightning's table: the report prints its own."""
+        self.trainer.test(model, **options | {"verbose": False})
+
     def after_fit(self) -> None:
         """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
         if self.option("test_after_fit"):
             path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
-            self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=path, verbose=False)
+            self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
 
 
 def as_list(value: Any) -> list[Any]:
@@ -231,6 +238,7 @@ def run(args: Sequence[str]) -> None:
         warnings.filterwarnings("ignore", NOISE.pattern, append=False)
         warnings.filterwarnings("ignore", r".*isinstance\(treespec")
         warnings.filterwarnings("ignore", r".*does not have many workers")
+        warnings.filterwarnings("ignore", r"Checkpoint directory .* exists and is not empty")  # said in one line
         TrainingCLI(args)
 
 

@@ -12,7 +12,8 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import CatMetric, MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics.utilities import dim_zero_cat
 
 from ..data.statistics import Statistics
 from ..data.targets import Target
@@ -63,8 +64,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     for module in model.modules():
         flat = hasattr(module, "irreps_out")
         for name, parameter in module.named_parameters(recurse=False):
-            matrix = "weight" in name and (parameter.ndim >= 2 or (flat and parameter.ndim == 1))
-            (decayed if matrix else exempt).append(parameter)
+            matrix = parameter.ndim >= 2 or (flat and name.startswith("weight"))
+            (decayed if matrix and "bias" not in name else exempt).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -107,6 +108,25 @@ def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dic
     if target.extensive or not averaged:
         return dict(statistics.shifts)
     return dict.fromkeys(statistics.shifts, statistics.mean)
+
+
+class Values(Metric):
+    """All values of a stage in float64, gathered from every process; torchmetrics' own CatMetric keeps float32."""
+
+    full_state_update = False
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor) -> None:
+        """Append values `[G]`."""
+        self.values.append(values.double())
+
+    def compute(self) -> Tensor:
+        """All values `[N]`."""
+        return dim_zero_cat(self.values)
 
 
 class PropertyModule(LightningModule):
@@ -161,7 +181,7 @@ class PropertyModule(LightningModule):
         self.loss_scale: Tensor
         self.register_buffer("loss_scale", torch.ones((), dtype=torch.float64))
         self.errors = nn.ModuleDict({f"{stage}_errors": self._error_metrics() for stage in STAGES})
-        self.test_values = nn.ModuleDict({name: _float64(CatMetric()) for name in ("idx", "true", "predicted")})
+        self.test_values = nn.ModuleDict({name: Values() for name in ("idx", "true", "predicted")})
 
     @staticmethod
     def _error_metrics() -> MetricCollection:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..data.cache import atomic_write
 
-__all__ = ["learning_curve", "parity_plot", "save_figure"]
+__all__ = ["learning_curve", "number", "parity_plot", "save_figure"]
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9730d", "#666666"
 
@@ -32,6 +32,16 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     """
     with atomic_write(Path(path)) as file:
         figure.savefig(file, format="png")
+
+
+def number(value: float) -> str:
+    """Four digits, never with an exponent where the number is large.
+
+    Example:
+        >>> number(0.0123456), number(58765.4)
+        ('0.01235', '58,765')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, caption: str) -> Figure:
@@ -62,7 +72,8 @@ def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, cap
     span = (low - margin, high + margin)
     top.plot(span, span, color=GREY, linewidth=0.8, zorder=1)
     top.scatter(x, y, s=9, alpha=0.6, color=BLUE, linewidths=0, zorder=2)
-    top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span, title=caption)
+    top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span)
+    top.set_title(caption, fontsize=9)
     bottom.axhline(0.0, color=GREY, linewidth=0.8)
     bottom.scatter(x, y - x, s=9, alpha=0.6, color=BLUE, linewidths=0)
     bottom.set(xlabel=f"true {name} ({unit})", ylabel=f"error ({unit})")
@@ -80,7 +91,7 @@ def learning_curve(
         rows: The epochs, see :func:`eqlayers.train.history.read_history`.
         name: Name of the property.
         unit: Unit of the errors.
-        baselines: Error of each baseline by label, in ``unit``.
+        baselines: Error of each baseline by label, in ``unit``; those far above the curves are left out.
         test: Error on the test part with the best weights, drawn as a point at the end.
 
     Returns:
@@ -100,10 +111,12 @@ def learning_curve(
         values = np.array([row[key] for row in rows], dtype=float)
         shown = np.isfinite(values)
         axis.plot(steps[shown], values[shown], label=label, color=colour, linewidth=1.5, marker=marker, markersize=2.5)
-    for (label, value), style in zip(baselines.items(), ("--", ":", "-."), strict=False):
-        axis.axhline(value, color=GREY, linestyle=style, linewidth=1.0, label=f"{label}: {value:.4g} {unit}")
+    top = max([value for line in axis.lines for value in np.asarray(line.get_ydata(), dtype=float)], default=np.inf)
+    near = {label: value for label, value in baselines.items() if value <= 5 * top}
+    for (label, value), style in zip(near.items(), ("--", ":", "-."), strict=False):
+        axis.axhline(value, color=GREY, linestyle=style, linewidth=1.0, label=f"{label}: {number(value)} {unit}")
     if test is not None and len(steps):
-        axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {test:.4g} {unit}", zorder=5)
+        axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {number(test)} {unit}", zorder=5)
     axis.set(yscale="log", xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
     axis.grid(alpha=0.25, which="both")
     axis.legend(fontsize=8)

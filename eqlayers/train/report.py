@@ -20,7 +20,7 @@ from .. import __version__
 from ..data.targets import Target
 from .history import read_history, write_json
 from .module import is_dry_run, metric_name, target_of
-from .plots import learning_curve, parity_plot, save_figure
+from .plots import learning_curve, number, parity_plot, save_figure
 from .summary import count_parameters
 
 __all__ = ["Errors", "TestReport", "environment", "report_table"]
@@ -86,9 +86,9 @@ def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:
     for heading in (f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"):
         table.add_column(heading, justify="right")
     for name, errors in rows.items():
-        rmse = "-" if errors.rmse is None else f"{errors.rmse:.4g}"
-        ratio = "1" if name == model else f"{errors.mae / rows[model].mae:.1f}" if rows[model].mae else "-"
-        table.add_row(name, f"{errors.mae:.4g}", rmse, ratio, style="bold" if name == model else None)
+        rmse = "-" if errors.rmse is None else number(errors.rmse)
+        ratio = "1" if name == model else f"{errors.mae / rows[model].mae:.2f}" if rows[model].mae else "-"
+        table.add_row(name, number(errors.mae), rmse, ratio, style="bold" if name == model else None)
     return table
 
 
@@ -122,7 +122,7 @@ class TestReport(Callback):
             return
         metrics = self._metrics(trainer, pl_module, target, rows, len(true))
         write_json(self.folder / "metrics.json", metrics)
-        caption = f"{model} on {len(true)} test molecules: MAE {rows[model].mae:.3g} {unit}"
+        caption = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {unit}"
         save_figure(parity_plot(true, predicted, target.name, target.unit, caption), self.folder / "parity.png")
         history = read_history(self.folder)
         if history:

@@ -15,12 +15,16 @@ from torch import nn
 __all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_table"]
 
 
+IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
+
+
 @dataclass(frozen=True)
 class LayerRow:
     """One equivariant layer.
 
     Attributes:
         path: Name inside the model.
+        depth: 0, or 1 for a layer directly inside another one.
         kind: Class.
         irreps_in: Irreps of its inputs, those of two inputs joined by a cross.
         irreps_out: Irreps of its output.
@@ -30,6 +34,7 @@ class LayerRow:
     """
 
     path: str
+    depth: int
     kind: str
     irreps_in: str
     irreps_out: str
@@ -44,7 +49,7 @@ def count_parameters(module: nn.Module) -> int:
 
 
 def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[LayerRow]:
-    """The layers of a model that state irreps, outermost first; a layer inside such a layer is part of it.
+    """The layers of a model that state irreps, and those directly inside them; deeper ones are part of these.
 
     Args:
         model: Any module.
@@ -58,19 +63,21 @@ def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[Lay
         []
     """
     rows: list[LayerRow] = []
-    inside: list[str] = []
+    equivariant: list[str] = []
     for path, module in model.named_modules():
-        if any(path.startswith(outer) for outer in inside) or not hasattr(module, "irreps_out"):
+        inputs = [str(getattr(module, name)) for name in IRREPS_IN if hasattr(module, name)]
+        if not inputs or not hasattr(module, "irreps_out"):
             continue
-        inputs = [str(getattr(module, name)) for name in ("irreps_in1", "irreps_in2") if hasattr(module, name)]
-        if not inputs and not hasattr(module, "irreps_in"):
+        depth = sum(path.startswith(outer) for outer in equivariant)
+        equivariant.append(f"{path}." if path else "")
+        if depth > 1:
             continue
-        inside.append(f"{path}.")
         rows.append(
             LayerRow(
                 path=path,
+                depth=depth,
                 kind=type(module).__name__,
-                irreps_in=" × ".join(inputs) or str(getattr(module, "irreps_in", "")),
+                irreps_in=" × ".join(inputs),
                 irreps_out=str(module.irreps_out),
                 num_paths=getattr(module, "num_paths", None),
                 parameters=count_parameters(module),
@@ -98,17 +105,16 @@ def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table
     rows = layer_rows(model, device)
     total = count_parameters(model)
     table = Table(title=f"{type(model).__name__}: equivariant layers", title_justify="left", caption_justify="left")
-    for name, justify in (("layer", "left"), ("class", "left"), ("irreps in", "left"), ("irreps out", "left")):
-        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    table.add_column("paths", justify="right")
-    table.add_column("parameters", justify="right")
-    table.add_column("backend")
+    for name in ("layer", "class", "irreps in", "irreps out"):
+        table.add_column(name, overflow="fold")
+    for name in ("paths", "parameters"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("backend", no_wrap=True)
     for row in rows:
         paths = "-" if row.num_paths is None else str(row.num_paths)
-        table.add_row(
-            row.path, row.kind, row.irreps_in, row.irreps_out, paths, f"{row.parameters:,}", row.backend or "-"
-        )
-    rest = total - sum(row.parameters for row in rows)
+        name = f"  {row.path.rpartition('.')[2]}" if row.depth else row.path
+        table.add_row(name, row.kind, row.irreps_in, row.irreps_out, paths, f"{row.parameters:,}", row.backend or "-")
+    rest = total - sum(row.parameters for row in rows if row.depth == 0)
     table.caption = f"{total:,} parameters, {rest:,} of them in no equivariant layer; device {device}"
     return table
 
@@ -121,4 +127,6 @@ class LayerSummary(Callback):
         if trainer.is_global_zero:
             model: nn.Module = pl_module.model  # type: ignore[assignment]
             table = summary_table(model, pl_module.device)
-            Console().print(table if table.row_count else f"{type(model).__name__}: {table.caption}")
+            terminal = Console()
+            console = terminal if terminal.is_terminal else Console(width=120)  # files are not narrow
+            console.print(table if table.row_count else f"{type(model).__name__}: {table.caption}")

@@ -86,9 +86,14 @@ def test_folder_that_cannot_be_written(tmp_path):
 def test_atomic_write_keeps_the_old_file_on_error(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), atomic_write(path) as file:
-        file.write(b"half of the n")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with atomic_write(path) as file:
+            file.write(b"half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 

@@ -71,25 +71,25 @@ def segment_kernel(
 
     # All tiles lie along axis 0 of the grid: the other two end at 65535.
     rest = tl.program_id(0)
-    v = tl.zeros((1, 1, 1), tl.int64)
-    v_in = v < 1
+    v = tl.zeros((1, 1, 1), tl.int32)
     if HAS_V:
-        v = ((rest % tiles_v).to(tl.int64) * BLOCK_V + tl.arange(0, BLOCK_V))[None, None, :]
-        v_in = v < width_v
+        v = ((rest % tiles_v) * BLOCK_V + tl.arange(0, BLOCK_V))[None, None, :]
         rest = rest // tiles_v
-    u_first = (rest % tiles_u).to(tl.int64) * BLOCK_U
+    v_in = v < width_v
+    v_long = v.to(tl.int64)  # counters are int32 and spare registers, offsets are int64
+    u_first = (rest % tiles_u) * BLOCK_U
     rest = rest // tiles_u
     segment = (rest % segments).to(tl.int64)
     tile_n = (rest // segments).to(tl.int64) + first
     n_first = tile_n * chunk
-    n_stop = tl.minimum(n_first + chunk, batch)
+    n_count = tl.minimum(batch - n_first, chunk).to(tl.int32)
     # One step along an axis that is not summed: a constant, so that the loop is compiled away.
     steps_u = 1
     if SUM_U:
         steps_u = tl.cdiv(width_u, BLOCK_U)
     steps_n = 1
     if SUM_N:
-        steps_n = tl.cdiv(n_stop - n_first, BLOCK_N)
+        steps_n = tl.cdiv(n_count, BLOCK_N)
 
     k_first = segment
     k_stop = segment + 1
@@ -97,27 +97,28 @@ def segment_kernel(
         k_first = tl.load(seg_out + segment).to(tl.int64)
         k_stop = tl.load(seg_out + segment + 1).to(tl.int64)
 
-    lanes_n = tl.arange(0, BLOCK_N).to(tl.int64)[:, None, None]
-    lanes_u = tl.arange(0, BLOCK_U).to(tl.int64)[None, :, None]
+    lanes_n = tl.arange(0, BLOCK_N)[:, None, None]
+    lanes_u = tl.arange(0, BLOCK_U)[None, :, None]
     total = tl.zeros((BLOCK_N, BLOCK_U, BLOCK_V), ACC)
     step_n = 0
     while step_n < steps_n:
+        n_in = step_n * BLOCK_N + lanes_n < n_count
         n = n_first + step_n * BLOCK_N + lanes_n
-        n_in = n < n_stop
         step_u = 0
         while step_u < steps_u:
             u = u_first + step_u * BLOCK_U + lanes_u
+            u_long = u.to(tl.int64)
             x_in = u < width_u
-            x_tile = x + u * x_u
+            x_tile = x + u_long * x_u
             if BATCHED_X:
                 x_in = x_in & n_in
                 x_tile = x_tile + n * x_n
             if OP != "scale":
                 y_in = v_in
-                y_tile = y + v * y_v
+                y_tile = y + v_long * y_v
                 if Y_HAS_U:
                     y_in = y_in & (u < width_u)
-                    y_tile = y_tile + u * y_u
+                    y_tile = y_tile + u_long * y_u
                 if BATCHED_Y:
                     y_in = y_in & n_in
                     y_tile = y_tile + n * y_n
@@ -149,18 +150,17 @@ def segment_kernel(
     if index_out is not None:
         row = tl.load(index_out + segment).to(tl.int64)
     z_in = v_in
-    z_tile = z + row * z_m + v * z_v
+    z_tile = z + row * z_m + v_long * z_v
     if SUM_U:
         total = tl.sum(total, 1, keep_dims=True)
     else:
         u = u_first + lanes_u
         z_in = z_in & (u < width_u)
-        z_tile = z_tile + u * z_u
+        z_tile = z_tile + u.to(tl.int64) * z_u
     if SUM_N:
         total = tl.sum(total, 0, keep_dims=True)
         z_tile = z_tile + tile_n * z_n
     else:
-        n = n_first + lanes_n
-        z_in = z_in & (n < n_stop)
-        z_tile = z_tile + n * z_n
+        z_in = z_in & (lanes_n < n_count)
+        z_tile = z_tile + (n_first + lanes_n) * z_n
     tl.store(z_tile, total, mask=z_in)

@@ -1,0 +1,5 @@
+"""Complete networks made of the layers of this package."""
+
+from .molecule import MoleculeNetwork
+
+__all__ = ["MoleculeNetwork"]

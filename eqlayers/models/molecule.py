@@ -1,0 +1,198 @@
+"""A network for properties of molecules, made only of the layers of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..errors import DTypeError, IndexRangeError, IrrepsError, ShapeError
+from ..info.paths import check_choice
+from ..nn.activation import GatedNonlinearity
+from ..nn.interaction import Interaction
+from ..nn.linear import Linear
+
+_MAX_Z = 118
+
+
+class MoleculeNetwork(torch.nn.Module):
+    r"""Species embedding, interactions, per-atom read-out, pooling, per-species scale and shift in float64.
+
+    A scalar property is :math:`\sum_i (\sigma\, e_i + s_{Z_i})` (or the mean over atoms); with ``readout='vector'`` it
+    is the norm of :math:`\sigma \sum_i (\mu_i + q_i (r_i - \bar r))`, as for a dipole moment. Both are invariant to
+    translation, to the order of the atoms, and to rotation and reflection; the vector turns with the molecule.
+
+    Args:
+        species: Atomic numbers that occur.
+        hidden: Irreps of the node features; equal multiplicities are fastest.
+        lmax: Largest degree of the spherical harmonics.
+        layers: Number of interactions.
+        num_basis: Bessel functions per edge.
+        cutoff: Angstrom; edges given to ``forward`` should be no longer.
+        radial_hidden: Widths of the radial networks.
+        mean_neighbors: Mean number of neighbours; ``set_statistics`` sets it from data.
+        readout: 'scalar' or 'vector'.
+        pooling: 'sum' (extensive) or 'mean' (intensive).
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: hidden without scalars (or without vectors for a vector read-out), unknown options.
+
+    Example:
+        >>> model = MoleculeNetwork(hidden="8x0e + 8x1o", layers=1)
+        >>> z, pos = torch.tensor([8, 1, 1]), torch.randn(3, 3)
+        >>> edge_index = torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
+        >>> model(z, pos, edge_index).dtype
+        torch.float64
+    """
+
+    species_index: Tensor
+    shifts: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        species: Sequence[int] = (1, 6, 7, 8, 9),
+        hidden: str = "64x0e + 64x1o",
+        lmax: int = 1,
+        layers: int = 3,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        radial_hidden: Sequence[int] = (64,),
+        mean_neighbors: float = 12.0,
+        readout: str = "scalar",
+        pooling: str = "sum",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.species, self.cutoff = tuple(int(z) for z in species), float(cutoff)
+        self.readout = check_choice("readout", readout, ("scalar", "vector"))
+        self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
+        irreps = as_irreps(hidden, "hidden")
+        scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
+        if scalars.dim == 0:
+            raise IrrepsError(f"hidden must hold even scalars (0e) for the embedding, got {irreps}. Add '64x0e'.")
+        if readout == "vector" and o3.Irrep("1o") not in irreps:
+            raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
+        self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
+        self.spherical_harmonics = o3.SphericalHarmonics(self.irreps_sh, normalize=True, normalization="component")
+        self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        steps, current = [], scalars
+        for _ in range(layers):
+            steps.append(
+                Interaction(current, self.irreps_sh, irreps, num_basis, cutoff, radial_hidden, mean_neighbors, **kind)
+            )
+            current = irreps
+        self.interactions = torch.nn.ModuleList(steps)
+        self.gate = GatedNonlinearity(current, **kind)
+        self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
+        self.read = Linear(current, "0e" if readout == "scalar" else "0e + 1o", **kind)
+        index = torch.full((_MAX_Z + 1,), -1)
+        index[list(self.species)] = torch.arange(len(self.species))
+        self.register_buffer("species_index", index)
+        self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+
+    def set_statistics(self, shifts: Mapping[int, float], scale: float, mean_neighbors: float) -> None:
+        """Set per-species shifts and the scale (float64, units of the target) and the neighbour normalisation.
+
+        Args:
+            shifts: Atomic number to shift; species of the model that are missing get 0.
+            scale: Positive factor of the learned part.
+            mean_neighbors: Mean number of neighbours per atom.
+
+        Raises:
+            IndexRangeError: A species that the model does not know.
+        """
+        unknown = sorted(set(shifts) - set(self.species))
+        if unknown:
+            raise IndexRangeError(
+                f"shifts must name species among {list(self.species)}, got also {unknown}. Build the model with them."
+            )
+        self.shifts.copy_(torch.tensor([float(shifts.get(z, 0.0)) for z in self.species], dtype=torch.float64))
+        self.scale.fill_(float(scale))
+        for step in self.interactions:
+            step.get_buffer("mean_neighbors").fill_(float(mean_neighbors))
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        edge_index: Tensor,
+        batch: Tensor | None = None,
+        num_graphs: int | None = None,
+    ) -> Tensor:
+        """Predict one number per molecule.
+
+        Args:
+            z: ``[A]`` int64 atomic numbers.
+            pos: ``[A, 3]`` Angstrom.
+            edge_index: ``[2, E]`` int64 (src, dst), both directions, no self loops.
+            batch: ``[A]`` int64, molecule of each atom; None for one molecule.
+            num_graphs: Number of molecules; None for ``batch.max() + 1``.
+
+        Returns:
+            ``[G]`` float64, in the unit of the target.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
+        """
+        if batch is None:
+            batch, num_graphs = torch.zeros_like(z), 1
+        if num_graphs is None:
+            num_graphs = int(batch.max()) + 1 if batch.numel() else 0
+        kind = self._check(z, pos, edge_index, batch)
+        vectors = pos.index_select(0, edge_index[0]) - pos.index_select(0, edge_index[1])
+        lengths = vectors.norm(dim=-1)
+        edge_attr = self.spherical_harmonics(vectors)
+        x = self.embedding(kind)
+        for step in self.interactions:
+            x = step(x, edge_attr, lengths, edge_index)
+        out = self.read(self.gate(self.mix(x))).double()
+        if self.readout == "vector":
+            return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)
+        atoms = out[:, 0] * self.scale + self.shifts[kind]
+        return _pool(atoms, batch, num_graphs, self.pooling)
+
+    def pooled_vector(self, out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+        """``[G, 3]`` in the unit of the target: atomic vectors plus charges times positions about the centre."""
+        centre = _pool(pos, batch, num_graphs, "mean").index_select(0, batch)
+        atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * self.scale
+        return _pool(atoms, batch, num_graphs, self.pooling)
+
+    def _check(self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        if pos.ndim != 2 or pos.shape[1] != 3 or z.shape != pos.shape[:1] or batch.shape != z.shape:
+            raise ShapeError(
+                f"z, pos and batch must be [A], [A, 3] and [A], got {list(z.shape)}, {list(pos.shape)} and "
+                f"{list(batch.shape)}. Give one row per atom."
+            )
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
+            raise ShapeError(
+                f"edge_index must be [2, E] int64 (src, dst), got {list(edge_index.shape)} {edge_index.dtype}. "
+                f"Transpose or convert it."
+            )
+        if pos.dtype != self.embedding.weight.dtype:
+            raise DTypeError(
+                f"pos must have the dtype of the model, {self.embedding.weight.dtype}, got {pos.dtype}. "
+                f"Convert it with `.to(...)`, or the model with `.double()`."
+            )
+        kind = self.species_index[z.clamp(0, _MAX_Z)]
+        if pos.device.type == "cpu" and bool((kind < 0).any()):
+            unknown = sorted(set(z[kind < 0].tolist()))
+            raise IndexRangeError(
+                f"z must hold species among {list(self.species)}, got also {unknown}. Build the model with them."
+            )
+        return kind
+
+
+def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:
+    total = values.new_zeros(num_graphs, *values.shape[1:]).index_add(0, batch, values)
+    if how == "sum":
+        return total
+    count = torch.bincount(batch, minlength=num_graphs).clamp(min=1).to(values.dtype)
+    return total / count.reshape(-1, *[1] * (values.ndim - 1))

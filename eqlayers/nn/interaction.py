@@ -1,0 +1,123 @@
+"""One step of message passing: linear, tensor product on edges, sum over neighbours, linear, gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps, tensor_product_paths
+from ..errors import IrrepsError
+from .activation import GatedNonlinearity
+from .base import EquivariantModule
+from .linear import Linear
+from .radial import RadialNetwork
+from .tensor_product import TensorProduct
+
+
+def channelwise_instructions(
+    irreps_in: Any, irreps_sh: Any, irreps_out: Any
+) -> tuple[o3.Irreps, list[tuple[int, int, int, str, bool]]]:
+    """Weighted 'uvu' paths from in x sh to every irrep of out, with the sorted irreps of their outputs.
+
+    Raises:
+        IrrepsError: No path arrives.
+
+    Example:
+        >>> channelwise_instructions("4x0e", "0e + 1o", "4x0e + 4x1o")
+        (4x0e+4x1o, [(0, 0, 0, 'uvu', True), (0, 1, 1, 'uvu', True)])
+    """
+    irreps_in = as_irreps(irreps_in, "irreps_in")
+    wanted = {ir for _, ir in as_irreps(irreps_out, "irreps_out")}
+    paths = tensor_product_paths(irreps_in, irreps_sh, wanted)
+    if not paths:
+        raise IrrepsError(
+            f"some irrep of irreps_out must lie in irreps_in x irreps_sh, got {irreps_in} x {irreps_sh} for "
+            f"{irreps_out}. Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
+        )
+    middle, place, _ = o3.Irreps([(irreps_in[i].mul, ir) for i, _, ir in paths]).sort()
+    return middle, [(i, j, place[k], "uvu", True) for k, (i, j, _) in enumerate(paths)]
+
+
+class Interaction(EquivariantModule):
+    r"""Message passing with channelwise tensor products, a gate and a self-connection.
+
+    .. math:: h_i = \mathrm{gate}\Big(W_2 \frac{1}{\bar n} \sum_{j \in N(i)}
+              (W_1 x_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W_0 x_i\Big)
+
+    and, where the irreps agree, :math:`x_i + h_i`.
+
+    Args:
+        irreps_in, irreps_out: Irreps of the node features before and after.
+        irreps_sh: Irreps of the edge attributes, multiplicity 1.
+        num_basis, cutoff, radial_hidden: See :class:`RadialNetwork`.
+        mean_neighbors: :math:`\bar n`, mean number of neighbours in the data.
+        layout: 'ir_mul' (the fast one) or 'mul_ir'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Source:
+        Thomas et al. 2018, arXiv:1802.08219; Batzner et al. 2022, arXiv:2101.03164.
+
+    Example:
+        >>> layer = Interaction("4x0e", "0e + 1o", "4x0e + 4x1o")
+        >>> src, dst = torch.tensor([0, 1]), torch.tensor([1, 0])
+        >>> layer(torch.randn(2, 4), torch.randn(2, 4), torch.tensor([1.0, 1.0]), torch.stack([src, dst])).shape
+        torch.Size([2, 16])
+    """
+
+    mean_neighbors: Tensor
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_sh: Any,
+        irreps_out: Any,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        radial_hidden: Sequence[int] = (64,),
+        mean_neighbors: float = 1.0,
+        *,
+        layout: str = "ir_mul",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        middle, paths = channelwise_instructions(self.irreps_in, irreps_sh, self.irreps_out)
+        self.gate = GatedNonlinearity(self.irreps_out, **kind)
+        self.up = Linear(self.irreps_in, self.irreps_in, **kind)
+        self.product = TensorProduct(
+            self.irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+        )
+        self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden)
+        self.down = Linear(middle, self.gate.irreps_in, **kind)
+        self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
+        self.num_paths = len(paths)
+        self.register_buffer("mean_neighbors", torch.tensor(float(mean_neighbors), dtype=torch.float64))
+        self._residual = self.irreps_in == self.irreps_out
+
+    def forward(self, x: Tensor, edge_attr: Tensor, lengths: Tensor, edge_index: Tensor) -> Tensor:
+        """One step.
+
+        Args:
+            x: ``[A, irreps_in.dim]`` node features.
+            edge_attr: ``[E, irreps_sh.dim]`` spherical harmonics of the edges.
+            lengths: ``[E]`` Angstrom.
+            edge_index: ``[2, E]`` (src, dst); dst receives.
+
+        Returns:
+            ``[A, irreps_out.dim]``.
+        """
+        src, dst = edge_index[0], edge_index[1]
+        messages = self.product(self.up(x).index_select(0, src), edge_attr, self.radial(lengths))
+        received = x.new_zeros(x.shape[0], messages.shape[-1]).index_add(0, dst, messages)
+        h = self.down(received / self.mean_neighbors.to(x.dtype)) + self.self_connection(x)
+        h = self.gate(h)
+        return x + h if self._residual else h
+
+    def extra_repr(self) -> str:
+        """Irreps and neighbour normalisation."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self.num_paths} paths | {self._kind()}"

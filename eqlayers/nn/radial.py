@@ -1,0 +1,134 @@
+"""Radial functions of edge lengths: Bessel basis, smooth cutoff, and the network that turns them into weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from .activation import NormalizedActivation
+
+
+def _positive(name: str, value: float, unit: str) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} must be a positive number{unit}, got {value!r}. Use a value such as 5.0.")
+    return float(value)
+
+
+class PolynomialCutoff(torch.nn.Module):
+    r"""Smooth envelope with p - 1 continuous derivatives: 1 at r = 0, 0 beyond the cutoff.
+
+    .. math:: f(u) = 1 - \tfrac{(p+1)(p+2)}{2} u^p + p(p+2) u^{p+1} - \tfrac{p(p+1)}{2} u^{p+2}, \quad u = r / r_c
+
+    Args:
+        cutoff: :math:`r_c` in Angstrom.
+        p: Power, at least 2; 6 is usual.
+
+    Raises:
+        ConfigError: cutoff or p out of range.
+
+    Source:
+        Gasteiger et al. 2020, arXiv:2003.03123, eq. 8.
+
+    Example:
+        >>> PolynomialCutoff(5.0)(torch.tensor([0.0, 5.0, 7.0])).tolist()
+        [1.0, 0.0, 0.0]
+    """
+
+    def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
+        super().__init__()
+        self.cutoff = _positive("cutoff", cutoff, " of Angstrom")
+        if p < 2:
+            raise ConfigError(f"p must be at least 2 for a continuous derivative, got {p!r}. 6 is usual.")
+        self.p = p
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """``[E]`` Angstrom to ``[E]``."""
+        p, u = self.p, lengths / self.cutoff
+        inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
+        return torch.where(u < 1, 1 - u**p * inner, torch.zeros_like(u))
+
+    def extra_repr(self) -> str:
+        """Cutoff and power."""
+        return f"{self.cutoff} A, p={self.p}"
+
+
+class BesselBasis(torch.nn.Module):
+    r"""Bessel functions with an envelope: :math:`b_n(r) = \sqrt{2/r_c}\,\sin(n \pi r / r_c) / r \cdot f(r)`.
+
+    At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
+
+    Args:
+        num_basis: Number of functions.
+        cutoff: :math:`r_c` in Angstrom.
+        p: Power of the envelope, see :class:`PolynomialCutoff`.
+
+    Raises:
+        ConfigError: num_basis or cutoff out of range.
+
+    Source:
+        Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.
+
+    Example:
+        >>> BesselBasis(8, 5.0)(torch.rand(10)).shape
+        torch.Size([10, 8])
+    """
+
+    def __init__(self, num_basis: int = 8, cutoff: float = 5.0, p: int = 6) -> None:
+        super().__init__()
+        if num_basis < 1:
+            raise ConfigError(f"num_basis must be at least 1, got {num_basis!r}. 8 is usual.")
+        self.num_basis = num_basis
+        self.envelope = PolynomialCutoff(cutoff, p)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """``[E]`` Angstrom to ``[E, num_basis]``."""
+        cutoff = self.envelope.cutoff
+        n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
+        # torch.sinc(t) = sin(pi t) / (pi t) is finite at 0
+        bessel = (2 / cutoff) ** 0.5 * (math.pi / cutoff) * n * torch.sinc(lengths[:, None] * (n / cutoff))
+        return bessel * self.envelope(lengths)[:, None]
+
+    def extra_repr(self) -> str:
+        """Number of functions."""
+        return f"{self.num_basis} functions"
+
+
+class RadialNetwork(torch.nn.Module):
+    r"""From edge lengths to the weights of a tensor product: Bessel basis, then layers :math:`\phi(x W / \sqrt{n})`.
+
+    No layer has a bias, so weights go smoothly to zero at the cutoff with the basis.
+
+    Args:
+        num_weights: Weights per edge.
+        num_basis, cutoff: See :class:`BesselBasis`.
+        hidden: Widths of the hidden layers.
+
+    Example:
+        >>> RadialNetwork(16, hidden=(32,))(torch.tensor([1.0, 5.0]))[1].abs().max().item()
+        0.0
+    """
+
+    def __init__(
+        self, num_weights: int, num_basis: int = 8, cutoff: float = 5.0, hidden: Sequence[int] = (64,)
+    ) -> None:
+        super().__init__()
+        self.basis = BesselBasis(num_basis, cutoff)
+        self.activation = NormalizedActivation("silu")
+        widths = [num_basis, *hidden, num_weights]
+        self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """``[E]`` Angstrom to ``[E, num_weights]``."""
+        x = self.basis(lengths)
+        for number, weight in enumerate(self.weights):
+            x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)
+        return x
+
+    def extra_repr(self) -> str:
+        """Widths of the layers."""
+        return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"

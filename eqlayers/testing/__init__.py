@@ -1,0 +1,16 @@
+"""Tools to test equivariant layers, ours and yours: derivatives, equivariance, rounding bounds, random products."""
+
+from .derivatives import DerivativeReport, check_derivatives
+from .equivariance import equivariance_residual, random_orthogonal
+from .rounding import rounding_bound
+from .samples import random_infos, random_product
+
+__all__ = [
+    "DerivativeReport",
+    "check_derivatives",
+    "equivariance_residual",
+    "random_infos",
+    "random_orthogonal",
+    "random_product",
+    "rounding_bound",
+]

@@ -1,0 +1,190 @@
+"""Derivatives of any order against finite differences, with a report that names operand, element and error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import DTypeError, GradientError
+
+# Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.
+_STENCIL = ((1, 2 / 3), (2, -1 / 12))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The worst element of one derivative."""
+
+    order: int
+    operand: str
+    element: tuple[int, ...]
+    analytical: float
+    numerical: float
+    error: float
+    checked: int  # elements compared
+    note: str = ""
+
+    def __str__(self) -> str:
+        where = f"order {self.order}, {self.operand}{list(self.element)}"
+        if self.note:
+            return f"{where}: {self.note}"
+        return (
+            f"{where}: analytical {self.analytical:.9g}, numerical {self.numerical:.9g}, error {self.error:.2g} "
+            f"({self.checked} elements)"
+        )
+
+
+@dataclass(frozen=True)
+class DerivativeReport:
+    """The worst element of every derivative that was compared; ``str`` prints them."""
+
+    entries: tuple[Entry, ...]
+    tolerance: float
+
+    @property
+    def failures(self) -> tuple[Entry, ...]:
+        """Entries above the tolerance, or not differentiable where they must be."""
+        return tuple(e for e in self.entries if e.note or not e.error <= self.tolerance)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every derivative agrees."""
+        return not self.failures
+
+    def __str__(self) -> str:
+        bad = set(self.failures)
+        return "\n".join(f"{'FAIL' if e in bad else 'ok  '} {e}" for e in self.entries)
+
+
+def check_derivatives(
+    fn: Callable[..., Tensor | Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    order: int = 3,
+    *,
+    tolerance: float = 1e-6,
+    step: float = 1e-3,
+    max_elements: int = 40,
+    seed: int = 0,
+    raise_exception: bool = True,
+) -> DerivativeReport:
+    r"""Compare analytical with numerical derivatives of ``fn``, from the first to the given order.
+
+    At order k the scalar :math:`\langle c_k, \nabla^{k-1} f \rangle` is differentiated with respect to all inputs that
+    require a gradient and to the cotangents of the lower orders, with random cotangents. A gradient that is not
+    differentiable again, though the next order needs it, is a failure; ``gradgradcheck`` would not notice it.
+
+    Args:
+        fn: Function of the inputs, returning one tensor or several.
+        inputs: Float64 tensors; those with ``requires_grad`` are checked, the others are constants.
+        order: Highest order.
+        tolerance: Largest error, relative to the largest entry of the derivative (at least 1).
+        step: Finite-difference step.
+        max_elements: Elements per operand that are compared, drawn at random beyond that.
+        seed: Seed of cotangents and draws; global random state is not touched.
+        raise_exception: Raise on failure, else return the report.
+
+    Returns:
+        The report.
+
+    Raises:
+        GradientError: Some derivative disagrees, or is missing. DTypeError: An input is not float64.
+
+    Example:
+        >>> x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
+        >>> print(check_derivatives(lambda x: x**3, [x], order=1))  # doctest: +ELLIPSIS
+        ok   order 1, input 0[...]: analytical ..., numerical ..., error ... (2 elements)
+    """
+    for number, value in enumerate(inputs):
+        if value.dtype != torch.float64:
+            raise DTypeError(
+                f"input {number} must be float64 for finite differences, got {value.dtype}. Convert it: `.double()`."
+            )
+    generator = torch.Generator().manual_seed(seed)
+    operands = {f"input {i}": t.detach().clone() for i, t in enumerate(inputs)}
+    wanted = [f"input {i}" for i, t in enumerate(inputs) if t.requires_grad]
+    entries: list[Entry] = []
+    levels: list[list[str]] = []  # for each order below: the cotangents that contract its outputs
+
+    def outputs(values: dict[str, Tensor], depth: int, graph: bool) -> list[Tensor]:
+        """Outputs of fn (depth 0), or gradients of the contracted outputs of the depth below."""
+        if depth == 0:
+            out = fn(*(values[f"input {i}"] for i in range(len(inputs))))
+            return [out] if isinstance(out, Tensor) else list(out)
+        names = _names(wanted, levels[: depth - 1])
+        total = _contract(outputs(values, depth - 1, True), [values[c] for c in levels[depth - 1]])
+        if not total.requires_grad:
+            return [torch.zeros_like(values[n]) for n in names]
+        grads = torch.autograd.grad(total, [values[n] for n in names], create_graph=graph, materialize_grads=True)
+        return list(grads)
+
+    for k in range(1, order + 1):
+        live = {n: v.detach().requires_grad_(n in _names(wanted, levels)) for n, v in operands.items()}
+        below = outputs(live, k - 1, True)
+        cotangents = [f"cotangent {k}.{i}" for i in range(len(below))]
+        for name, value in zip(cotangents, below, strict=True):
+            draw = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            operands[name] = draw
+            live[name] = draw.clone().requires_grad_(True)
+        levels.append(cotangents)
+        names = _names(wanted, levels[:-1])
+        total = _contract(below, [live[c] for c in cotangents])
+        if not total.requires_grad:
+            entries.extend(Entry(k, n, (), 0.0, 0.0, 0.0, 0, "has no derivative: the graph is cut") for n in names)
+            break
+        grads = torch.autograd.grad(total, [live[n] for n in names], materialize_grads=True)
+
+        def value_at(changed: dict[str, Tensor], depth: int = k - 1, last: list[str] = cotangents) -> Tensor:
+            fresh = {n: v.detach().clone().requires_grad_(n in _names(wanted, levels)) for n, v in changed.items()}
+            return _contract(outputs(fresh, depth, depth > 1), [fresh[c] for c in last]).detach()
+
+        for name, grad in zip(names, grads, strict=True):
+            if grad.numel():
+                entries.append(_worst(k, name, grad.detach(), operands, value_at, step, max_elements, generator))
+    report = DerivativeReport(tuple(entries), tolerance)
+    if raise_exception and not report.ok:
+        raise GradientError(
+            f"analytical and numerical derivatives must agree within {tolerance:g}, they do not:\n{report}\n"
+            f"Look at the backward of the first operand that fails."
+        )
+    return report
+
+
+def _names(wanted: list[str], levels: list[list[str]]) -> list[str]:
+    return [*wanted, *(name for level in levels for name in level)]
+
+
+def _contract(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Tensor:
+    return torch.stack([(v * c).sum() for v, c in zip(values, cotangents, strict=True)]).sum()
+
+
+def _worst(
+    order: int,
+    name: str,
+    grad: Tensor,
+    operands: dict[str, Tensor],
+    value_at: Callable[[dict[str, Tensor]], Tensor],
+    step: float,
+    max_elements: int,
+    generator: torch.Generator,
+) -> Entry:
+    count = grad.numel()
+    chosen = torch.randperm(count, generator=generator)[:max_elements].tolist()
+    unit = max(1.0, float(grad.abs().max()))
+    worst: Entry | None = None
+    for flat in chosen:
+        numerical = 0.0
+        for multiple, weight in _STENCIL:
+            for sign in (1, -1):
+                moved = operands[name].clone()
+                moved.view(-1)[flat] += sign * multiple * step
+                numerical += sign * weight / step * float(value_at({**operands, name: moved}))
+        analytical = float(grad.reshape(-1)[flat])
+        error = abs(analytical - numerical) / unit
+        if worst is None or not error <= worst.error:
+            element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), grad.shape))
+            worst = Entry(order, name, element, analytical, numerical, error, len(chosen))
+    assert worst is not None
+    return worst

@@ -1,0 +1,260 @@
+"""The data module: both data sets, baselines, reproducible order, resume, and bad options."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from lightning import LightningModule, Trainer
+
+from eqlayers.data import EpochSampler, MoleculeDataModule
+from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.errors import ConfigError, DataError
+
+PROPORTION = "ignore:this split was published"
+FEW_TRAINING = "ignore:atomic number 9 is in"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
+    pytest.mark.filterwarnings("ignore:.*exists and is not empty"),
+]
+
+
+def flat(lists):
+    return list(itertools.chain.from_iterable(lists))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def make(cache):
+    def build(*args, **options):
+        data = MoleculeDataModule(*args, **({"cache_dir": cache} | options))
+        data.setup()
+        return data
+
+    return build
+
+
+@pytest.fixture
+def make_qm9(gdb9_root, monkeypatch):
+    """The fixture through the three text files, whether RDKit is installed or not."""
+
+    def build(**options):
+        data = MoleculeDataModule("qm9", root=str(gdb9_root), offline=True, **options)
+        data.prepare_data()
+        data.setup("fit")
+        return data
+
+    return build
+
+
+def test_embedded_set(make):
+    data = make("mini", "U0")
+    assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [2228, 279, 278]
+    rows = [part.rows for part in (data.train_set, data.val_set, data.test_set)]
+    assert sorted(flat(rows)) == list(range(2785))
+    assert data.statistics.species == (1, 6, 7, 8, 9)
+    assert data.statistics.mean_neighbors == pytest.approx(12.7459, abs=1e-4)
+    assert data.statistics.num_train == 2228
+    assert (data.target.unit, data.target.report_unit) == ("eV", "meV")
+
+
+@pytest.mark.parametrize(("target", "mean", "composition"), [("U0", 58.5455, 0.53554), ("mu", 0.94302, 0.79531)])
+def test_baselines_of_the_embedded_set(make, target, mean, composition):
+    found = make("mini", target).baselines("test")
+    assert found == pytest.approx({"mean": mean, "composition": composition}, rel=1e-4)
+
+
+def test_size_split(make):
+    data = make("mini", "U0", split="size")
+    assert [len(part) for part in (data.train_set, data.val_set, data.test_set)] == [1652, 183, 950]
+    assert min(len(data.test_set[i].z[data.test_set[i].z > 1]) for i in range(950)) == 7
+
+
+@pytest.mark.filterwarnings(PROPORTION, FEW_TRAINING)
+@pytest.mark.parametrize("split", ["random", "standard", "cormorant"])
+@pytest.mark.parametrize("target", ["U0", "mu", "U0_atom"])
+def test_qm9(make_qm9, gdb9_root, split, target):
+    data = make_qm9(target=target, split=split, batch_size=4)
+    parts = [data.train_set, data.val_set, data.test_set]
+    assert sum(len(part) for part in parts) == 24
+    assert all(len(part) > 0 for part in parts)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.num_graphs == 4
+    assert batch.y.dtype == torch.float64
+    assert set(data.baselines("test")) == {"mean", "composition"}
+    assert (gdb9_root / "cache" / "neighbors-5A.npz").exists()
+
+
+@pytest.mark.filterwarnings(FEW_TRAINING)
+def test_atomic_references_as_shifts(make_qm9):
+    regression, atomref = make_qm9(target="U0"), make_qm9(target="U0", shifts="atomref")
+    assert atomref.statistics.shifts == thermochemical_atomref(atomref.target)
+    assert regression.statistics.scale < atomref.statistics.scale
+    assert regression.statistics.shifts[6] == pytest.approx(atomref.statistics.shifts[6], abs=20)
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+def epochs(data, num=2):
+    loader = data.train_dataloader()
+    return [[batch.idx.tolist() for batch in loader] for _ in range(num)]
+
+
+def test_order_depends_on_seed_and_epoch_alone(make):
+    first = epochs(make("mini", "U0", limit_train=40, batch_size=16))
+    torch.manual_seed(1234)
+    state = torch.get_rng_state()
+    second = epochs(make("mini", "mu", limit_train=40, batch_size=16))
+    assert first == second
+    assert torch.equal(state, torch.get_rng_state())
+    assert first[0] != first[1]
+    assert sorted(flat(first[0])) == sorted(flat(first[1]))
+    assert [len(batch) for batch in first[0]] == [16, 16, 8]
+    assert epochs(make("mini", "U0", limit_train=40, batch_size=16, seed=1)) != first
+
+
+def test_evaluation_order_is_fixed(make):
+    data = make("mini", "U0", eval_batch_size=100)
+    assert [batch.idx.tolist() for batch in data.val_dataloader()] == [
+        batch.idx.tolist() for batch in data.val_dataloader()
+    ]
+    rows = flat(batch.idx.tolist() for batch in data.test_dataloader())
+    assert rows == data.test_set.rows == flat(batch.idx.tolist() for batch in data.predict_dataloader())
+
+
+def test_limit_train_is_nested_and_mixed(make):
+    small, large = (set(make("mini", "U0", limit_train=num).train_set.rows) for num in (50, 200))
+    assert len(small) == 50
+    assert small < large < set(make("mini", "U0").train_set.rows)
+    heavy = make("mini", "U0", limit_train=50).train_set
+    assert {int((heavy[i].z > 1).sum()) for i in range(50)} >= {6, 7}
+    assert make("mini", "U0", limit_train=50).statistics.num_train == 50
+
+
+def test_workers_give_the_same_batches(make):
+    data = make("mini", "U0", limit_train=40, batch_size=16, num_workers=2)
+    loader = data.train_dataloader()
+    assert loader.persistent_workers
+    found = [[batch.idx.tolist() for batch in loader] for _ in range(2)]
+    assert found == epochs(make("mini", "U0", limit_train=40, batch_size=16))
+    del loader
+
+
+class Recorder(LightningModule):
+    """One parameter; remembers the molecules of every training batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[list[int]] = []
+
+    def training_step(self, batch, index):
+        self.seen.append(batch.idx.tolist())
+        return (self.weight - batch.y.float().mean()).square()
+
+    def validation_step(self, batch, index):
+        return None
+
+    test_step = validation_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+def trainer(folder, **options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return Trainer(default_root_dir=folder, **quiet, **options)
+
+
+def test_resumed_training_sees_the_batches_of_an_uninterrupted_one(make, tmp_path):
+    def data():
+        return make("mini", "U0", limit_train=20, batch_size=8)
+
+    whole, start, rest = Recorder(), Recorder(), Recorder()
+    trainer(tmp_path, max_epochs=3, enable_checkpointing=False).fit(whole, data())
+    first = trainer(tmp_path, max_epochs=1, enable_checkpointing=False)
+    first.fit(start, data())
+    first.save_checkpoint(tmp_path / "one.ckpt")
+    trainer(tmp_path, max_epochs=3, enable_checkpointing=False).fit(rest, data(), ckpt_path=tmp_path / "one.ckpt")
+    assert len(whole.seen) == 9
+    assert start.seen + rest.seen == whole.seen
+    assert whole.seen[:3] != whole.seen[3:6]
+
+
+@pytest.mark.filterwarnings(PROPORTION, FEW_TRAINING)
+def test_fast_dev_run_on_the_fixture(gdb9_root, tmp_path):
+    data = MoleculeDataModule("qm9", root=str(gdb9_root), split="standard", offline=True)
+    fast = trainer(tmp_path, fast_dev_run=True)
+    fast.fit(Recorder(), data)
+    fast.test(Recorder(), data, verbose=False)
+
+
+def test_sampler():
+    sampler = EpochSampler(100, seed=3)
+    assert len(sampler) == 100
+    passes = [list(sampler) for _ in range(3)]
+    assert all(sorted(order) == list(range(100)) for order in passes)
+    assert len({tuple(order) for order in passes}) == 3
+    sampler.set_epoch(1)
+    assert list(sampler) == passes[1]
+    assert list(EpochSampler(100, seed=4)) != passes[0]
+
+
+# --- bad options -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "qm7"}, "dataset: expected one of mini, qm9; got 'qm7'"),
+        ({"target": "energy"}, "target: expected one of mu, .*; got 'energy'"),
+        ({"split": "standard"}, "split: expected one of random, size for dataset='mini'; got 'standard'"),
+        ({"dataset": "qm9"}, r'root: expected a folder for dataset="qm9".*; got None; set for example root="data/qm9"'),
+        ({"cutoff": -1.0}, "cutoff: expected a positive finite"),
+        ({"batch_size": 0}, "batch_size: expected an integer of at least 1; got 0"),
+        ({"eval_batch_size": -3}, "eval_batch_size: expected an integer of at least 1; got -3"),
+        ({"num_workers": -1}, "num_workers: expected an integer of at least 0; got -1"),
+        ({"limit_train": 0}, "limit_train: expected an integer of at least 1; got 0"),
+        ({"shifts": "none"}, "shifts: expected one of regression, atomref; got 'none'"),
+        ({"shifts": "atomref"}, "got \"atomref\" with dataset='mini', target='U0'"),
+        ({"shifts": "atomref", "dataset": "qm9", "root": "x", "target": "mu"}, "only U0, U, H and G .* target='mu'"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        MoleculeDataModule(**options)
+
+
+def test_bad_limit_and_stage(make):
+    with pytest.raises(ConfigError, match=r"expected at most the 2228 molecules of the training part; got 2229"):
+        make("mini", "U0", limit_train=2229)
+    with pytest.raises(ConfigError, match=r"stage: expected train, val, test; got 'fit'"):
+        make("mini", "U0").baselines("fit")
+    with pytest.raises(ConfigError, match=r"expected a call after setup\(\)"):
+        MoleculeDataModule().baselines()
+
+
+def test_missing_folder(tmp_path):
+    with pytest.raises(DataError, match="does not exist"):
+        MoleculeDataModule("mini", root=str(tmp_path / "nowhere")).prepare_data()
+    with pytest.raises(DataError, match=r"--data.dataset mini"):
+        MoleculeDataModule("qm9", root=str(tmp_path / "nowhere"), offline=True).prepare_data()
+
+
+def test_default_cache_folders(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = MoleculeDataModule("mini")
+    data.setup()
+    assert [path.name for path in (tmp_path / "eqlayers" / "mini").iterdir()] == ["neighbors-5A.npz"]
+
+
+def test_setup_twice_changes_nothing(make):
+    data = make("mini", "U0")
+    before = data.train_set
+    data.setup("test")
+    assert data.train_set is before
+    assert np.isfinite(data.statistics.scale)

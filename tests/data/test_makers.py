@@ -1,0 +1,57 @@
+"""The scripts that made the embedded data reproduce them; needs RDKit and tblite, which nothing else does."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from eqlayers.data.mini import default_mini_root
+
+pytest.importorskip("rdkit")
+pytest.importorskip("tblite")
+
+
+@pytest.fixture
+def mini(monkeypatch) -> ModuleType:
+    monkeypatch.syspath_prepend(default_mini_root())
+    import make_mini_qm9
+
+    yield make_mini_qm9
+    for name in ("make_mini_qm9", "make_ethanol_md", "enumerate_smiles", "store", "xtb"):
+        sys.modules.pop(name, None)
+
+
+def test_rows_are_reproduced(mini, capsys):
+    assert mini.verify(mini.HERE / mini.NAME, rows=3, seed=5)
+    assert "too large" not in capsys.readouterr().out
+
+
+def test_a_changed_row_is_noticed(mini, tmp_path):
+    arrays, _ = mini.load(mini.HERE / mini.NAME)
+    arrays["zpve"] = arrays["zpve"] * np.float32(1.001)
+    np.savez(tmp_path / "changed.npz", **arrays)
+    assert not mini.verify(tmp_path / "changed.npz", rows=2, seed=5)
+
+
+def test_frames_are_reproduced(mini):
+    import make_ethanol_md
+
+    assert make_ethanol_md.verify(mini.HERE / make_ethanol_md.NAME, rows=3, seed=5)
+
+
+def test_an_interrupted_run_continues(mini, tmp_path):
+    mini.make(tmp_path, jobs=1, max_heavy=2)
+    records = tmp_path / "records.jsonl"
+    whole = records.read_bytes()
+    records.write_bytes(whole[: len(whole) // 2])
+    assert len(mini.read_records(records)) < whole.count(b"\n")
+    before, _ = mini.load(tmp_path / mini.NAME)
+    mini.make(tmp_path, jobs=1, max_heavy=2)
+    after, _ = mini.load(tmp_path / mini.NAME)
+    assert sorted(records.read_bytes().splitlines()) == sorted(whole.splitlines())
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+    stored, _ = mini.load(mini.HERE / mini.NAME)
+    assert np.array_equal(after["U0"], stored["U0"][:12])

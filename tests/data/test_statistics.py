@@ -1,0 +1,104 @@
+"""Statistics recover what was put in, come from the training part alone, and never divide by zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eqlayers.data.molecules import neighbor_edges
+from eqlayers.data.statistics import compute_baselines, compute_statistics
+from eqlayers.data.targets import TARGETS
+from eqlayers.errors import DataError
+
+ENERGY, DIPOLE = TARGETS["U0"], TARGETS["mu"]
+TRUE = {1: -13.5, 6: -1029.25, 8: -2042.75}
+
+
+def with_labels(small_set, noise: float = 0.0, num: int = 60):
+    counts = small_set(num).counts(tuple(TRUE))
+    noise_values = np.random.default_rng(0).normal(scale=1.0, size=num) * noise
+    return small_set(num, y=counts @ np.array(list(TRUE.values())) + noise_values)
+
+
+def statistics(molecules, train=None, target=ENERGY, **options):
+    train = np.arange(len(molecules.y)) if train is None else train
+    return compute_statistics(molecules, neighbor_edges(molecules, 3.0, None), train, target, **options)
+
+
+def test_regression_recovers_exact_shifts(small_set):
+    found = statistics(with_labels(small_set))
+    assert found.species == (1, 6, 8)
+    assert found.shifts == pytest.approx(TRUE, rel=1e-13)
+    assert found.scale == 1.0  # only rounding is left
+
+
+def test_scale_is_that_of_the_residual(small_set):
+    molecules = with_labels(small_set, noise=0.3)
+    found = statistics(molecules)
+    residual = molecules.y - molecules.counts(found.species) @ np.array(list(found.shifts.values()))
+    assert found.scale == pytest.approx(residual.std(), rel=1e-12)
+    assert 0.2 < found.scale < 0.4
+    assert (found.mean, found.std) == pytest.approx((molecules.y.mean(), molecules.y.std()))
+
+
+def test_only_the_training_part_counts(small_set):
+    molecules = with_labels(small_set, noise=0.3)
+    train = np.arange(0, 60, 2)
+    y = molecules.y.copy()
+    y[1::2] += 1e3
+    before, after = statistics(molecules, train), statistics(small_set(60, y=y), train)
+    assert before == after
+    assert before.num_train == 30
+    assert before != statistics(molecules)
+
+
+def test_mean_neighbors(small_set):
+    molecules = with_labels(small_set)
+    edges = neighbor_edges(molecules, 3.0, None)
+    train = np.array([4, 9])
+    expected = edges.n_edges[train].sum() / molecules.n_atoms[train].sum()
+    assert statistics(molecules, train).mean_neighbors == pytest.approx(expected)
+
+
+def test_intensive_targets_have_no_shifts(small_set):
+    molecules = small_set(60)
+    found = statistics(molecules, target=DIPOLE)
+    assert found.shifts == {1: 0.0, 6: 0.0, 8: 0.0}
+    assert (found.scale, found.mean) == pytest.approx((molecules.y.std(), molecules.y.mean()))
+
+
+@pytest.mark.parametrize("target", [ENERGY, DIPOLE])
+def test_scale_is_never_zero(small_set, target):
+    molecules = small_set(y=np.zeros(12))
+    assert statistics(molecules, np.array([0]), target).scale == 1.0
+    assert statistics(molecules, target=target).scale == 1.0
+
+
+def test_a_species_that_training_lacks_is_announced(small_set):
+    z = small_set().z.copy()
+    z[-1] = 9
+    molecules = small_set(z=z)
+    with pytest.warns(UserWarning, match="atomic number 9 is in 1 molecules but in none of the 11 training molecules"):
+        found = statistics(molecules, np.arange(11))
+    assert found.species == (1, 6, 8, 9)
+    assert found.shifts[9] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_atomref_replaces_the_regression(small_set):
+    molecules = with_labels(small_set, noise=0.3)
+    found = statistics(molecules, atomref=TRUE | {7: 1.0})
+    assert found.shifts == TRUE
+    with pytest.raises(DataError, match=r"atomic numbers \[8\] have none; use shifts=\"regression\""):
+        statistics(molecules, atomref={1: 0.0, 6: 0.0})
+
+
+def test_baselines(small_set):
+    molecules = with_labels(small_set, noise=0.3)
+    train, rows = np.arange(40), np.arange(40, 60)
+    counts = molecules.counts((1, 6, 8)).astype(float)
+    for target, columns in ((ENERGY, counts), (DIPOLE, np.c_[counts, np.ones(60)])):
+        found = compute_baselines(molecules, train, rows, target)
+        fit = np.linalg.solve(columns[train].T @ columns[train], columns[train].T @ molecules.y[train])
+        errors = np.abs(molecules.y - columns @ fit)[rows]
+        assert found["composition"] == pytest.approx(errors.mean(), rel=1e-6)
+        assert found["mean"] == pytest.approx(np.abs(molecules.y[rows] - molecules.y[train].mean()).mean())
