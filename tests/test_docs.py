@@ -77,5 +77,5 @@ def test_there_are_configurations() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=relative)
 def test_configurations_load_and_comment_every_value(path: Path) -> None:
     assert isinstance(yaml.safe_load(path.read_text()), dict)
-    values = [line for line in path.read_text().splitlines() if re.match(r"\s*(- )?\w+: +[^#\s]", line)]
+    values = [line for line in path.read_text().splitlines() if re.match(r"\s*(- )?(?!class_path)\w+: +[^#\s]", line)]
     assert [line for line in values if "#" not in line] == []

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import eqlayers
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
-# parts whose functions and classes each show their use, in a doctest
+# parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command, not as a module
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in ("cli", "__main__"))
@@ -56,7 +57,7 @@ def has_docstring(value: object) -> bool:
 def shows_its_use(value: object) -> bool:
     """True for an example, or for a word that the example stands in another function of the same family."""
     text = inspect.getdoc(value) or ""
-    return ">>>" in text or "an example: :func:" in text
+    return is_dataclass(value) or ">>>" in text or "an example: :func:" in text
 
 
 def documented_modules() -> list[str]:

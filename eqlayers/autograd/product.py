@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..backends import select
-from ..errors import DeviceError, GradientError, ShapeError
+from ..errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
 from ..ops.channels import Channels
@@ -84,12 +84,18 @@ def sparse_form(
     channels = channels_of(product)
     check_same_kind(input1=input1, input2=input2)
     check_channels(channels, input1, input2)
-    here = infos[0].device
-    if here is not None and here != input1.device:
-        raise DeviceError(
-            f"info_fwd must be on the device of the operands, {input1.device}, got {here}. "
-            f"Move the infos with `.to('{input1.device}')`."
-        )
+    for name, info in zip(("info_fwd", "info_bwd1", "info_bwd2"), infos, strict=True):
+        if not isinstance(info, SparseProductInfo) and (info is not None or name == "info_fwd"):
+            raise DTypeError(
+                f"{name} must be a SparseProductInfo, got {type(info).__name__}. "
+                f"Build the infos with eqlayers.info.sparse_product_infos."
+            )
+        here = None if info is None else info.device
+        if here is not None and here != input1.device:
+            raise DeviceError(
+                f"{name} must be on the device of the operands, {input1.device}, got {here}. "
+                f"Move the infos with `.to('{input1.device}')`."
+            )
     x, y, shape = flatten_batch(channels, input1, input2)
     b1, b2 = x.ndim > 1 + len(channels.first), y.ndim > 1 + len(channels.second)
     bz = (b1 or b2) and not out_accumulated

@@ -17,7 +17,7 @@ from ..ops.call import ScaleCall, check_same_kind
 class _Scale(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, info_fwd: SparseScaleInfo, info_bwd: SparseScaleInfo | None, backend: str | None) -> Tensor:
-        info_fwd.as_product().check_operands(x.shape[1], x.shape[1])
+        info_fwd.check_operand(x.shape[1])
         call = ScaleCall(x, info_fwd)
         return select(call, backend).scale(call)
 

@@ -16,9 +16,9 @@ def product(call: ProductCall) -> Tensor:
     extents = call.extents
     z = x.new_zeros(call.batch, call.out_rows, *(extents[c] for c in out))
     terms = call.info.terms(*call.sparse_rows)
-    scale = torch.ones(len(terms.row), dtype=torch.float64) if terms.scale is None else terms.scale.double().cpu()
+    scale = [1.0] * len(terms.row) if terms.scale is None else terms.scale.double().tolist()
     assert terms.index2 is not None
-    rows = zip(scale.tolist(), terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True)
+    rows = zip(scale, terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True)
     for s, i1, i2, o in rows:
         z[:, o] += s * torch.einsum(f"n{first},n{second}->n{out}", *_same_rows(x[:, i1], y[:, i2]))
     if not call.batched[2]:
@@ -36,8 +36,8 @@ def scale(call: ScaleCall) -> Tensor:
     x = call.x.double()
     y = x.new_zeros(x.shape[0], call.out_rows, x.shape[2])
     terms = call.info.as_product().terms(x.shape[1], x.shape[1])
-    values = torch.ones(len(terms.row), dtype=torch.float64) if terms.scale is None else terms.scale.double().cpu()
-    for s, i, o in zip(values.tolist(), terms.index1.tolist(), terms.row.tolist(), strict=True):
+    values = [1.0] * len(terms.row) if terms.scale is None else terms.scale.double().tolist()
+    for s, i, o in zip(values, terms.index1.tolist(), terms.row.tolist(), strict=True):
         y[:, o] += s * x[:, i]
     return y.to(call.x.dtype)
 

@@ -15,46 +15,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..info.structs import SparseProductInfo, Terms
+from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
 from .registry import Backend
+from .runs import Sizes, find_runs, run_by_runs, scale_of
 
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
 # largest temporary of ``gather``, in elements. Measured on two cores; they steer speed only.
 _LAUNCH, _FLOPS_PER_MOVE, _BLOCK = 1e4, 8.0, 1 << 20
 _MAX_DENSE = 1 << 22  # entries of a dense coefficient table
-
-
-class _Sizes(NamedTuple):
-    """What the cost model looks at."""
-
-    batch1: int
-    batch2: int
-    batch: int
-    rows1: int
-    rows2: int
-    rows_out: int
-    extent1: int  # channels of operand 1
-    extent2: int
-    extent_out: int
-    extent_all: int  # product over all letters
-    terms: int
-    runs: int
-
-
-class Run(NamedTuple):
-    """Consecutive terms that are one slice operation."""
-
-    start: tuple[int, int, int]  # first row of operand 1, operand 2, result
-    step: tuple[int, int, int]  # 0 or 1 each
-    length: int
-    scale: float | None  # common coefficient; None: all 1, or the slice below
-    place: slice | None  # where the coefficients stand, if they differ
 
 
 def product(call: ProductCall) -> Tensor:
@@ -71,16 +46,24 @@ def product(call: ProductCall) -> Tensor:
     if sizes.terms == 0 or 0 in (sizes.batch, sizes.extent_all, sizes.rows_out):
         return call.x.new_zeros(call.out_shape)
     plan = min(PLANS, key=lambda name: PLANS[name].cost(sizes))
-    z = PLANS[plan].run(x, y, call.info, sizes, (subs1, subs2, subs_out))
+    with _as_given(x):
+        z = PLANS[plan].run(x, y, call.info, sizes, (subs1, subs2, subs_out))
     if expand:
         z = z.unsqueeze(0).expand(call.batch, *z.shape)
     return z.to(call.x.dtype)
 
 
-def _sizes(call: ProductCall) -> _Sizes:
+def _as_given(x: Tensor) -> AbstractContextManager[object]:
+    """Keeps autocast from turning the sums below float32: the operands' dtype says what is wanted."""
+    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return nullcontext()
+
+
+def _sizes(call: ProductCall) -> Sizes:
     extents = call.extents
-    terms = call.info.terms(*call.sparse_rows)
-    return _Sizes(
+    terms = call.info.terms(*call.sparse_rows, call.x.device)
+    return Sizes(
         batch1=call.batch if call.batched[0] else 1,
         batch2=call.batch if call.batched[1] else 1,
         batch=call.batch,
@@ -92,18 +75,18 @@ def _sizes(call: ProductCall) -> _Sizes:
         extent_out=math.prod(extents[c] for c in call.channels.out),
         extent_all=math.prod(extents.values()),
         terms=terms.row.shape[0],
-        runs=len(_runs(call.info, terms)),
+        runs=len(find_runs(call.info, terms)),
     )
 
 
 # --- dense coefficients ------------------------------------------------------------------------------------------
 
 
-def _dense(info: SparseProductInfo, sizes: _Sizes, like: Tensor) -> Tensor:
+def _dense(info: SparseProductInfo, sizes: Sizes, like: Tensor) -> Tensor:
     """Coefficients as a table ``[O, I, J]``."""
 
     def make() -> Tensor:
-        terms = info.terms(sizes.rows1, sizes.rows2)
+        terms = info.terms(sizes.rows1, sizes.rows2, like.device)
         table = torch.zeros(sizes.rows_out, sizes.rows1, sizes.rows2, dtype=torch.float64, device=terms.row.device)
         ones = torch.ones(terms.row.shape, dtype=torch.float64, device=terms.row.device)
         values = ones if terms.scale is None else terms.scale.double()
@@ -114,9 +97,7 @@ def _dense(info: SparseProductInfo, sizes: _Sizes, like: Tensor) -> Tensor:
     return info.cached(("dense", like.dtype, like.device, *sizes[3:6]), make)
 
 
-def _fold(
-    x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str], side: int
-) -> Tensor:
+def _fold(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str], side: int) -> Tensor:
     table = _dense(info, sizes, x)
     folded, other = (x, y) if side == 1 else (y, x)
     subs_folded, subs_other = subs[side - 1], subs[2 - side]
@@ -128,15 +109,15 @@ def _fold(
     return torch.einsum(f"{inner},{subs_other}->{subs[2]}", a, other)
 
 
-def _fold1(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _fold1(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
     return _fold(x, y, info, sizes, subs, 1)
 
 
-def _fold2(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _fold2(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
     return _fold(x, y, info, sizes, subs, 2)
 
 
-def _fold_cost(batch: int, rows: int, extent: int, sizes: _Sizes) -> float:
+def _fold_cost(batch: int, rows: int, extent: int, sizes: Sizes) -> float:
     dense = sizes.rows_out * sizes.rows1 * sizes.rows2
     if dense > _MAX_DENSE:
         return math.inf
@@ -145,13 +126,13 @@ def _fold_cost(batch: int, rows: int, extent: int, sizes: _Sizes) -> float:
     return 4 * _LAUNCH + 2 * moved + flops / _FLOPS_PER_MOVE
 
 
-def _pair(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str]) -> Tensor:
+def _pair(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
     batch, channels = ("N" if "N" in subs[2] else ""), subs[2].lstrip("NO")
     pairs = torch.einsum(f"{subs[0]},{subs[1]}->{batch}IJ{channels}", x, y)
     return torch.einsum(f"{batch}IJ{channels},OIJ->{subs[2]}", pairs, _dense(info, sizes, x))
 
 
-def _pair_cost(sizes: _Sizes) -> float:
+def _pair_cost(sizes: Sizes) -> float:
     pairs = sizes.rows1 * sizes.rows2
     if sizes.rows_out * pairs > _MAX_DENSE:
         return math.inf
@@ -159,91 +140,15 @@ def _pair_cost(sizes: _Sizes) -> float:
     return 4 * _LAUNCH + 2 * sizes.batch * pairs * sizes.extent_out + flops / _FLOPS_PER_MOVE
 
 
-# --- runs of terms ------------------------------------------------------------------------------------------------
-
-
-def _runs(info: SparseProductInfo, terms: Terms) -> list[Run]:
-    return info.cached(("runs", terms.row.shape[0]), lambda: _find_runs(terms))
-
-
-def _find_runs(terms: Terms) -> list[Run]:
-    assert terms.index2 is not None
-    columns = [t.tolist() for t in (terms.index1, terms.index2, terms.row)]
-    scale = None if terms.scale is None else terms.scale.double().tolist()
-    count, start, out = len(columns[0]), 0, []
-    while start < count:
-        end = start + 1
-        step = tuple(c[end] - c[start] if end < count else 0 for c in columns)
-        if all(s in (0, 1) for s in step):
-            while end < count and all(c[end] - c[end - 1] == s for c, s in zip(columns, step, strict=True)):
-                end += 1
-        else:
-            step = (0, 0, 0)
-        common, place = None, None
-        if scale is not None:
-            common = scale[start] if len(set(scale[start:end])) == 1 else None
-            place = slice(start, end) if common is None else None
-        first = (columns[0][start], columns[1][start], columns[2][start])
-        out.append(Run(first, (step[0], step[1], step[2]), end - start, common, place))
-        start = end
-    return out
-
-
-def _run_by_runs(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str]) -> Tensor:
-    terms = info.terms(sizes.rows1, sizes.rows2)
-    dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]
-    shape = {c: n for t, s in ((x, subs[0]), (y, subs[1])) for c, n in zip(s, t.shape, strict=True)}
-    shape["O"] = sizes.rows_out
-    z = x.new_zeros([shape[c] for c in subs[2]])
-    for run in _runs(info, terms):
-        taken = [
-            t.narrow(d, b, run.length if s else 1)
-            for t, d, b, s in zip((x, y), dims, run.start, run.step, strict=False)
-        ]
-        if run.place is not None:
-            taken[0] = taken[0] * _scale(info, terms, x)[run.place].reshape([-1 if c == "I" else 1 for c in subs[0]])
-        piece = _contract(taken[0], taken[1], subs, run)
-        target = z.narrow(dims[2], run.start[2], run.length if run.step[2] else 1)
-        target.add_(piece, alpha=1.0 if run.scale is None else run.scale)
-    return z
-
-
-def _contract(x: Tensor, y: Tensor, subs: tuple[str, str, str], run: Run) -> Tensor:
-    """One slice: a matrix product where it is one, else multiply and sum. The run is letter L where it advances."""
-    own = [s.replace(c, "L") for s, c in zip(subs, "IJO", strict=True)]
-    long = [run.length > 1 and n > 1 for n in (x.shape[own[0].index("L")], y.shape[own[1].index("L")])]
-    shared = set(own[0]) & set(own[1])
-    summed = (set(own[0]) | set(own[1])) - set(own[2])
-    free = any((set(a) - set(b)) & set(own[2]) for a, b in ((own[0], own[1]), (own[1], own[0])))
-    if summed & shared and free and long[0] == long[1]:
-        out = own[2] if run.step[2] else own[2].replace("L", "")
-        z = torch.einsum(f"{own[0]},{own[1]}->{out}", x, y)
-        return z if run.step[2] else z.unsqueeze(own[2].index("L"))
-    order = own[2] + "".join(sorted(summed))
-    z = _aligned(x, own[0], order) * _aligned(y, own[1], order)
-    sum_over = [order.index(c) for c in sorted(summed)] + ([] if run.step[2] else [order.index("L")])
-    if sum_over:
-        z = z.sum(sum_over, keepdim=True)
-    return z.reshape([*z.shape[: len(own[2])]])
-
-
-def _aligned(t: Tensor, own: str, order: str) -> Tensor:
-    """``t`` with its axes in the order given and length 1 where it has no such axis."""
-    present = [c for c in order if c in own]
-    t = t.permute([own.index(c) for c in present])
-    index: list[Any] = [slice(None) if c in own else None for c in order]
-    return t[tuple(index)]
-
-
-def _runs_cost(sizes: _Sizes) -> float:
+def _runs_cost(sizes: Sizes) -> float:
     return 3 * _LAUNCH * sizes.runs + 3.0 * sizes.batch * sizes.terms * sizes.extent_all
 
 
 # --- term by term -------------------------------------------------------------------------------------------------
 
 
-def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: tuple[str, str, str]) -> Tensor:
-    terms = info.terms(sizes.rows1, sizes.rows2)
+def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+    terms = info.terms(sizes.rows1, sizes.rows2, x.device)
     assert terms.index2 is not None
     dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]
     own = [s.replace(c, "T") for s, c in zip(subs, "IJO", strict=True)]
@@ -255,7 +160,7 @@ def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: _Sizes, subs: 
         a = x.index_select(dims[0], terms.index1[part])
         b = y.index_select(dims[1], terms.index2[part])
         if terms.scale is not None:
-            a = a * _scale(info, terms, x)[part].reshape([-1 if c == "T" else 1 for c in own[0]])
+            a = a * scale_of(info, terms, x)[part].reshape([-1 if c == "T" else 1 for c in own[0]])
         piece = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", a, b)
         _add_rows(z, dims[2], terms.row[part], piece)
     return z
@@ -270,27 +175,21 @@ def _add_rows(z: Tensor, dim: int, rows: Tensor, piece: Tensor) -> None:
     z.add_(torch.tensordot(piece.movedim(dim, -1), hot, dims=1).movedim(-1, dim))
 
 
-def _gather_cost(sizes: _Sizes) -> float:
+def _gather_cost(sizes: Sizes) -> float:
     moved = sizes.batch * sizes.terms * sizes.extent_all
     return 6 * _LAUNCH * (1 + moved // _BLOCK) + 6.0 * moved
 
 
-def _scale(info: SparseProductInfo, terms: Terms, like: Tensor) -> Tensor:
-    assert terms.scale is not None
-    scale = terms.scale
-    return info.cached(("scale", like.dtype, like.device, scale.shape[0]), lambda: scale.to(like))
-
-
 class _Plan(NamedTuple):
-    run: Callable[[Tensor, Tensor, SparseProductInfo, _Sizes, tuple[str, str, str]], Tensor]
-    cost: Callable[[_Sizes], float]
+    run: Callable[[Tensor, Tensor, SparseProductInfo, Sizes, tuple[str, str, str]], Tensor]
+    cost: Callable[[Sizes], float]
 
 
 PLANS: dict[str, _Plan] = {
     "fold2": _Plan(_fold2, lambda s: _fold_cost(s.batch2, s.rows1, s.extent2, s)),
     "fold1": _Plan(_fold1, lambda s: _fold_cost(s.batch1, s.rows2, s.extent1, s)),
     "pair": _Plan(_pair, _pair_cost),
-    "runs": _Plan(_run_by_runs, _runs_cost),
+    "runs": _Plan(run_by_runs, _runs_cost),
     "gather": _Plan(_gather, _gather_cost),
 }
 
@@ -302,11 +201,11 @@ def scale(call: ScaleCall) -> Tensor:
     """``y = S x``: one pass over the rows that terms name; a permutation is one index_select."""
     x = call.x.to(call.accumulate)
     info = call.info.as_product()
-    terms = info.terms(x.shape[1], x.shape[1])
+    terms = info.terms(x.shape[1], x.shape[1], x.device)
     taken = x.index_select(1, terms.index1)
     if terms.scale is not None:
-        taken = taken * _scale(info, terms, x)[:, None]
-    if info.cached("plain", lambda: _is_identity(terms.row, call.out_rows)):
+        taken = taken * scale_of(info, terms, x)[:, None]
+    if info.cached(("plain", terms.row.shape[0], call.out_rows), lambda: _is_identity(terms.row, call.out_rows)):
         return taken.to(call.x.dtype)
     y = x.new_zeros(x.shape[0], call.out_rows, x.shape[2])
     _add_rows(y, 1, terms.row, taken)

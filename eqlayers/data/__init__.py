@@ -5,6 +5,14 @@ Needs the extra `train` (`pip install "eqlayers[train]"`): torch-geometric and L
 
 from __future__ import annotations
 
+try:
+    import lightning  # noqa: F401
+    import torch_geometric  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        f"eqlayers.data: expected lightning and torch-geometric; got {error}; run pip install 'eqlayers[train]'"
+    ) from error
+
 from eqlayers.data.cache import atomic_write
 from eqlayers.data.datamodule import EpochSampler, MoleculeDataModule
 from eqlayers.data.mini import default_mini_root, load_mini

@@ -35,7 +35,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
 
     Args:
         num_samples: Length of the dataset.
-        seed: Any integer.
+        seed: A non-negative integer.
 
     Example:
         >>> sampler = EpochSampler(5, seed=0)
@@ -58,7 +58,7 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        order = np.random.default_rng([abs(self.seed), self.epoch]).permutation(self.num_samples)
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
         self.epoch += 1
         return iter(order.tolist())
 
@@ -138,6 +138,7 @@ class MoleculeDataModule(LightningDataModule):
             ("batch_size", batch_size, 1),
             ("eval_batch_size", eval_batch_size, 1),
             ("num_workers", num_workers, 0),
+            ("seed", seed, 0),
             ("limit_train", 1 if limit_train is None else limit_train, 1),
         ):
             if number < least:
@@ -158,13 +159,8 @@ class MoleculeDataModule(LightningDataModule):
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
         self.dataset, self.root, self.cutoff, self.split = dataset, root, float(cutoff), split
         self.batch_size, self.eval_batch_size, self.num_workers = batch_size, eval_batch_size, num_workers
-        self.seed, self.limit_train, self.offline, self.cache_dir, self.shifts = (
-            seed,
-            limit_train,
-            offline,
-            cache_dir,
-            shifts,
-        )
+        self.seed, self.limit_train, self.shifts = seed, limit_train, shifts
+        self.offline, self.cache_dir = offline, cache_dir
         self._molecules: MoleculeArrays | None = None
         self._rows: dict[str, NDArray[np.int64]] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ Scale = Tensor | np.ndarray | Sequence[float] | None
 
 
 def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
+    if not isinstance(size, Integral) or size < 0:
+        raise ShapeError(f"{size_name} must be a count of rows, got {size!r}. Pass 0 or more.")
     index = torch.as_tensor(values, device="cpu")
     if index.numel() == 0:
         index = index.long()
@@ -55,7 +58,7 @@ def _check_lengths(**indices: Tensor) -> int:
 
 def _no_identity(index: Tensor, size: int) -> Tensor | None:
     """None where the index is the identity on an axis of that size, which needs no look-up."""
-    return None if index.shape[0] == size and torch.equal(index, torch.arange(size)) else index
+    return None if index.shape[0] == size and torch.equal(index, torch.arange(size, device=index.device)) else index
 
 
 def _segments(out: Tensor, size: int) -> tuple[Tensor, Tensor | None]:
@@ -64,7 +67,7 @@ def _segments(out: Tensor, size: int) -> tuple[Tensor, Tensor | None]:
     counts = torch.bincount(out, minlength=size)
     if out.shape[0] == size and bool((counts == 1).all()):
         return order, None
-    ends = torch.zeros(size + 1, dtype=torch.int64)
+    ends = torch.zeros(size + 1, dtype=torch.int64, device=out.device)
     torch.cumsum(counts, 0, out=ends[1:])
     return order, ends
 

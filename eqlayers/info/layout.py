@@ -14,7 +14,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps, channel_major_order
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from .paths import check_choice
 
 LAYOUTS = ("mul_ir", "ir_mul")
@@ -50,6 +50,8 @@ class FlatLayout:
     def check(self, name: str, x: Tensor) -> None:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
         dim = self.irreps.dim
+        if not isinstance(x, Tensor):
+            raise DTypeError(f"{name} must be a tensor [..., {dim}], got {type(x).__name__}. Use torch.as_tensor(...).")
         if x.ndim >= 1 and x.shape[-1] == dim:
             return
         if dim in x.shape[:-1]:

@@ -43,6 +43,11 @@ def read_instructions(
     """
     out = []
     for number, given in enumerate(instructions):
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise IrrepsError(
+                f"instruction {number} must be a tuple (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
+                f"got {given!r}. Pass a list of such tuples."
+            )
         where = f"instruction {number} {tuple(given)}"
         if len(given) not in (5, 6):
             raise IrrepsError(
@@ -53,7 +58,7 @@ def read_instructions(
         path_weight = float(given[5]) if len(given) == 6 else 1.0
         groups = []
         for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
-            if not 0 <= int(index) < len(irreps):
+            if not _is_index(index) or not 0 <= index < len(irreps):
                 raise IrrepsError(
                     f"{where}: {name} must lie in [0, {len(irreps)}), the groups of {irreps}, got {index}. "
                     f"Count irreps groups, not single irreps."
@@ -73,9 +78,10 @@ def read_instructions(
                 f"{where}: {ir1} x {ir2} holds degrees {abs(ir1.l - ir2.l)} to {ir1.l + ir2.l}, got the output {iro}. "
                 f"Drop the instruction or change irreps_out."
             )
-        if not path_weight >= 0:
+        if not 0 <= path_weight < math.inf:
             raise IrrepsError(
-                f"{where}: path_weight must not be negative, it stands under a root, got {path_weight}. Use its square."
+                f"{where}: path_weight must be finite and not negative, it stands under a root, "
+                f"got {path_weight}. Use its square."
             )
         mode = MODES[mode_name]
         mode.check(where, m1, m2, mo, bool(has_weight))
@@ -84,15 +90,26 @@ def read_instructions(
     return out
 
 
+def _is_index(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
 def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
     """One variance per irreps group; None means 1."""
     if values is None:
         return [1.0] * len(irreps)
-    out = [float(v) for v in values]
+    try:
+        out = [float(v) for v in values]
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{name} must be a list of numbers, got {values!r}. Give one per group of {irreps}."
+        ) from None
     if len(out) != len(irreps):
         raise ConfigError(
             f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(out)}. Give one for each."
         )
+    if not all(0 <= v < math.inf for v in out):
+        raise ConfigError(f"{name} must hold finite variances of at least 0, got {out}. Use 1.0 where in doubt.")
     return out
 
 

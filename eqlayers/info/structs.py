@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import DTypeError, IndexRangeError, ShapeError
+from ..errors import DeviceError, IndexRangeError, ShapeError
+from .checks import climbing, in_range, one_dimensional, short, words_of_a_scale
 
 
 class Terms(NamedTuple):
@@ -22,52 +23,6 @@ class Terms(NamedTuple):
     index1: Tensor  # [K] int64, row of operand 1
     index2: Tensor | None  # [K] int64, row of operand 2; None for a scale info
     row: Tensor  # [K] int64, row of the result
-
-
-def _one_dimensional(owner: str, name: str, value: Any, integer: bool) -> None:
-    kind = "int64" if integer else "floating-point"
-    if not isinstance(value, Tensor):
-        raise DTypeError(
-            f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
-            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.sparse_product_infos."
-        )
-    if value.dtype != torch.int64 if integer else not value.is_floating_point():
-        raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
-    if value.ndim != 1:
-        raise ShapeError(f"{owner}.{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
-
-
-def _in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None:
-    # The values are looked at on the CPU only: elsewhere a look would stall the stream, and builders work on the CPU.
-    if value.device.type != "cpu" or value.numel() == 0:
-        return
-    low, high = int(value.min()), int(value.max())
-    if low < 0 or high >= size:
-        raise IndexRangeError(
-            f"{owner}.{name} must lie in [0, {size}) ({what}), got values from {low} to {high}. "
-            f"Check the sizes given to the builder."
-        )
-
-
-def _climbing(owner: str, seg_out: Tensor, end: int | None) -> None:
-    if seg_out.shape[0] == 0:
-        raise ShapeError(
-            f"{owner}.seg_out must have one entry more than there are segments, got none. Pass [0] for no segments."
-        )
-    if seg_out.device.type != "cpu":
-        return
-    first, last = int(seg_out[0]), int(seg_out[-1])
-    if first < 0 or bool((seg_out.diff() < 0).any()) or (end is not None and last > end):
-        limit = "" if end is None else f" and end at most at {end}, the number of terms"
-        raise IndexRangeError(
-            f"{owner}.seg_out must start at 0 or later, never fall{limit}; got {_short(seg_out)}. "
-            f"Sort the terms by output row before cutting them into segments."
-        )
-
-
-def _short(values: Tensor) -> str:
-    items = values.tolist()
-    return str(items) if len(items) <= 12 else f"[{', '.join(map(str, items[:10]))}, ... ({len(items)} entries)]"
 
 
 class _Movable:
@@ -115,7 +70,7 @@ class _Movable:
     def _one_device(self) -> None:
         devices = {str(v.device) for v in self if isinstance(v, Tensor)}  # type: ignore[attr-defined]
         if len(devices) > 1:
-            raise ShapeError(
+            raise DeviceError(
                 f"{type(self).__name__} must have all tensors on one device, got {', '.join(sorted(devices))}. "
                 f"Move it as a whole with `.to(device)`."
             )
@@ -169,7 +124,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         for name in ("scale", "index1", "index2", "seg_out", "gather_index", "index_out"):
             value = getattr(self, name)
             if value is not None:
-                _one_dimensional(owner, name, value, integer=name != "scale")
+                one_dimensional(owner, name, value, integer=name != "scale")
         lengths = {k: v.shape[0] for k in ("scale", "index1", "index2") if (v := getattr(self, k)) is not None}
         if len(set(lengths.values())) > 1:
             raise ShapeError(
@@ -179,19 +134,21 @@ class SparseProductInfo(_Movable, _ProductFields):
         for name in ("index1", "index2"):
             value = getattr(self, name)
             if value is not None:
-                _in_range(owner, name, value, 2**62, "it must not be negative")
+                in_range(owner, name, value, 2**62, "it must not be negative")
         terms = self.num_terms
-        if self.gather_index is not None and terms is not None:
-            _in_range(owner, "gather_index", self.gather_index, terms, "the number of terms")
+        if self.gather_index is not None:
+            limit = (2**62, "it must not be negative") if terms is None else (terms, "the number of terms")
+            in_range(owner, "gather_index", self.gather_index, *limit)
         if self.seg_out is not None:
             places = terms if self.gather_index is None else self.gather_index.shape[0]
-            _climbing(owner, self.seg_out, places)
-        self._check_output(owner)
+            climbing(owner, self.seg_out, places)
+        if self.out_size is not None and (not isinstance(self.out_size, int) or self.out_size < 0):
+            raise ShapeError(f"{owner}.out_size must be a count of rows, got {self.out_size!r}. Pass 0 or more.")
+        self._check_output(owner, self.num_segments)
         self._one_device()
         return self
 
-    def _check_output(self, owner: str) -> None:
-        segments = self.num_segments
+    def _check_output(self, owner: str, segments: int | None) -> None:
         if self.index_out is None:
             if self.out_size is not None and segments is not None and self.out_size < segments:
                 raise ShapeError(
@@ -208,10 +165,10 @@ class SparseProductInfo(_Movable, _ProductFields):
                 f"{owner}.index_out must have {segments} entries, one per segment, got {self.index_out.shape[0]}. "
                 f"Give every segment one output row."
             )
-        _in_range(owner, "index_out", self.index_out, self.out_size, "out_size")
+        in_range(owner, "index_out", self.index_out, self.out_size, "out_size")
         if self.index_out.device.type == "cpu" and self.index_out.unique().numel() != self.index_out.numel():
             raise IndexRangeError(
-                f"{owner}.index_out must not repeat a row, got {_short(self.index_out)}. "
+                f"{owner}.index_out must not repeat a row, got {short(self.index_out)}. "
                 f"Merge the segments of one output row into one segment."
             )
 
@@ -239,6 +196,12 @@ class SparseProductInfo(_Movable, _ProductFields):
 
     def check_operands(self, size1: int, size2: int) -> None:
         """Raise unless operands with ``size1`` and ``size2`` sparse rows hold every row that the terms name."""
+        if self.num_terms is None:  # the operands say how many terms there are: what had to wait for them
+            if self.seg_out is not None and self.gather_index is None:
+                seg_out = self.seg_out
+                self.cached(("climbs", size1), lambda: climbing(type(self).__name__, seg_out, size1))
+            if self.num_segments is None:
+                self._check_output(type(self).__name__, size1)
         for number, index, size in ((1, self.index1, size1), (2, self.index2, size2)):
             need = self._rows_needed(number, size1)
             if index is None and need != size and (self.gather_index is None):
@@ -261,13 +224,14 @@ class SparseProductInfo(_Movable, _ProductFields):
             return size1 if terms is None else terms
         return int(self.cached(f"needed{number}", lambda: _top(index)))
 
-    def terms(self, size1: int, size2: int) -> Terms:
-        """The info written out term by term, sorted by segment (see :class:`Terms`)."""
-        return self.cached(("terms", None if self.num_terms is not None else size1), lambda: self._terms(size1, size2))
+    def terms(self, size1: int, size2: int, device: torch.device | None = None) -> Terms:
+        """The info written out term by term, sorted by segment; on ``device`` (CPU) where the info has no tensors."""
+        device = self.device or device or torch.device("cpu")
+        key = ("terms", device, None if self.num_terms is not None else size1)
+        return self.cached(key, lambda: self._terms(size1, size2, device))
 
-    def _terms(self, size1: int, size2: int) -> Terms:
-        _, segments, _ = self.rows(size1, size2)
-        device = self.device
+    def _terms(self, size1: int, size2: int, device: torch.device) -> Terms:
+        segments = self.rows(size1, size2)[1]
         if self.seg_out is None:
             place = torch.arange(segments, device=device)
             segment = place
@@ -316,8 +280,15 @@ class SparseScaleInfo(_Movable, _ScaleFields):
     def __new__(cls, *args: Any, **kwargs: Any) -> SparseScaleInfo:
         """Make the tuple and check it."""
         self = super().__new__(cls, *args, **kwargs)
-        self.as_product()  # the checks are the product's
+        with words_of_a_scale():
+            self.as_product()  # the checks are the product's
         return self
+
+    def check_operand(self, size: int) -> None:
+        """Raise unless an input with ``size`` sparse rows holds every row that the terms name."""
+        product = self.as_product()
+        with words_of_a_scale():
+            product.check_operands(size, product.rows(size, size)[0])
 
     @classmethod
     def _make(cls, fields: Any) -> SparseScaleInfo:  # type: ignore[override]

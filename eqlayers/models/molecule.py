@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,14 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..errors import DTypeError, IndexRangeError, IrrepsError, ShapeError
+from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..info.paths import check_choice
 from ..nn.activation import GatedNonlinearity
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
+from ..nn.radial import check_positive
 
-_MAX_Z = 118
+_KNOWN_Z = set(range(1, 119))
 
 
 class MoleculeNetwork(torch.nn.Module):
@@ -70,6 +72,13 @@ class MoleculeNetwork(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.species, self.cutoff = tuple(int(z) for z in species), float(cutoff)
+        if not self.species or len(set(self.species)) < len(self.species) or not set(self.species) <= _KNOWN_Z:
+            raise ConfigError(
+                f"species must be different atomic numbers from 1 to {max(_KNOWN_Z)}, at least one, got "
+                f"{list(self.species)}. List each element of the data once."
+            )
+        if lmax < 0 or layers < 0:
+            raise ConfigError(f"lmax and layers must not be negative, got {lmax} and {layers}. 1 and 3 are usual.")
         self.readout = check_choice("readout", readout, ("scalar", "vector"))
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")
@@ -92,7 +101,7 @@ class MoleculeNetwork(torch.nn.Module):
         self.gate = GatedNonlinearity(current, **kind)
         self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
         self.read = Linear(current, "0e" if readout == "scalar" else "0e + 1o", **kind)
-        index = torch.full((_MAX_Z + 1,), -1)
+        index = torch.full((max(_KNOWN_Z) + 2,), -1)  # both ends are unknown: z is clamped there
         index[list(self.species)] = torch.arange(len(self.species))
         self.register_buffer("species_index", index)
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
@@ -107,17 +116,21 @@ class MoleculeNetwork(torch.nn.Module):
             mean_neighbors: Mean number of neighbours per atom.
 
         Raises:
-            IndexRangeError: A species that the model does not know.
+            IndexRangeError: A species that the model does not know. ConfigError: A number is not finite or, but for
+                shifts, not positive.
         """
         unknown = sorted(set(shifts) - set(self.species))
         if unknown:
             raise IndexRangeError(
                 f"shifts must name species among {list(self.species)}, got also {unknown}. Build the model with them."
             )
+        if not all(math.isfinite(shift) for shift in shifts.values()):
+            raise ConfigError(f"shifts must be finite numbers, got {dict(shifts)}. Look for NaN among the targets.")
+        scale, mean_neighbors = check_positive("scale", scale), check_positive("mean_neighbors", mean_neighbors)
         self.shifts.copy_(torch.tensor([float(shifts.get(z, 0.0)) for z in self.species], dtype=torch.float64))
-        self.scale.fill_(float(scale))
+        self.scale.fill_(scale)
         for step in self.interactions:
-            step.get_buffer("mean_neighbors").fill_(float(mean_neighbors))
+            step.get_buffer("mean_neighbors").fill_(mean_neighbors)
 
     def forward(
         self,
@@ -146,7 +159,7 @@ class MoleculeNetwork(torch.nn.Module):
             batch, num_graphs = torch.zeros_like(z), 1
         if num_graphs is None:
             num_graphs = int(batch.max()) + 1 if batch.numel() else 0
-        kind = self._check(z, pos, edge_index, batch)
+        kind = self._check(z, pos, edge_index, batch, num_graphs)
         vectors = pos.index_select(0, edge_index[0]) - pos.index_select(0, edge_index[1])
         lengths = vectors.norm(dim=-1)
         edge_attr = self.spherical_harmonics(vectors)
@@ -165,7 +178,7 @@ class MoleculeNetwork(torch.nn.Module):
         atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * self.scale
         return _pool(atoms, batch, num_graphs, self.pooling)
 
-    def _check(self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+    def _check(self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         if pos.ndim != 2 or pos.shape[1] != 3 or z.shape != pos.shape[:1] or batch.shape != z.shape:
             raise ShapeError(
                 f"z, pos and batch must be [A], [A, 3] and [A], got {list(z.shape)}, {list(pos.shape)} and "
@@ -176,18 +189,31 @@ class MoleculeNetwork(torch.nn.Module):
                 f"edge_index must be [2, E] int64 (src, dst), got {list(edge_index.shape)} {edge_index.dtype}. "
                 f"Transpose or convert it."
             )
+        if z.dtype != torch.int64 or batch.dtype != torch.int64:
+            raise DTypeError(f"z and batch must be int64, got {z.dtype} and {batch.dtype}. Convert with `.long()`.")
+        _check_range("edge_index", edge_index, len(z), "atoms")
+        _check_range("batch", batch, num_graphs, "molecules")
         if pos.dtype != self.embedding.weight.dtype:
             raise DTypeError(
                 f"pos must have the dtype of the model, {self.embedding.weight.dtype}, got {pos.dtype}. "
                 f"Convert it with `.to(...)`, or the model with `.double()`."
             )
-        kind = self.species_index[z.clamp(0, _MAX_Z)]
+        kind = self.species_index[z.clamp(0, len(self.species_index) - 1)]
         if pos.device.type == "cpu" and bool((kind < 0).any()):
             unknown = sorted(set(z[kind < 0].tolist()))
             raise IndexRangeError(
                 f"z must hold species among {list(self.species)}, got also {unknown}. Build the model with them."
             )
         return kind
+
+
+def _check_range(name: str, index: Tensor, size: int, what: str) -> None:
+    # On the CPU only: elsewhere a look at the values would stall the stream.
+    if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexRangeError(
+            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
+            f"{int(index.max())}. Count {what} from 0 within the batch."
+        )
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:

@@ -128,7 +128,7 @@ class GatedNonlinearity(EquivariantModule):
             elif gated is not None:
                 pieces.append(gated[..., start : start + mul * ir.dim])
                 start += mul * ir.dim
-        return torch.cat(pieces, -1)
+        return torch.cat(pieces, -1) if pieces else x
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""

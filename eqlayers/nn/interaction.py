@@ -14,7 +14,7 @@ from ..errors import IrrepsError
 from .activation import GatedNonlinearity
 from .base import EquivariantModule
 from .linear import Linear
-from .radial import RadialNetwork
+from .radial import RadialNetwork, check_positive
 from .tensor_product import TensorProduct
 
 
@@ -96,7 +96,8 @@ class Interaction(EquivariantModule):
         self.down = Linear(middle, self.gate.irreps_in, **kind)
         self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
         self.num_paths = len(paths)
-        self.register_buffer("mean_neighbors", torch.tensor(float(mean_neighbors), dtype=torch.float64))
+        neighbors = check_positive("mean_neighbors", mean_neighbors)
+        self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
         self._residual = self.irreps_in == self.irreps_out
 
     def forward(self, x: Tensor, edge_attr: Tensor, lengths: Tensor, edge_index: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from ..algebra import as_irreps
 from ..errors import IrrepsError, ShapeError
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
-from ..ops.call import check_same_kind
+from ..ops.call import broadcast_lead, check_same_kind
 from .base import EquivariantModule
 from .tensor_product import output_mask, ownership
 from .weights import Weights
@@ -175,7 +175,8 @@ class Linear(EquivariantModule):
         lead_w = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
         w = self._given("weight", weight, self.weight, (*lead_w, self.weight_numel))
         b = self._given("bias", bias, self.bias, (*lead_w[1:], self.bias_numel))
-        check_same_kind(features=features, **({"weight": w} if self.weight_numel else {}))
+        used = {"weight": w} if self.weight_numel else {}
+        check_same_kind(features=features, **used, **({"bias": b} if self.bias_numel else {}))
         axis = () if self.f_in is None else (self.f_in,)
         if axis and (features.ndim < 2 or features.shape[-2] != self.f_in):
             raise ShapeError(
@@ -183,7 +184,12 @@ class Linear(EquivariantModule):
                 f"Put the f_in axis before the features."
             )
         lead_x = features.shape[: features.ndim - 1 - len(axis)]
-        lead = lead_x if self.shared_weights else torch.broadcast_shapes(lead_x, w.shape[: w.ndim - 1 - len(lead_w)])
+        lead: tuple[int, ...] = lead_x
+        if not self.shared_weights:
+            leads = {"features": lead_x, "weight": w.shape[: w.ndim - 1 - len(lead_w)]}
+            if self.bias_numel:
+                leads["bias"] = b.shape[: b.ndim - len(lead_w[1:]) - 1]
+            lead = broadcast_lead(**leads)
         batch = math.prod(lead)
         x = features.expand(*lead, *axis, self.irreps_in.dim).reshape(batch, *axis, self.irreps_in.dim)
         if not self.shared_weights:
@@ -212,7 +218,9 @@ class Linear(EquivariantModule):
             x.new_zeros(*lead, slot.mul * slot.dim) if piece is None else piece
             for piece, slot in zip(pieces, self._out.slots, strict=True)
         ]
-        return torch.cat(flat, -1) if len(flat) != 1 else flat[0]
+        if len(flat) == 1:
+            return flat[0]
+        return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)
 
     def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
         parts, start = [], 0

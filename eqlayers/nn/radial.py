@@ -13,7 +13,8 @@ from ..errors import ConfigError
 from .activation import NormalizedActivation
 
 
-def _positive(name: str, value: float, unit: str) -> float:
+def check_positive(name: str, value: float, unit: str = "") -> float:
+    """Return ``value`` as a float if it is finite and above zero, else raise ConfigError."""
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{name} must be a positive number{unit}, got {value!r}. Use a value such as 5.0.")
     return float(value)
@@ -41,7 +42,7 @@ class PolynomialCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
-        self.cutoff = _positive("cutoff", cutoff, " of Angstrom")
+        self.cutoff = check_positive("cutoff", cutoff, " of Angstrom")
         if p < 2:
             raise ConfigError(f"p must be at least 2 for a continuous derivative, got {p!r}. 6 is usual.")
         self.p = p

@@ -18,7 +18,7 @@ from ..errors import ShapeError
 from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
-from ..ops.call import ProductCall, ScaleCall, check_same_kind
+from ..ops.call import ProductCall, ScaleCall, broadcast_lead, check_same_kind
 from ..ops.channels import parse
 from .base import EquivariantModule
 
@@ -149,7 +149,7 @@ class SO3Scale(EquivariantModule):
                 f"Check per= and the order of the axes."
             )
         check_same_kind(x=x, scales=s)
-        lead = torch.broadcast_shapes(x.shape[:-1], s.shape[:-1])
+        lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
         blocks: dict[int, Tensor] = {}
         for mul, infos in self._block_infos.items():
             s_block = self._scalar_block(s, mul)

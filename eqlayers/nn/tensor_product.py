@@ -13,11 +13,11 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..autograd.product import sparse_form
 from ..backends.registry import Call
-from ..errors import ConfigError, ShapeError
+from ..errors import ConfigError
 from ..info.layout import FlatLayout
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.terms import PathGroup, group_paths
-from ..ops.call import ProductCall, check_same_kind
+from ..ops.call import ProductCall, broadcast_lead, check_same_kind
 from ..ops.channels import parse
 from .base import EquivariantModule
 from .e3nn_state import E3nnState
@@ -142,21 +142,15 @@ class TensorProduct(E3nnState, EquivariantModule):
         self._layouts[1].check("y", y)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         check_same_kind(x=x, y=y, **({"weight": w} if self.weight_numel else {}))
-        leads = [x.shape[:-1], y.shape[:-1], *([] if self.shared_weights else [w.shape[:-1]])]
-        try:
-            lead = torch.broadcast_shapes(*leads)
-        except RuntimeError:
-            raise ShapeError(
-                f"leading axes of x, y and per-sample weights must broadcast, got {[list(s) for s in leads]}. "
-                f"Give them equal batch axes."
-            ) from None
+        leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
+        lead = broadcast_lead(**leads, **({} if self.shared_weights else {"weight": w.shape[:-1]}))
         blocks: dict[int, Tensor] = {}
         rows = [_to_rows(t, lead) for t in ((x, y) if self.shared_weights else (x, y, w))]
         batch = (math.prod(lead),) if lead else ()
         for group in self._groups:
             z = self._run(group, rows[0], rows[1], w if self.shared_weights else rows[2])
-            z = z.reshape(*z.shape[: len(batch)], self._layouts[2].rows[group.muls[2]], group.muls[2])
-            z = z if z.ndim == len(batch) + 2 else z.expand(*batch, *z.shape)
+            z = z.reshape(-1, self._layouts[2].rows[group.muls[2]], group.muls[2])
+            z = z.expand(*batch, *z.shape[1:]) if batch else z[0]
             known = blocks.get(group.muls[2])
             blocks[group.muls[2]] = z if known is None else known + z
         flat = self._layouts[2].join(blocks, batch, x)
@@ -225,7 +219,7 @@ class TensorProduct(E3nnState, EquivariantModule):
         return f"{ins} | {paths} paths | {self.weight_numel} weights | {self._kind()}"
 
 
-def _to_rows(t: Tensor, lead: torch.Size) -> Tensor:
+def _to_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
     """``[..., d]`` to ``[N, d]``; a tensor without leading axes stays shared."""
     if t.ndim == 1 or (t.ndim == 2 and t.shape[:-1] == lead):
         return t

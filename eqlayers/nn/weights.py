@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ShapeError
+from ..errors import DTypeError, IndexRangeError, ShapeError
 
 
 class Weights:
@@ -32,7 +32,7 @@ class Weights:
         """The flat weight of a call: given, listed by instruction, or the layer's own.
 
         Raises:
-            ShapeError: None is given and the layer has none, or the shape does not fit.
+            ShapeError: None is given and the layer has none, or the shape does not fit. DTypeError: No tensor.
         """
         if weight is None:
             if self.numel > 0 and not internal:
@@ -43,6 +43,11 @@ class Weights:
             return own
         if isinstance(weight, (list, tuple)):
             weight = self._joined(weight, shared)
+        if not isinstance(weight, Tensor):
+            raise DTypeError(
+                f"weight of {self.owner} must be a tensor or a list of tensors, got {type(weight).__name__}. "
+                f"Wrap it with torch.as_tensor(...)."
+            )
         want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
         fits = weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
         if not fits:
@@ -71,8 +76,13 @@ class Weights:
         """View ``[..., *path_shape]`` of one instruction.
 
         Raises:
-            ShapeError: The instruction has no weight.
+            IndexRangeError: There is no such instruction. ShapeError: The instruction has no weight.
         """
+        if not 0 <= instruction < len(self.has):
+            raise IndexRangeError(
+                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got {instruction}. "
+                f"Count them as in the attribute instructions."
+            )
         if not self.has[instruction]:
             raise ShapeError(
                 f"instruction {instruction} of {self.owner} must have a weight to be viewed, got one without. "

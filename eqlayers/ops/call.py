@@ -94,6 +94,8 @@ def check_same_kind(**tensors: Tensor) -> None:
     """Raise unless all tensors share one supported floating dtype and one device."""
     (first_name, first), *rest = tensors.items()
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise DTypeError(f"{name} must be a tensor, got {type(tensor).__name__}. Wrap it with torch.tensor(...).")
         if tensor.dtype not in DTYPES:
             raise DTypeError(
                 f"{name} must be float64, float32, float16 or bfloat16, got {tensor.dtype}. Convert it with `.to(...)`."
@@ -109,6 +111,17 @@ def check_same_kind(**tensors: Tensor) -> None:
                 f"{name} must be on the device of {first_name}, {first.device}, got {tensor.device}. "
                 f"Move it with `.to('{first.device}')`."
             )
+
+
+def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Broadcast the leading (batch) axes of several tensors, or raise ShapeError with their names."""
+    try:
+        return tuple(torch.broadcast_shapes(*shapes.values()))
+    except RuntimeError:
+        raise ShapeError(
+            f"leading axes of {', '.join(shapes)} must broadcast, got {[list(s) for s in shapes.values()]}. "
+            f"Give them equal batch axes."
+        ) from None
 
 
 def check_channels(channels: Channels, x: Tensor, y: Tensor) -> None:

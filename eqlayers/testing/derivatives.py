@@ -125,7 +125,7 @@ def check_derivatives(
         below = outputs(live, k - 1, True)
         cotangents = [f"cotangent {k}.{i}" for i in range(len(below))]
         for name, value in zip(cotangents, below, strict=True):
-            draw = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            draw = torch.randn(value.shape, generator=generator, dtype=torch.float64, device="cpu").to(value.device)
             operands[name] = draw
             live[name] = draw.clone().requires_grad_(True)
         levels.append(cotangents)
@@ -171,7 +171,7 @@ def _worst(
     generator: torch.Generator,
 ) -> Entry:
     count = grad.numel()
-    chosen = torch.randperm(count, generator=generator)[:max_elements].tolist()
+    chosen = torch.randperm(count, generator=generator, device="cpu")[:max_elements].tolist()
     unit = max(1.0, float(grad.abs().max()))
     worst: Entry | None = None
     for flat in chosen:
@@ -184,7 +184,7 @@ def _worst(
         analytical = float(grad.reshape(-1)[flat])
         error = abs(analytical - numerical) / unit
         if worst is None or not error <= worst.error:
-            element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), grad.shape))
+            element = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat, device="cpu"), grad.shape))
             worst = Entry(order, name, element, analytical, numerical, error, len(chosen))
     assert worst is not None
     return worst

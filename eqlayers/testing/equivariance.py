@@ -20,7 +20,8 @@ def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:
         >>> round(torch.linalg.det(random_orthogonal(3, -1)).item(), 9)
         -1.0
     """
-    gaussian = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    gaussian = torch.randn(3, 3, generator=generator, dtype=torch.float64, device="cpu")
     q, r = torch.linalg.qr(gaussian)
     q = q * r.diagonal().sign()
     return q * torch.linalg.det(q).sign() * determinant
@@ -66,7 +67,8 @@ def equivariance_residual(
     ins = [as_irreps(irreps) for irreps in irreps_in]
     out = as_irreps(irreps_out)
     if inputs is None:
-        inputs = [torch.randn(batch, irreps.dim, generator=generator, dtype=torch.float64) for irreps in ins]
+        shapes = [(batch, irreps.dim) for irreps in ins]
+        inputs = [torch.randn(s, generator=generator, dtype=torch.float64, device="cpu") for s in shapes]
     matrix = random_orthogonal(seed, determinant)
 
     def turned(x: Tensor, irreps: Any) -> Tensor:

@@ -25,9 +25,9 @@ def random_infos(rows: tuple[int, int, int] = (3, 4, 5), terms: int = 9, seed: i
 
     def index(size: int) -> Tensor:
         low, high = (1, size - 1) if size > 2 else (0, size)
-        return torch.randint(low, max(high, low + 1), (terms,), generator=generator)
+        return torch.randint(low, max(high, low + 1), (terms,), generator=generator, device="cpu")
 
-    scale = torch.randn(terms, generator=generator, dtype=torch.float64)
+    scale = torch.randn(terms, generator=generator, dtype=torch.float64, device="cpu")
     first, second, out = (index(size) for size in rows)
     return sparse_product_infos(first, second, out, scale, in1_size=rows[0], in2_size=rows[1], out_size=rows[2])
 
@@ -67,7 +67,6 @@ def random_product(
     operands = []
     for flag, part, size in zip(batched, channels, rows, strict=False):
         shape = [*(batch if flag else ()), size, *(sizes[c] for c in part)]
-        operands.append(
-            torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_(requires_grad)
-        )
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+        operands.append(drawn.to(dtype).requires_grad_(requires_grad))
     return operands[0], operands[1], random_infos(rows, terms, seed)

@@ -11,6 +11,7 @@ from .history import History, read_history
 from .module import PropertyModule, metric_name
 from .plots import learning_curve, parity_plot
 from .predictions import PredictionTable
+from .quiet import quiet_lightning
 from .report import TestReport
 from .run import checkpoint_path, run_callbacks, run_loggers, trainer_options
 from .schedule import learning_rate_factor, warmup_cosine
@@ -31,6 +32,7 @@ __all__ = [
     "learning_rate_factor",
     "metric_name",
     "parity_plot",
+    "quiet_lightning",
     "read_checkpoint",
     "read_history",
     "run_callbacks",

@@ -50,7 +50,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     try:
         checkpoint = torch.load(path, map_location=map_location, weights_only=True)
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{wrong} {type(error).__name__}: {str(error).splitlines()[0]} {fix}") from error
+        first_line = (str(error).splitlines() or ["no data"])[0]
+        raise DataError(f"{wrong} {type(error).__name__}: {first_line} {fix}") from error
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         found = f"the keys {list(checkpoint)[:5]}" if isinstance(checkpoint, dict) else type(checkpoint).__name__
         raise DataError(f"{wrong} {found} without 'state_dict'. Pass a file that `eqlayers fit` wrote.")

@@ -6,10 +6,7 @@ import argparse
 import difflib
 import importlib
 import inspect
-import logging
 import re
-import sys
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +23,10 @@ from ..errors import ConfigError
 from .averaging import EMA
 from .checkpoints import read_checkpoint
 from .module import PropertyModule, is_dry_run
+from .quiet import quiet_lightning
 from .run import checkpoint_path, trainer_options
 
 __all__ = ["TrainingCLI", "run"]
-
-# Lightning's own noise: an advertisement, and a deprecation inside it that a user cannot mend.
-NOISE = re.compile(r"litlogger|litmodels|isinstance\(treespec, LeafSpec\)|TPU available|GPU available: False")
 
 
 class SaveConfig(SaveConfigCallback):
@@ -60,7 +55,8 @@ class TrainingCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str]) -> None:
         self.parsers: list[LightningArgumentParser] = []
-        quiet = {"exit_on_error": False}  # so that errors come here and can name the nearest key
+        # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
+        quiet = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             PropertyModule,
             MoleculeDataModule,
@@ -231,20 +227,5 @@ def run(args: Sequence[str]) -> None:
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
     """
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    if not any(getattr(filter_, "__name__", "") == "_not_noise" for filter_ in logger.filters):
-        logger.addFilter(_not_noise)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", NOISE.pattern, append=False)
-        warnings.filterwarnings("ignore", r".*isinstance\(treespec")
-        warnings.filterwarnings("ignore", r".*does not have many workers")
-        warnings.filterwarnings("ignore", r"Checkpoint directory .* exists and is not empty")  # said in one line
+    with quiet_lightning():
         TrainingCLI(args)
-
-
-def _not_noise(record: logging.LogRecord) -> bool:
-    return not NOISE.search(record.getMessage())
-
-
-if __name__ == "__main__":
-    run(sys.argv[1:])

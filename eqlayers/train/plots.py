@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from ..data.cache import atomic_write
@@ -117,7 +118,11 @@ def learning_curve(
         axis.axhline(value, color=GREY, linestyle=style, linewidth=1.0, label=f"{label}: {number(value)} {unit}")
     if test is not None and len(steps):
         axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {number(test)} {unit}", zorder=5)
-    axis.set(yscale="log", xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set(xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
     axis.grid(alpha=0.25, which="both")
     axis.legend(fontsize=8)
     return figure

@@ -43,7 +43,7 @@ def _write(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 def save_set(path: Path, arrays: Mapping[str, NDArray[Any]], rows: int, made_with: str) -> None:
     """Write a compressed npz file and its entry in the manifest of the same folder."""
-    _write(path, lambda file: np.savez_compressed(file, **arrays))
+    _write(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
     versions = {name: version(name) for name in ("numpy", "rdkit", "tblite")}
     update_manifest(path, rows, made_with, versions)
 

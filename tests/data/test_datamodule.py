@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
 
 import numpy as np
 import pytest
 import torch
 from lightning import LightningModule, Trainer
 
+import eqlayers.data
 from eqlayers.data import EpochSampler, MoleculeDataModule
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.errors import ConfigError, DataError
@@ -217,6 +220,7 @@ def test_sampler():
         ({"cutoff": -1.0}, "cutoff: expected a positive finite"),
         ({"batch_size": 0}, "batch_size: expected an integer of at least 1; got 0"),
         ({"eval_batch_size": -3}, "eval_batch_size: expected an integer of at least 1; got -3"),
+        ({"seed": -1}, "seed: expected an integer of at least 0; got -1"),
         ({"num_workers": -1}, "num_workers: expected an integer of at least 0; got -1"),
         ({"limit_train": 0}, "limit_train: expected an integer of at least 1; got 0"),
         ({"shifts": "none"}, "shifts: expected one of regression, atomref; got 'none'"),
@@ -250,6 +254,14 @@ def test_default_cache_folders(monkeypatch, tmp_path):
     data = MoleculeDataModule("mini")
     data.setup()
     assert [path.name for path in (tmp_path / "eqlayers" / "mini").iterdir()] == ["neighbors-5A.npz"]
+
+
+def test_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    with pytest.raises(
+        ImportError, match=r"expected lightning and torch-geometric; got .*pip install 'eqlayers\[train\]'"
+    ):
+        importlib.reload(eqlayers.data)
 
 
 def test_setup_twice_changes_nothing(make):

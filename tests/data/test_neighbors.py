@@ -40,6 +40,20 @@ def test_equals_a_double_loop(monkeypatch, molecules, cutoff, max_pairs):
     assert edge_index.t().tolist() == [list(edge) for edge in expected]
 
 
+def test_blocks_are_bounded(monkeypatch, molecules):
+    pos, n_atoms = molecules
+    shapes = []
+
+    def block(pos, cutoff, sizes, first, width):
+        shapes.append((len(sizes), width))
+        return torch.empty(2, 0, dtype=torch.int64)
+
+    monkeypatch.setattr(neighbors, "_MAX_PAIRS", 100)
+    monkeypatch.setattr(neighbors, "_block", block)
+    radius_graph(pos, 3.0, torch.tensor(n_atoms))
+    assert shapes == [(2, 5), (1, 9), (1, 3), (1, 14), (1, 2)]  # 3 * 5^2 would fit, but not beside 9 atoms
+
+
 def test_both_directions_no_loops_one_molecule_by_default(molecules):
     pos, _ = molecules
     edges = {tuple(edge) for edge in radius_graph(pos, 4.0).t().tolist()}

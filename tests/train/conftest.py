@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,20 @@ from torch import Tensor, nn
 
 from eqlayers.data import MoleculeDataModule
 from eqlayers.train import EMA, PropertyModule, trainer_options
+
+NOISE = (  # of Lightning, about machine and small data
+    "ignore:.*does not have many workers",
+    "ignore:.*smaller than the logging interval",
+    "ignore:.*is deprecated, use .isinstance",
+    "ignore:Checkpoint directory",
+    "ignore:.*GPU available but not used",
+    "ignore:.*multiple `ModelCheckpoint` callbacks",
+)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for filter_ in NOISE:
+        item.add_marker(pytest.mark.filterwarnings(filter_))
 
 
 class PairNetwork(nn.Module):
@@ -53,11 +67,8 @@ def network_class() -> type[PairNetwork]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # set back by the fixture of all tests
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,10 @@ def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms:
     """
     from .segment import segment_kernel
 
-    _, (first, *_rest) = launch.prepare(problem, x, y, terms)
+    from triton.runtime import driver
+
+    backend = driver.active.get_current_target().backend
+    _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
     return segment_kernel.warmup(*first.args, grid=first.grid, **first.meta)
 
 

@@ -13,6 +13,8 @@ from . import tuning
 
 #: Most programs along axis 0 of a grid, on every target; the other axes end at 65535 and are not used.
 MAX_GRID = 2**31 - 1
+#: Most rows of the batch that one program sums: it counts them in int32.
+MAX_CHUNK = 2**30
 
 #: Channel letters of (second operand, result) of each op; the first operand is a vector over u.
 LETTERS = {
@@ -77,7 +79,7 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
     Returns:
         ``[N, rows, *channels]``, or ``[rows, *channels]`` summed over N where the result is not batched.
     """
-    z, launches = prepare(problem, x, y, terms)
+    z, launches = prepare(problem, x, y, terms, "cuda" if torch.version.hip is None else "hip")
     if launches:
         from .segment import segment_kernel
 
@@ -91,7 +93,9 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
     return z[0] if z.shape[0] == 1 else z.sum(0).to(x.dtype)
 
 
-def prepare(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> tuple[Tensor, list[Launch]]:
+def prepare(
+    problem: Problem, x: Tensor, y: Tensor | None, terms: Terms, backend: str
+) -> tuple[Tensor, list[Launch]]:
     """The buffer ``[N or pieces, rows, *channels]`` and the launches that fill it (none where it is zero)."""
     if not any(problem.batched[:2]):
         problem = problem._replace(batch=min(problem.batch, 1), batched=(False, False, True))
@@ -106,7 +110,7 @@ def prepare(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> tupl
     # A sum over the batch in pieces: each into its own row, then one sum over the rows. No atomics, so it repeats.
     dtype = x.dtype if problem.batched[2] or steps == 1 else accumulator(x.dtype)
     z = allocate(x, shape, dtype, fill)
-    return z, list(_launches(problem, sizes, steps, x, y, z, terms))
+    return z, list(_launches(problem, sizes, steps, x, y, z, terms, backend))
 
 
 def allocate(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype, fill: bool) -> Tensor:
@@ -138,12 +142,14 @@ def _sizes(problem: Problem, x: Tensor, y: Tensor | None) -> _Sizes:
     tiles_u = -(-width_u // blocks.u) if "u" in problem.letters[1] else 1  # a summed axis is walked by one program
     tiles_v = -(-width_v // blocks.v)
     tiles_n = -(-problem.batch // blocks.n)
-    pieces = tiles_n if problem.batched[2] else tuning.chunks(tiles_n, problem.segments * tiles_u * tiles_v)
+    pieces = tiles_n
+    if not problem.batched[2]:
+        pieces = max(tuning.chunks(tiles_n, problem.segments * tiles_u * tiles_v), -(-problem.batch // MAX_CHUNK))
     return _Sizes(width_u, width_v, tiles_u, tiles_v, blocks.n * max(1, -(-tiles_n // max(1, pieces))), blocks)
 
 
 def _launches(
-    problem: Problem, sizes: _Sizes, steps: int, x: Tensor, y: Tensor | None, z: Tensor, terms: Terms
+    problem: Problem, sizes: _Sizes, steps: int, x: Tensor, y: Tensor | None, z: Tensor, terms: Terms, backend: str
 ) -> Iterator[Launch]:
     """One launch, unless the grid would be too long."""
     import triton.language as tl
@@ -166,6 +172,7 @@ def _launches(
         "BLOCK_V": sizes.blocks.v,
         "num_warps": sizes.blocks.num_warps,
         "enable_fp_fusion": True,  # releases of triton differ in the default
+        **tuning.OPTIONS[backend],
     }
     rest = (
         *(problem.batch, sizes.chunk, problem.segments, *sizes[:4]),

@@ -1,6 +1,7 @@
 """Block sizes of the segment kernel: one table, a row per op.
 
-A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
+A row bounds the tile; the channel counts choose within it. The bounds are the largest found at which no kernel spills
+registers on sm_80, sm_90 or gfx942 (tests/kernels compile them); run times have not been measured. The length of the batch has no say, so that a new batch
 size compiles nothing.
 """
 
@@ -30,8 +31,13 @@ TABLE = {
     "scale":  Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
     "inner":  Tuning(block_u=128, block_v=1,  elements=512,  num_warps=4),
     "outer":  Tuning(block_u=16,  block_v=64, elements=1024, num_warps=4),
-    "vecmat": Tuning(block_u=16,  block_v=64, elements=1024, num_warps=4),
+    "vecmat": Tuning(block_u=8,   block_v=32, elements=512,  num_warps=4),
 }  # fmt: skip
+
+
+#: Options of the compiler, per Triton backend. Left without a bound, ptxas lowers the number of registers for the sake
+#: of occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
+OPTIONS: dict[str, dict[str, int]] = {"cuda": {"maxnreg": 255}, "hip": {}}
 
 
 class Blocks(NamedTuple):

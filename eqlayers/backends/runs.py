@@ -1,0 +1,140 @@
+"""Runs of terms: neighbouring terms that advance by 0 or 1 in each operand are one slice operation.
+
+A weight that multiplies a whole irrep, and its gradients, are runs; so the ``torch`` backend does them without
+gathering anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..info.structs import SparseProductInfo, Terms
+
+
+class Sizes(NamedTuple):
+    """What the cost model looks at."""
+
+    batch1: int
+    batch2: int
+    batch: int
+    rows1: int
+    rows2: int
+    rows_out: int
+    extent1: int  # channels of operand 1
+    extent2: int
+    extent_out: int
+    extent_all: int  # product over all letters
+    terms: int
+    runs: int
+
+
+class Run(NamedTuple):
+    """Consecutive terms that are one slice operation."""
+
+    start: tuple[int, int, int]  # first row of operand 1, operand 2, result
+    step: tuple[int, int, int]  # 0 or 1 each
+    length: int
+    scale: float | None  # common coefficient; None: all 1, or the slice below
+    place: slice | None  # where the coefficients stand, if they differ
+
+
+def scale_of(info: SparseProductInfo, terms: Terms, like: Tensor) -> Tensor:
+    """Coefficients in the dtype of ``like``, cast once from the float64 master."""
+    assert terms.scale is not None
+    scale = terms.scale
+    return info.cached(("scale", like.dtype, like.device, scale.shape[0]), lambda: scale.to(like))
+
+
+def find_runs(info: SparseProductInfo, terms: Terms) -> list[Run]:
+    """The terms cut into runs, from the first to the last."""
+    return info.cached(("runs", terms.row.shape[0]), lambda: _find_runs(terms))
+
+
+def _find_runs(terms: Terms) -> list[Run]:
+    assert terms.index2 is not None
+    columns = [t.tolist() for t in (terms.index1, terms.index2, terms.row)]
+    scale = None if terms.scale is None else terms.scale.double().tolist()
+    count, start, out = len(columns[0]), 0, []
+    while start < count:
+        end = start + 1
+        step = tuple(c[end] - c[start] if end < count else 0 for c in columns)
+        if all(s in (0, 1) for s in step):
+            while end < count and all(c[end] - c[end - 1] == s for c, s in zip(columns, step, strict=True)):
+                end += 1
+        else:
+            step = (0, 0, 0)
+        common, place = None, None
+        if scale is not None:
+            common = scale[start] if len(set(scale[start:end])) == 1 else None
+            place = slice(start, end) if common is None else None
+        first = (columns[0][start], columns[1][start], columns[2][start])
+        out.append(Run(first, (step[0], step[1], step[2]), end - start, common, place))
+        start = end
+    return out
+
+
+def run_by_runs(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
+    """The product, one slice operation per run; ``subs`` are einsum letters with I, J, O for the sparse rows."""
+    terms = info.terms(sizes.rows1, sizes.rows2, x.device)
+    dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]
+    shape = {c: n for t, s in ((x, subs[0]), (y, subs[1])) for c, n in zip(s, t.shape, strict=True)}
+    shape["O"] = sizes.rows_out
+    runs = find_runs(info, terms)
+    # Where every row of the result belongs to one run, each is written once: no zeros, no sums.
+    once = info.cached(("once", *sizes[3:6]), lambda: _each_row_once(runs, sizes.rows_out))
+    z = (x.new_empty if once else x.new_zeros)([shape[c] for c in subs[2]])
+    for run in runs:
+        a, b, c = (
+            t.narrow(d, start, run.length if step else 1)
+            for t, d, start, step in zip((x, y, z), dims, run.start, run.step, strict=True)
+        )
+        if run.place is not None:
+            a = a * scale_of(info, terms, x)[run.place].reshape([-1 if s == "I" else 1 for s in subs[0]])
+        _contract_into(c, a, b, subs, run, once)
+    return z
+
+
+def _each_row_once(runs: list[Run], rows: int) -> bool:
+    written = [row for run in runs for row in range(run.start[2], run.start[2] + (run.length if run.step[2] else 1))]
+    return sorted(written) == list(range(rows))
+
+
+def _contract_into(z: Tensor, x: Tensor, y: Tensor, subs: tuple[str, str, str], run: Run, once: bool) -> None:
+    """One slice, a matrix product where it is one, else multiply and sum. The run is letter L where it advances."""
+    steps = (run.step[0] or run.place is not None, *run.step[1:])  # differing coefficients stand in operand 1
+    own = [s.replace(c, "L" if step else "") for s, c, step in zip(subs, "IJO", steps, strict=True)]
+    if not (steps[0] or steps[1]):  # the same product for all rows of the run
+        own[2] = own[2].replace("L", "")
+    x, y = (t if step else t.squeeze(s.index(c)) for t, s, c, step in zip((x, y), subs, "IJ", steps, strict=False))
+    summed = (set(own[0]) | set(own[1])) - set(own[2])
+    free = any((set(p) - set(q)) & set(own[2]) for p, q in ((own[0], own[1]), (own[1], own[0])))
+    if summed & set(own[0]) & set(own[1]) and free:
+        piece = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", x, y)
+    else:
+        order = own[2] + "".join(sorted(summed))
+        a, b = _aligned(x, own[0], order), _aligned(y, own[1], order)
+        if once and not summed and run.scale is None and len(order) == z.ndim:
+            torch.mul(a, b, out=z)
+            return
+        piece = a * b
+        if summed:
+            piece = piece.sum([order.index(c) for c in sorted(summed)])
+    if len(own[2]) < z.ndim:
+        piece = piece.unsqueeze(subs[2].index("O"))
+    if run.scale is not None and once:
+        piece = piece * run.scale
+    if once:
+        z.copy_(piece)
+    else:
+        z.add_(piece, alpha=1.0 if run.scale is None else run.scale)
+
+
+def _aligned(t: Tensor, own: str, order: str) -> Tensor:
+    """``t`` with its axes in the order given and length 1 where it has no such axis."""
+    present = [c for c in order if c in own]
+    t = t.permute([own.index(c) for c in present])
+    index: list[Any] = [slice(None) if c in own else None for c in order]
+    return t[tuple(index)]

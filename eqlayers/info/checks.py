@@ -1,0 +1,75 @@
+"""Checks of the fields of an info: what was expected, what came, the fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DTypeError, EqlayersError, IndexRangeError, ShapeError
+
+
+def one_dimensional(owner: str, name: str, value: Any, integer: bool) -> None:
+    """Raise unless ``value`` is a 1-D tensor, int64 or floating-point."""
+    kind = "int64" if integer else "floating-point"
+    if not isinstance(value, Tensor):
+        raise DTypeError(
+            f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
+            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.sparse_product_infos."
+        )
+    if value.dtype != torch.int64 if integer else not value.is_floating_point():
+        raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
+    if value.ndim != 1:
+        raise ShapeError(f"{owner}.{name} must have one axis, got shape {list(value.shape)}. Flatten it first.")
+
+
+def in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None:
+    """Raise unless all values lie in [0, size)."""
+    # The values are looked at on the CPU only: elsewhere a look would stall the stream, and builders work on the CPU.
+    if value.device.type != "cpu" or value.numel() == 0:
+        return
+    low, high = int(value.min()), int(value.max())
+    if low < 0 or high >= size:
+        raise IndexRangeError(
+            f"{owner}.{name} must lie in [0, {size}) ({what}), got values from {low} to {high}. "
+            f"Check the sizes given to the builder."
+        )
+
+
+def climbing(owner: str, seg_out: Tensor, end: int | None) -> None:
+    """Raise unless the segments start at 0 or later, never fall, and end at most at ``end``."""
+    if seg_out.shape[0] == 0:
+        raise ShapeError(
+            f"{owner}.seg_out must have one entry more than there are segments, got none. Pass [0] for no segments."
+        )
+    if seg_out.device.type != "cpu":
+        return
+    first, last = int(seg_out[0]), int(seg_out[-1])
+    if first < 0 or bool((seg_out.diff() < 0).any()) or (end is not None and last > end):
+        limit = "" if end is None else f" and end at most at {end}, the number of terms"
+        raise IndexRangeError(
+            f"{owner}.seg_out must start at 0 or later, never fall{limit}; got {short(seg_out)}. "
+            f"Sort the terms by output row before cutting them into segments."
+        )
+
+
+def short(values: Tensor) -> str:
+    """The values as text, the long tail left out."""
+    items = values.tolist()
+    return str(items) if len(items) <= 12 else f"[{', '.join(map(str, items[:10]))}, ... ({len(items)} entries)]"
+
+
+@contextmanager
+def words_of_a_scale() -> Iterator[None]:
+    """Says what the checks of a product say in the words of a scale: its fields, its one input, its builder."""
+    try:
+        yield
+    except EqlayersError as error:
+        text = re.sub("index1 and index2", "index", str(error))
+        text = re.sub(r"(?<=index|input)1\b", "", text)
+        text = text.replace("SparseProduct", "SparseScale").replace("sparse_product_infos", "sparse_scale_infos")
+        raise type(error)(text) from None

@@ -1,0 +1,230 @@
+"""The seven products against the definition of the specification, written out again here with loops."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from eqlayers import autograd, functional
+from eqlayers.functional import sparse_product
+from eqlayers.info import SparseProductInfo, sparse_product_infos
+
+CHANNELS = {
+    "mul": "u,u->u",
+    "outer": "u,v->uv",
+    "inner": "u,u->",
+    "vecmat": "u,uv->v",
+    "vecsca": "u,->u",
+    "scavec": ",u->u",
+    "mat_t_vec": "uv,u->v",
+}
+CLASSES = {
+    "mul": "SparseMul",
+    "outer": "SparseOuter",
+    "inner": "SparseInner",
+    "vecmat": "SparseVecMat",
+    "vecsca": "SparseVecSca",
+    "scavec": "SparseScaVec",
+    "mat_t_vec": "SparseMatTVec",
+}
+BACKENDS = ("reference", "torch")
+FIELDS = ("scale", "index1", "index2", "seg_out", "gather_index", "index_out", "out_size")
+# Which fields are given; index_out asks for out_size, the other 96 combinations are legal.
+PATTERNS = [p for p in itertools.product((False, True), repeat=7) if p[6] or not p[5]]
+COMBINATIONS = list(itertools.product((True, False), (True, False), (False, True)))  # batched1, batched2, accumulated
+TERMS, ROWS1, ROWS2 = 6, 4, 5
+
+
+def brute_force(channels, x, y, info, accumulated=False):
+    """The formula, with loops over rows of the batch, segments and places, and the sum of the summands' magnitudes."""
+    first, second, out = channels.replace("->", ",").split(",")
+    spec = f"{first},{second}->{out}"
+    scale, index1, index2, seg_out, gather = (None if f is None else f.tolist() for f in info[:5])
+    index_out = None if info.index_out is None else info.index_out.tolist()
+    x, y = x.detach().double().numpy(), y.detach().double().numpy()
+    lead1, lead2 = x.shape[: x.ndim - 1 - len(first)], y.shape[: y.ndim - 1 - len(second)]
+    lead = np.broadcast_shapes(lead1, lead2)
+    rows = x.shape[len(lead1)], y.shape[len(lead2)]
+    terms = next((len(f) for f in (scale, index1, index2) if f is not None), rows[0])
+    places = list(range(terms)) if gather is None else gather
+    segments = [[t] for t in places]
+    if seg_out is not None:
+        segments = [places[a:b] for a, b in itertools.pairwise(seg_out)]
+    size = len(segments) if info.out_size is None else info.out_size
+    length = dict(zip(first + second, x.shape[x.ndim - len(first) :] + y.shape[y.ndim - len(second) :], strict=True))
+    z = np.zeros((*lead, size, *(length[c] for c in out)))
+    magnitude = np.zeros_like(z)
+    x = np.broadcast_to(x, (*lead, *x.shape[len(lead1) :]))
+    y = np.broadcast_to(y, (*lead, *y.shape[len(lead2) :]))
+    for n in np.ndindex(*lead):
+        for number, segment in enumerate(segments):
+            row = number if index_out is None else index_out[number]
+            for t in segment:
+                s = 1.0 if scale is None else scale[t]
+                i1, i2 = t if index1 is None else index1[t], t if index2 is None else index2[t]
+                a, b = x[(*n, i1)], y[(*n, i2)]
+                z[(*n, row)] += s * np.einsum(spec, a, b)
+                magnitude[(*n, row)] += abs(s) * np.einsum(spec, np.abs(a), np.abs(b))
+    axes = tuple(range(len(lead))) if accumulated else ()
+    return torch.from_numpy(z.sum(axes)), torch.from_numpy(magnitude.sum(axes))
+
+
+def agree(product, x, y, info, accumulated=False, backends=BACKENDS):
+    """Both backends equal the loops within rounding: eps times the number of summands times their magnitudes."""
+    channels = CHANNELS.get(product, product)
+    want, size = brute_force(channels, x, y, info, accumulated)
+    summands = 3 + 8 * TERMS * max(1, x.numel(), y.numel())
+    for backend in backends:
+        got = sparse_product(product, x, y, info, out_accumulated=accumulated, backend=backend)
+        assert got.dtype == x.dtype
+        assert got.shape == want.shape, f"{backend}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+        error, bound = (got - want).abs(), size * summands * torch.finfo(torch.float64).eps
+        assert (error <= bound).all(), f"{backend}: off by {error.max():.2g}, {(error / bound).max():.2g} bounds"
+        assert (got[size == 0] == 0).all(), f"{backend}: rows that nothing names must be exactly zero"
+
+
+def info_of(pattern):
+    """An info with the fields of the pattern: empty segments first, inside and last; repeated and dropped terms."""
+    given = dict(zip(FIELDS, pattern, strict=True))
+    generator = torch.Generator().manual_seed(sum(2**k for k, g in enumerate(pattern) if g))
+    places = TERMS
+    fields = {}
+    if given["gather_index"]:
+        fields["gather_index"] = torch.tensor([5, 1, 1, 0, 3, 5, 4])  # 2 is dropped, 1 and 5 repeat
+        places = 7
+    segments = places
+    if given["seg_out"]:
+        fields["seg_out"] = torch.tensor([0, 0, 2, 2, 3, places, places])
+        segments = 6
+    if given["scale"]:
+        fields["scale"] = torch.randn(TERMS, generator=generator, dtype=torch.float64)
+    for name, rows in (("index1", ROWS1), ("index2", ROWS2)):
+        if given[name]:
+            fields[name] = torch.randint(rows, (TERMS,), generator=generator)
+    if given["index_out"]:
+        fields["index_out"] = torch.randperm(segments + 2, generator=generator)[:segments]
+    if given["out_size"]:
+        fields["out_size"] = segments + 2
+    return SparseProductInfo(**fields)
+
+
+def operand(letters, rows, lead=(), sizes=None, dtype=torch.float64):
+    sizes = {"u": 3, "v": 2} | (sizes or {})
+    return torch.randn(*lead, rows, *(sizes[c] for c in letters), dtype=dtype)
+
+
+def operands(product, rows=(ROWS1, ROWS2), lead=((), ()), sizes=None):
+    first, second, _ = CHANNELS.get(product, product).replace("->", ",").split(",")
+    return operand(first, rows[0], lead[0], sizes), operand(second, rows[1], lead[1], sizes)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: "".join("01"[g] for g in p))
+@pytest.mark.parametrize("product", CHANNELS)
+def test_every_pattern_of_fields(product, pattern):
+    info = info_of(pattern)
+    rows = TERMS if info.index1 is None else ROWS1, TERMS if info.index2 is None else ROWS2
+    turn = PATTERNS.index(pattern)  # each pattern meets three of the eight, neighbours meet different ones
+    for batched1, batched2, accumulated in (COMBINATIONS * 2)[turn % 8 :][:7:3]:
+        lead = (2,) if batched1 else (), (2,) if batched2 else ()
+        agree(product, *operands(product, rows, lead), info, accumulated)
+
+
+INFO = info_of((True, True, True, True, True, True, True))
+LEADS = {
+    "none": ((), ()),
+    "two axes": ((2, 3), (2, 3)),
+    "three axes": ((2, 1, 3), (2, 1, 3)),
+    "broadcast lengths": ((2, 1), (1, 3)),
+    "broadcast ranks": ((3,), (2, 3)),
+    "shared first": ((), (2, 2)),
+    "shared second": ((2, 2), ()),
+    "one row": ((1,), (4,)),
+    "empty": ((0,), (0,)),
+    "empty inside": ((2, 0, 3), (2, 0, 3)),
+    "empty and shared": ((0,), ()),
+    "empty against one": ((1,), (0,)),
+}
+
+
+@pytest.mark.parametrize("lead", LEADS.values(), ids=LEADS)
+@pytest.mark.parametrize("product", CHANNELS)
+def test_any_number_of_leading_axes(product, lead):
+    for accumulated in (False, True):
+        agree(product, *operands(product, lead=lead), INFO, accumulated)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (7, 1), (5, 3), (0, 2), (3, 0)], ids=str)
+@pytest.mark.parametrize("product", CHANNELS)
+def test_channel_numbers(product, sizes):
+    x, y = operands(product, lead=((2,), (2,)), sizes=dict(zip("uv", sizes, strict=True)))
+    agree(product, x, y, INFO)
+
+
+@pytest.mark.parametrize("product", CHANNELS)
+def test_no_terms_and_no_rows(product):
+    nothing = sparse_product_infos([], [], [], [], in1_size=ROWS1, in2_size=ROWS2, out_size=3)
+    no_rows = sparse_product_infos([], [], [], in1_size=0, in2_size=0, out_size=0)
+    for infos, rows in ((nothing, (ROWS1, ROWS2)), (no_rows, (0, 0))):
+        x, y = operands(product, rows, ((2,), (2,)))
+        agree(product, x, y, infos[0])
+        x, y = x.requires_grad_(), y.requires_grad_()
+        for grad in torch.autograd.grad(sparse_product(product, x, y, *infos).sum(), (x, y)):
+            assert not grad.any()
+
+
+def _swap_storage(t):
+    return t.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def _wide(t):
+    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1] + 1), torch.nan, dtype=t.dtype)
+    wide[..., 1::2] = t
+    return wide[..., 1::2]
+
+
+LAYOUTS = {
+    "channels outermost": _swap_storage,
+    "rows outermost": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "every second element": _wide,
+    "offset": lambda t: torch.cat([t, t])[t.shape[0] :],
+    "expanded batch": lambda t: t[:1].expand(t.shape),
+    "expanded rows": lambda t: t[:, :1].expand(t.shape),
+    "transposed channels": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("product", CHANNELS)
+def test_strides_do_not_matter(product, layout):
+    x, y = (layout(t) for t in operands(product, lead=((3,), (3,))))
+    assert not (x.is_contiguous() and y.is_contiguous() and x.storage_offset() == 0)
+    agree(product, x, y, INFO)
+    agree(product, x, y, INFO, accumulated=True)
+
+
+@pytest.mark.parametrize("product", CHANNELS)
+def test_classes_and_functions_are_the_product_of_their_name(product):
+    x, y = operands(product, lead=((2,), ()))
+    infos = sparse_product_infos([3, 0], [1, 4], [2, 0], [0.5, 2.0], in1_size=ROWS1, in2_size=ROWS2, out_size=3)
+    want, _ = brute_force(CHANNELS[product], x, y, infos[0])
+    for call in (getattr(autograd, CLASSES[product]).apply, getattr(functional, f"sparse_{product}")):
+        torch.testing.assert_close(call(x, y, *infos), want)
+        torch.testing.assert_close(call(x, y, *infos, True), want.sum(0))
+
+
+def test_gather_index_and_index_out_of_a_worked_example():
+    """Segment 0 sums terms 2 and 0 into row 3, segment 1 is empty (row 0), segment 2 takes term 2 again (row 1)."""
+    info = SparseProductInfo(
+        scale=torch.tensor([2.0, 100.0, 10.0], dtype=torch.float64),
+        index1=torch.tensor([0, 0, 1]),
+        index2=torch.tensor([1, 1, 0]),
+        seg_out=torch.tensor([0, 2, 2, 3]),
+        gather_index=torch.tensor([2, 0, 2]),
+        index_out=torch.tensor([3, 0, 1]),
+        out_size=5,
+    )
+    x, y = torch.tensor([[3.0], [5.0]]).double(), torch.tensor([[7.0], [11.0]]).double()
+    for backend in BACKENDS:
+        z = sparse_product("mul", x, y, info, backend=backend)
+        assert z[:, 0].tolist() == [0.0, 350.0, 0.0, 350.0 + 66.0, 0.0]

@@ -1,0 +1,277 @@
+"""Backend triton against the float64 definition: in the interpreter without a GPU, compiled with one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from eqlayers.backends import reference, registry
+from eqlayers.backends import triton as backend
+from eqlayers.errors import BackendError
+from eqlayers.info.structs import SparseProductInfo, SparseScaleInfo
+from eqlayers.ops.call import ProductCall, ScaleCall
+from eqlayers.ops.channels import parse
+from eqlayers.ops.table import NAMED
+
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+ACCUMULATE = {
+    torch.float64: torch.float64,
+    torch.float32: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+WIDTHS = {"u": 5, "v": 3}  # neither a power of two
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def coefficients(count: int) -> torch.Tensor:
+    return torch.linspace(-1.3, 1.7, count, dtype=torch.float64)
+
+
+# fields of the info, for operands with 3 and 4 sparse rows unless the last entry says otherwise
+INDEX1, INDEX2 = ints(0, 1, 2, 2, 1, 0), ints(3, 1, 2, 0, 1, 0)
+PATTERNS = {
+    "all": (
+        dict(scale=coefficients(6), index1=INDEX1, index2=INDEX2, seg_out=ints(0, 2, 2, 5), gather_index=ints(1, 5, 3, 2, 4),
+             index_out=ints(3, 0, 2), out_size=5),
+        (3, 4),
+    ),
+    "segments": (dict(scale=coefficients(6), index1=INDEX1, index2=INDEX2, seg_out=ints(0, 1, 1, 6)), (3, 4)),
+    "late first segment": (dict(index1=INDEX1, index2=INDEX2, seg_out=ints(2, 3, 6)), (3, 4)),
+    "no scale": (dict(index1=INDEX1, index2=INDEX2, seg_out=ints(0, 6), out_size=2), (3, 4)),
+    "no segments": (dict(scale=coefficients(6), index1=INDEX1, index2=INDEX2), (3, 4)),
+    "no index1": (dict(scale=coefficients(6), index2=INDEX2, seg_out=ints(0, 2, 6)), (6, 4)),
+    "no index2": (dict(scale=coefficients(6), index1=INDEX1, seg_out=ints(0, 2, 6)), (3, 6)),
+    "only gather": (dict(gather_index=ints(2, 0), index_out=ints(1, 0), out_size=2), (3, 3)),
+    "nothing": ({}, (4, 4)),
+    "empty segments": (dict(index1=ints(), index2=ints(), seg_out=ints(0, 0, 0)), (3, 4)),
+    "no terms": (dict(index1=ints(), index2=ints(), out_size=2), (3, 4)),
+}  # fmt: skip
+BATCHED = {
+    "both": (True, True, True),
+    "x only": (True, False, True),
+    "y only": (False, True, True),
+    "both, summed": (True, True, False),
+    "x only, summed": (True, False, False),
+    "y only, summed": (False, True, False),
+    "neither": (False, False, True),
+    "neither, summed": (False, False, False),
+}
+OPS = {**NAMED, "matrix of vecmat transposed": "u,vu->v", "result of outer transposed": "u,v->vu"}
+
+
+def product_call(op="mul", pattern="all", batched="both", dtype=torch.float64, batch=3, widths=WIDTHS) -> ProductCall:
+    channels, (fields, rows) = parse(OPS.get(op, op)), PATTERNS[pattern]
+    info = SparseProductInfo(**fields)
+    # masters are float64; the definition must see the coefficients that the kernel sees
+    if info.scale is not None:
+        info = info._replace(scale=info.scale.to(ACCUMULATE[dtype]).double())
+    operands = [
+        torch.randn(*([batch] if own else []), size, *(widths[c] for c in letters), dtype=torch.float64).to(DEVICE, dtype)
+        for own, size, letters in zip(BATCHED[batched], rows, channels, strict=False)
+    ]
+    return ProductCall(channels, *operands, info.to(DEVICE), BATCHED[batched], batch)
+
+
+def exact_and_bound(call: ProductCall | ScaleCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result in float64, and the largest honest error per element.
+
+    That is the number of terms summed times the unit roundoff of the sums times the sum of their magnitudes, plus one
+    rounding of the result.
+    """
+    run = reference.product if isinstance(call, ProductCall) else reference.scale
+    info, dtype = call.info, call.x.dtype
+    operands = {"x": call.x.double()}
+    if isinstance(call, ProductCall):
+        operands["y"] = call.y.double()
+    magnitudes = {name: t.abs() for name, t in operands.items()}
+    absolute = info._replace(scale=None if info.scale is None else info.scale.abs())
+    size = run(replaced(call, info=absolute, **magnitudes))
+    summed = 1 if info.seg_out is None else int(info.seg_out.diff().max())
+    if isinstance(call, ProductCall):
+        for letter in set(call.channels.first + call.channels.second) - set(call.channels.out):
+            summed *= call.extents[letter]
+        summed *= 1 if call.batched[2] else max(call.batch, 1)
+    unit = torch.finfo(ACCUMULATE[dtype]).eps / 2
+    # a whole unit in the last place of the result: the interpreter truncates where a GPU rounds
+    storage = 0 if dtype == ACCUMULATE[dtype] else torch.finfo(dtype).eps
+    return run(replaced(call, **operands)), size * ((summed + 3) * unit + storage)
+
+
+def replaced(call, **fields):
+    return type(call)(**{**{name: getattr(call, name) for name in call.__dataclass_fields__}, **fields})
+
+
+def agree(call: ProductCall | ScaleCall) -> torch.Tensor:
+    assert backend.refuse(call) is None
+    got = (backend.product if isinstance(call, ProductCall) else backend.scale)(call)
+    want, bound = exact_and_bound(call)
+    assert got.dtype == call.x.dtype
+    assert got.shape == want.shape
+    error = (got.double() - want).abs()
+    assert (error <= bound).all(), f"{(error / bound).max():.1f} times the rounding bound"  # false for NaN
+    return got
+
+
+@pytest.mark.parametrize("batched", BATCHED)
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_and_batching(op, batched):
+    agree(product_call(op, batched=batched))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("op", ["mul", "outer", "vecmat", "scavec"])
+def test_every_pattern_of_absent_fields(op, pattern):
+    agree(product_call(op, pattern))
+    agree(product_call(op, pattern, batched="x only, summed"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", NAMED)
+def test_every_dtype(op, dtype):
+    agree(product_call(op, dtype=dtype))
+    agree(product_call(op, dtype=dtype, batched="both, summed"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_summed_in_float32(dtype):
+    """Of 600 equal terms a sum in half precision loses many: its spacing grows past the term."""
+    info = SparseProductInfo(index1=torch.zeros(600, dtype=torch.int64), index2=torch.zeros(600, dtype=torch.int64), seg_out=ints(0, 600))
+    x = torch.full((1, 1, 2), 1.25, dtype=dtype, device=DEVICE)
+    y = torch.full((1, 1, 2), 3.0, dtype=dtype, device=DEVICE)
+    agree(ProductCall(parse("u,u->u"), x, y, info.to(DEVICE), (True, True, True), 1))
+
+
+@pytest.mark.parametrize("op", ["mul", "outer", "inner", "vecmat", "vecsca"])
+def test_many_tiles(op, monkeypatch):
+    """Channels and batch longer than one tile, with a ragged last one; sums over the batch in several pieces."""
+    from eqlayers_kernels.triton import tuning
+
+    small = {name: row._replace(block_u=4, block_v=min(row.block_v, 2), elements=32) for name, row in tuning.TABLE.items()}
+    monkeypatch.setattr(tuning, "TABLE", small)
+    monkeypatch.setattr(tuning, "TILES_PER_CHUNK", 2)
+    agree(product_call(op, "segments", batch=9))
+    agree(product_call(op, "segments", batched="both, summed", batch=37, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("op", ["mul", "outer", "mat_t_vec"])
+def test_operands_with_any_strides(op):
+    call = product_call(op, "segments")
+    reversed_axes = [t.permute(*range(t.ndim)[::-1]).contiguous().permute(*range(t.ndim)[::-1]) for t in (call.x, call.y)]
+    gaps = [torch.full((*t.shape[:-1], 2 * t.shape[-1]), torch.nan, dtype=t.dtype, device=DEVICE) for t in (call.x, call.y)]
+    for buffer, t in zip(gaps, (call.x, call.y), strict=True):
+        buffer[..., ::2] = t
+    for x, y in (reversed_axes, [g[..., ::2] for g in gaps]):
+        assert not x.is_contiguous()
+        agree(replaced(call, x=x, y=y))
+    expanded = call.x[:1].expand_as(call.x)
+    assert expanded.stride(0) == 0
+    agree(replaced(call, x=expanded))
+
+
+@pytest.mark.parametrize("batched", ["both", "both, summed", "neither"])
+@pytest.mark.parametrize(("batch", "widths"), [(0, WIDTHS), (3, {"u": 0, "v": 3}), (1, {"u": 1, "v": 1})])
+def test_empty_and_single(batched, batch, widths):
+    for op in ("mul", "vecmat", "outer"):
+        got = agree(product_call(op, batched=batched, batch=batch, widths=widths))
+        assert got.numel() == 0 or batch == 1 or (got == 0).all()
+
+
+def test_what_is_not_finite_stays_in_its_rows(monkeypatch):
+    """Lanes behind the last row of the batch must not turn inf into NaN, in a sum over the batch either."""
+    call = product_call("mul", "segments", batched="x only, summed")
+    y = torch.full_like(call.y, torch.inf)
+    got = backend.product(replaced(call, x=call.x.abs() + 1, y=y, info=call.info._replace(scale=None)))
+    assert got[0].isposinf().all()
+    assert (got[1] == 0).all()  # the empty segment
+
+
+@pytest.mark.parametrize("dtype", ACCUMULATE, ids=str)
+@pytest.mark.parametrize(
+    "info",
+    [
+        SparseScaleInfo(coefficients(5), ints(2, 0, 1, 1, 2), ints(0, 2, 2, 5), 4),
+        SparseScaleInfo(None, ints(2, 0, 1), None, 3),
+        SparseScaleInfo(coefficients(3), None, ints(0, 1, 3), None),
+        SparseScaleInfo(None, None, None, None),
+    ],
+    ids=["all", "index only", "no index", "nothing"],
+)
+def test_scale(info, dtype):
+    if info.scale is not None:
+        info = info._replace(scale=info.scale.to(ACCUMULATE[dtype]).double())
+    x = torch.randn(3, 5, 3, dtype=torch.float64).to(DEVICE, dtype).transpose(1, 2)
+    agree(ScaleCall(x, info.to(DEVICE)))
+    assert backend.scale(ScaleCall(x[:0], info.to(DEVICE))).shape == (0, info.as_product().rows(3, 3)[2], 5)
+
+
+def test_coefficients_are_cast_once():
+    call = product_call(dtype=torch.float32)
+    backend.product(call)
+    before = dict(call.info._cache)
+    backend.product(call)
+    assert any(v is not None and getattr(v, "dtype", None) == torch.float32 for v in before.values())
+    assert all(call.info._cache[key] is value for key, value in before.items())
+    assert call.info.scale.dtype == torch.float64
+
+
+def test_two_calls_give_the_same_bits():
+    torch.use_deterministic_algorithms(False)
+    call = product_call("vecmat", batched="both, summed", batch=67, dtype=torch.float32)
+    assert torch.equal(backend.product(call), backend.product(call))
+
+
+# --- who gets it ----------------------------------------------------------------------------------------------------
+def test_other_products_are_refused():
+    x = torch.randn(2, 3, 4, device=DEVICE)
+    y = torch.randn(2, 4, 4, 5, device=DEVICE)
+    call = ProductCall(parse("u,uv->uv"), x, y, SparseProductInfo(**PATTERNS["segments"][0]).to(DEVICE), (True, True, True), 2)
+    assert "got channels 'u,uv->uv'" in backend.refuse(call)
+    with pytest.raises(BackendError, match="seven named products"):
+        registry.select(call, "triton")
+
+
+def test_tensors_elsewhere_are_refused():
+    call = product_call()
+    assert backend.refuse(replaced(call, x=call.x.to("meta"), y=call.y.to("meta"))) == "needs CUDA or HIP tensors, got meta"
+    if DEVICE.type == "cpu":
+        assert "needs the info on the device" in backend.refuse(replaced(call, info=call.info.to("meta")))
+
+
+@pytest.mark.skipif(DEVICE.type != "cpu", reason="the interpreter runs where there is no GPU")
+def test_the_interpreter_runs_only_when_named():
+    call = product_call()
+    assert registry.select(call, "triton").name == "triton"
+    assert registry.select(call).name == "torch"
+    assert registry.verdicts(call)["triton"] == "accepts, only when named"
+
+
+@pytest.mark.gpu
+def test_gpu_tensors_get_it_unasked():
+    assert registry.select(product_call()).name == "triton"
+
+
+PROBE = """
+import sys, torch
+from eqlayers.backends import BACKENDS, select, verdicts
+from eqlayers.info.structs import SparseProductInfo
+from eqlayers.ops.call import ProductCall
+from eqlayers.ops.channels import parse
+x = torch.ones(1, 2, 3)
+call = ProductCall(parse("u,u->u"), x, x, SparseProductInfo(), (True, True, True), 1)
+assert select(call).name == "torch"
+print("triton" in sys.modules, verdicts(call)["triton"])
+"""
+
+
+def test_cpu_tensors_without_the_interpreter_never_import_triton():
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout.strip() == "False refuses: needs CUDA or HIP tensors, got cpu", done.stderr

@@ -1,0 +1,221 @@
+"""The command line, in this process where Lightning is needed: whole commands, and what bad input is answered."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from eqlayers.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*smaller than the logging interval"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated, use .isinstance"),
+    pytest.mark.filterwarnings("ignore:.*GPU available but not used"),
+    pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)"),
+]
+
+TINY = """
+name: tiny
+threads: 1
+data: {limit_train: 48, batch_size: 16, cutoff: 4.0}
+model:
+  learning_rate: 0.01
+  warmup_steps: 2
+  model:
+    class_path: eqlayers.models.MoleculeNetwork
+    init_args: {hidden: 4x0e + 4x1o, layers: 1, num_basis: 4, radial_hidden: [8]}
+trainer: {accelerator: cpu, max_epochs: 2, log_every_n_steps: 1}
+ema: {decay: 0.9}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    settings = yaml.safe_load(TINY)
+    settings["runs"] = str(folder / "runs")
+    settings["data"]["cache_dir"] = str(folder / "cache")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(place: Path) -> Path:
+    assert main(["fit", "-c", str(place / "tiny.yaml")]) == 0
+    return place
+
+
+def fails(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """The message of a command that must be refused, in one line."""
+    assert main(args) == 2
+    error = capsys.readouterr().err
+    assert error.count("eqlayers: error: ") == 1
+    assert "Traceback" not in error
+    return error.split("eqlayers: error: ")[1].strip()
+
+
+def test_fit_tests_the_best_weights_and_reports(fitted: Path) -> None:
+    run = fitted / "runs" / "tiny"
+    files = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    expected = "config.yaml metrics.json parity.png learning_curve.png checkpoints/best.ckpt checkpoints/last.ckpt"
+    assert set(expected.split()) <= files
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["steps"], metrics["seed"], metrics["threads"], metrics["name"]) == (6, 2026, 1, "tiny")
+
+
+def test_commands_after_fit_use_the_best_weights_and_the_saved_configuration(
+    fitted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fitted / "runs" / "tiny"
+    before = json.loads((run / "metrics.json").read_text())
+    assert main(["test", "-c", str(run / "config.yaml")]) == 0
+    after = json.loads((run / "metrics.json").read_text())
+    assert after["test_U0_mae_meV"] == before["test_U0_mae_meV"]
+    assert after["train_time_s"] == before["train_time_s"]
+    assert main(["validate", "-c", str(fitted / "tiny.yaml")]) == 0
+    assert "checkpoints/best.ckpt" in capsys.readouterr().out.replace("\n", "")
+    assert main(["predict", "-c", str(fitted / "tiny.yaml")]) == 0
+    with (run / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == before["num_test"]
+    mean = sum(abs(float(row["true"]) - float(row["predicted"])) for row in rows) / len(rows) * 1000
+    assert mean == pytest.approx(before["test_U0_mae_meV"], rel=1e-11)
+
+
+def test_checkpoint_alone_rebuilds_the_module(fitted: Path) -> None:
+    from eqlayers.train import PropertyModule
+
+    path = fitted / "runs" / "tiny" / "checkpoints" / "best.ckpt"
+    module = PropertyModule.load_from_checkpoint(path)
+    assert module.model.cutoff == 4.0
+    saved = torch.load(path, weights_only=True)["state_dict"]
+    assert all(torch.equal(value, saved[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the copy is another folder
+def test_resume_goes_on_and_options_count(fitted: Path) -> None:
+    copy = fitted / "runs" / "longer"
+    shutil.copytree(fitted / "runs" / "tiny", copy)
+    last = str(copy / "checkpoints" / "last.ckpt")
+    options = ["--name", "longer", "--trainer.max_epochs", "3", "--model.weight_decay", "0.25", "--ckpt_path", last]
+    assert main(["fit", "-c", str(fitted / "tiny.yaml"), *options, "--test_after_fit", "false"]) == 0
+    rows = json.loads((copy / "history.json").read_text())
+    assert [row["step"] for row in rows] == [3, 6, 9]
+    assert "weight_decay: 0.25" in (copy / "config.yaml").read_text()
+    assert torch.load(last, weights_only=True)["hyper_parameters"]["weight_decay"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model.lerning_rate", "1"], "unknown key 'model.lerning_rate'; did you mean 'model.learning_rate'?"),
+        (["--thread", "1"], "unknown key 'thread'; did you mean 'threads'?"),
+        (["--model.model.init_args.layer=1"], "unknown key 'layer' of eqlayers.models.MoleculeNetwork; did you mean"),
+        (["--xyzzy", "1"], "unknown key 'xyzzy'; `eqlayers fit --help` lists"),
+        (["--model.learning_rate", "fast"], "model.learning_rate"),
+        (["--data.dataset", "qm8"], "'mini', 'qm9'"),
+        (["--threads", "-1"], "threads must be at least 1"),
+        (["--ckpt_path", "no/such.ckpt"], "expected at no/such.ckpt, found nothing"),
+    ],
+)
+def test_bad_options(options: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in fails(capsys, "fit", "-c", str(place / "tiny.yaml"), *options)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_epochs", "max_epoch", "unknown key 'trainer.max_epoch'; did you mean 'trainer.max_epochs'?"),
+        ("ema:", "emma:", "did you mean 'ema.decay'?"),
+        ("layers: 1", "layer: 1", "unknown key 'layer' of eqlayers.models.MoleculeNetwork; did you mean 'layers'?"),
+        ("MoleculeNetwork", "MoleculeNet", "has no attribute 'MoleculeNet'"),
+        ("max_epochs: 2", "max_epochs: [", "parsing"),
+        ("max_epochs: 2", "max_epochs: -1", "Set trainer.max_epochs"),
+    ],
+)
+def test_bad_files(old: str, new: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (place / "tiny.yaml").read_text()
+    assert old in text
+    (place / "bad.yaml").write_text(text.replace(old, new))
+    assert message in fails(capsys, "fit", "-c", str(place / "bad.yaml"), "--name", "bad")
+
+
+def test_missing_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = fails(capsys, "fit", "-c", str(place / "tinny.yaml"))
+    assert "configuration file was expected" in message
+    assert "tiny.yaml" in message
+
+
+def test_test_before_fit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = fails(capsys, "test", "-c", str(place / "tiny.yaml"), "--name", "never")
+    assert "never/checkpoints/best.ckpt, found nothing. Run `eqlayers fit` first" in message
+
+
+def test_corrupt_checkpoint(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (fitted / "runs" / "tiny" / "checkpoints" / "last.ckpt").read_bytes()
+    (fitted / "cut.ckpt").write_bytes(whole[: len(whole) // 2])
+    message = fails(capsys, "fit", "-c", str(fitted / "tiny.yaml"), "--ckpt_path", str(fitted / "cut.ckpt"))
+    assert "cut.ckpt" in message
+    assert "train again" in message
+
+
+def test_checkpoint_of_another_network(fitted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = str(fitted / "runs" / "tiny" / "checkpoints" / "last.ckpt")
+    kept = (fitted / "runs" / "tiny" / "config.yaml").read_text()
+    options = ["--model.model.init_args.num_basis", "5", "--ckpt_path", last]
+    message = fails(capsys, "fit", "-c", str(fitted / "tiny.yaml"), *options)
+    assert "model.model.init_args.num_basis: 4 -> 5" in message
+    assert (fitted / "runs" / "tiny" / "config.yaml").read_text() == kept
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_line_of_a_configuration_is_explained(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+    sections = ("data:", "model:", "trainer:", "ema:", "early_stopping:", "init_args:", "class_path:")
+    bare = [line for line in lines if "#" not in line and not line.strip().startswith(sections)]
+    assert bare == []
+
+
+@pytest.mark.filterwarnings("ignore:this split was published for")  # the fixture is smaller
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_configuration_runs(path: Path, tmp_path: Path) -> None:
+    options = ["--runs", str(tmp_path), "--trainer.fast_dev_run=true", "--data.cache_dir", str(tmp_path), "--threads=1"]
+    if path.stem == "qm9":
+        fixture = tmp_path / "qm9"
+        shutil.copytree(ROOT / "tests" / "fixtures" / "qm9", fixture)
+        options += ["--data.root", str(fixture), "--data.num_workers=0", "--trainer.accelerator=cpu"]
+        options += ["--model.model.init_args.hidden", "8x0e + 8x1o + 8x2e"]
+    assert main(["fit", "-c", str(path), *options]) == 0
+
+
+def test_help_version_and_info_do_not_import_lightning() -> None:
+    probe = (
+        "import sys; from eqlayers.cli import main; main(['--version']); main(['info']); main([]); "
+        "assert 'lightning' not in sys.modules and 'jsonargparse' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "    triton: " in done.stdout, "the verdict of every backend belongs to the information"
+    assert "eqlayers fit -c configs/qm9_mini.yaml" in done.stdout
+
+
+def test_training_without_its_extra_names_the_extra() -> None:
+    probe = "import sys; sys.modules['lightning'] = None; from eqlayers.cli import main; sys.exit(main(['fit']))"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "pip install 'eqlayers[train]'" in done.stderr
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["fitt"])
+    assert "invalid choice: 'fitt'" in capsys.readouterr().err

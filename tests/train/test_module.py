@@ -1,0 +1,164 @@
+"""The module: names, groups, statistics, float64 metrics, and refusals."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from e3nn import o3
+from lightning.pytorch.callbacks import Callback
+
+from eqlayers.data import TARGETS
+from eqlayers.errors import ConfigError, DataError, ShapeError
+from eqlayers.models import MoleculeNetwork
+from eqlayers.train import PropertyModule, metric_name
+from eqlayers.train.module import atom_shifts, parameter_groups
+
+
+def test_metric_names_are_plain_words() -> None:
+    names = [metric_name(target, kind) for target in TARGETS.values() for kind in ("mae", "rmse")]
+    assert len(set(names)) == 2 * len(TARGETS)
+    assert all(name.replace("_", "").isalnum() for name in names)
+    assert metric_name(TARGETS["Cv"]) == "Cv_mae_cal_mol_K"
+
+
+def test_weight_decay_spares_biases_and_vectors_but_not_flat_matrices() -> None:
+    model = torch.nn.ModuleDict(
+        {
+            "linear": torch.nn.Linear(3, 3),
+            "norm": torch.nn.LayerNorm(3),
+            "equivariant": o3.Linear("2x0e+1o", "2x0e+1o", biases=True),
+        }
+    )
+    groups = {group["weight_decay"]: {id(p) for p in group["params"]} for group in parameter_groups(model, 0.1)}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert {names[i] for i in groups[0.1]} == {"linear.weight", "equivariant.weight"}
+    assert {names[i] for i in groups[0.0]} == {"linear.bias", "norm.weight", "norm.bias", "equivariant.bias"}
+
+
+def test_every_parameter_of_the_network_is_optimised_once() -> None:
+    model = MoleculeNetwork(hidden="4x0e+4x1o", layers=2)
+    grouped = [id(parameter) for group in parameter_groups(model, 0.1) for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+
+
+def test_shifts_by_kind_of_target(make_data: Callable[..., Any]) -> None:
+    data = make_data()
+    data.setup()
+    model = torch.nn.Module()
+    assert atom_shifts(model, data.statistics, TARGETS["U0"]) == data.statistics.shifts
+    intensive = replace(data.statistics, shifts=dict.fromkeys(data.statistics.shifts, 0.0), mean=2.5)
+    assert set(atom_shifts(model, intensive, TARGETS["gap"]).values()) == {0.0}
+    model.pooling, model.readout = "mean", "scalar"  # type: ignore[assignment]
+    assert set(atom_shifts(model, intensive, TARGETS["gap"]).values()) == {2.5}
+    model.readout = "vector"  # type: ignore[assignment]
+    assert set(atom_shifts(model, intensive, TARGETS["mu"]).values()) == {0.0}
+
+
+def test_untrained_zero_network_has_the_composition_error(make_run: Callable[..., Any]) -> None:
+    """With a read-out of zero the prediction is the sum of the shifts: the composition regression up to rounding."""
+    trainer, module, data = make_run(max_epochs=1, learning_rate=1e-30)
+    for parameter in module.model.out[2].parameters():
+        torch.nn.init.zeros_(parameter)
+    trainer.fit(module, datamodule=data)
+    (result,) = trainer.test(module, datamodule=data, verbose=False)
+    expected = data.baselines("test")["composition"] * 1000
+    assert result["test/U0_mae_meV"] == pytest.approx(expected, rel=1e-11)
+
+
+def test_kept_values_are_float64(make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run(max_epochs=1)
+    trainer.fit(module, datamodule=data)
+    (result,) = trainer.test(module, datamodule=data, verbose=False)
+    kept = {name: metric.compute().numpy() for name, metric in module.test_values.items()}
+    labels = {int(sample.idx): float(sample.y) for sample in data.test_set}
+    assert [labels[int(i)] for i in kept["idx"]] == kept["true"].tolist()
+    mae = np.abs(kept["predicted"] - kept["true"]).mean() * 1000
+    assert result["test/U0_mae_meV"] == pytest.approx(mae, rel=1e-11)
+    rmse = np.sqrt(((kept["predicted"] - kept["true"]) ** 2).mean()) * 1000
+    assert result["test/U0_rmse_meV"] == pytest.approx(rmse, rel=1e-11)
+
+
+@pytest.mark.parametrize("loss", ["l1", "huber", "mse"])
+def test_loss_is_of_scaled_residuals(loss: str, make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run(loss=loss, max_epochs=1, limit_val_batches=1)
+    kept: list[tuple[float, torch.Tensor]] = []
+
+    class Keep(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            with torch.no_grad():
+                self.residual = (pl_module(batch) - batch.y) / data.statistics.scale
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *args: Any) -> None:
+            kept.append((float(outputs["loss"]), self.residual))
+
+    trainer.callbacks.append(Keep())
+    trainer.fit(module, datamodule=data)
+    formulas = {
+        "l1": lambda r: r.abs().mean(),
+        "mse": lambda r: (r**2).mean(),
+        "huber": lambda r: torch.where(r.abs() < 1, 0.5 * r**2, r.abs() - 0.5).mean(),
+    }
+    assert len(kept) == 3
+    for value, residual in kept:
+        assert value == pytest.approx(float(formulas[loss](residual)), rel=1e-12)
+
+
+def test_not_finite_labels_name_the_molecules(make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run()
+    data.setup()
+    bad = int(data.train_set[5].idx)
+    original = module.training_step
+
+    def step(batch: Any, batch_idx: int) -> torch.Tensor:
+        batch.y[batch.idx == bad] = torch.nan
+        return original(batch, batch_idx)
+
+    module.training_step = step
+    with pytest.raises(DataError, match=rf"must be finite, got targets that are not, of molecules \[{bad}\]"):
+        trainer.fit(module, datamodule=data)
+
+
+def test_diverged_weights_give_advice(make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run(num_sanity_val_steps=0)
+    torch.nn.init.constant_(module.model.out[2].weight, torch.inf)
+    with pytest.raises(DataError, match=r"batch 0, step 0 must be finite, got predictions .*Lower model.learning_rate"):
+        trainer.fit(module, datamodule=data)
+
+
+def test_wrong_output_shape(make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run()
+    forward = module.model.forward
+    module.model.forward = lambda *args: forward(*args).unsqueeze(-1)
+    with pytest.raises(ShapeError, match=r"must return \[G\] = \[\d+\], .* got \[\d+, 1\]"):
+        trainer.fit(module, datamodule=data)
+
+
+def test_cutoffs_must_agree(make_run: Callable[..., Any], make_data: Callable[..., Any]) -> None:
+    trainer, module, data = make_run(data=make_data(cutoff=4.0))
+    with pytest.raises(ConfigError, match=r"got 5.0 Angstrom in the model and 4.0 in the data. Set data.cutoff"):
+        trainer.fit(module, datamodule=data)
+
+
+def test_species_must_be_known(make_run: Callable[..., Any], network_class: Any) -> None:
+    trainer, _, data = make_run()
+    with pytest.raises(ConfigError, match=r"\(1, 6, 7, 8, 9\), got \(1, 6\)"):
+        trainer.fit(PropertyModule(network_class(species=(1, 6))), datamodule=data)
+
+
+def test_data_are_needed(make_run: Callable[..., Any]) -> None:
+    trainer, module, data = make_run()
+    data.setup()
+    with pytest.raises(ConfigError, match="datamodule"):
+        trainer.fit(module, train_dataloaders=data.train_dataloader(), val_dataloaders=data.val_dataloader())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"), [({"loss": "l2"}, "l1, huber, mse, got 'l2'"), ({"learning_rate": 0.0}, "learning_rate")]
+)
+def test_bad_options(options: dict[str, Any], match: str, network_class: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        PropertyModule(network_class(), **options)

@@ -1,0 +1,147 @@
+"""A run leaves metrics, pictures and tables that say what happened; the same seed gives the same run."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from eqlayers.errors import DataError
+from eqlayers.models import MoleculeNetwork
+from eqlayers.train import checkpoint_path, learning_curve, parity_plot, read_checkpoint, read_history
+from eqlayers.train.summary import layer_rows, summary_table
+
+KEYS = {
+    "test_U0_mae_meV": float,
+    "test_U0_rmse_meV": float,
+    "best_val_U0_mae_meV": float,
+    "baseline_mean_mae_meV": float,
+    "baseline_composition_mae_meV": float,
+    "mae_ratio_to_composition": float,
+    "train_time_s": float,
+    "epochs": int,
+    "steps": int,
+    "num_parameters": int,
+    "num_train": int,
+    "num_test": int,
+    "seed": int,
+    "torch_version": str,
+    "eqlayers_version": str,
+}
+
+
+@pytest.fixture
+def tested(make_run: Callable[..., Any], tmp_path: Path) -> tuple[Path, Any, Any]:
+    trainer, module, data = make_run()
+    trainer.fit(module, datamodule=data)
+    trainer.test(module, datamodule=data, ckpt_path=str(checkpoint_path(tmp_path / "run")), verbose=False)
+    return tmp_path / "run", trainer, data
+
+
+def test_metrics(tested: tuple[Path, Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, trainer, data = tested
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert {key: type(metrics.get(key)) for key in KEYS} == KEYS
+    assert all(not isinstance(value, (dict, list)) for value in metrics.values()), "keys must be flat"
+    assert metrics["test_U0_mae_meV"] == pytest.approx(float(trainer.callback_metrics["test/U0_mae_meV"]), rel=1e-11)
+    assert metrics["baseline_composition_mae_meV"] == data.baselines("test")["composition"] * 1000
+    assert (metrics["steps"], metrics["epochs"], metrics["num_train"], metrics["seed"]) == (9, 3, 96, 7)
+    rows = read_history(folder)
+    assert metrics["best_val_U0_mae_meV"] == min(row["val_mae"] for row in rows)
+    assert metrics["num_test"] == len(data.test_set)
+
+
+def test_pictures_show_something(tested: tuple[Path, Any, Any]) -> None:
+    for name in ("parity.png", "learning_curve.png"):
+        image = matplotlib.image.imread(tested[0] / name)
+        assert min(image.shape[:2]) >= 500
+        colours = np.unique(image.reshape(-1, image.shape[2])[:, :3], axis=0)
+        blue = colours[(colours[:, 2] > 0.6) & (colours[:, 0] < 0.3)]
+        assert len(blue) > 0, f"{name} has no data in it"
+
+
+def test_logs_in_csv_and_tensorboard(tested: tuple[Path, Any, Any]) -> None:
+    folder = tested[0]
+    with (folder / "csv" / "version_0" / "metrics.csv").open() as file:
+        columns = next(csv.reader(file))
+    assert {"val/U0_mae_meV", "train/U0_mae_meV", "train/loss_step", "learning_rate/pg1"} <= set(columns)
+    assert list((folder / "tensorboard").glob("version_0/events*"))
+
+
+def test_predictions(tested: tuple[Path, Any, Any]) -> None:
+    folder, trainer, data = tested
+    trainer.predict(trainer.lightning_module, datamodule=data, ckpt_path=str(checkpoint_path(folder)))
+    with (folder / "predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    labels = {int(sample.idx): float(sample.y) for sample in data.test_set}
+    assert {int(row["idx"]): float(row["true"]) for row in rows} == labels
+    assert {row["unit"] for row in rows} == {"eV"}
+    mae = np.mean([abs(float(row["true"]) - float(row["predicted"])) for row in rows]) * 1000
+    assert mae == pytest.approx(json.loads((folder / "metrics.json").read_text())["test_U0_mae_meV"], rel=1e-11)
+
+
+def test_same_seed_same_result(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    ends = []
+    for name in ("a", "b"):
+        trainer, module, data = make_run(name)
+        trainer.fit(module, datamodule=data)
+        rows = [{key: row[key] for key in ("step", "train_mae", "val_mae")} for row in read_history(tmp_path / name)]
+        ends.append((rows, read_checkpoint(checkpoint_path(tmp_path / name, "last"))["state_dict"]))
+    assert ends[0][0] == ends[1][0]
+    assert all(torch.equal(ends[0][1][name], ends[1][1][name]) for name in ends[0][1])
+
+
+def test_learns(make_run: Callable[..., Any], tmp_path: Path, make_data: Callable[..., Any]) -> None:
+    trainer, module, data = make_run(max_epochs=12, data=make_data(limit_train=320), learning_rate=5e-3)
+    trainer.fit(module, datamodule=data)
+    rows = read_history(tmp_path / "run")
+    assert rows[-1]["val_mae"] < 0.75 * rows[0]["val_mae"]
+
+
+def test_the_real_network_trains(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, module, data = make_run(max_epochs=1)
+    module.model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=1, radial_hidden=(8,))
+    trainer.fit(module, datamodule=data)
+    saved = read_checkpoint(checkpoint_path(tmp_path / "run", "last"))
+    assert saved["state_dict"]["model.scale"].item() == data.statistics.scale
+
+
+def test_layer_table_counts_every_parameter_once() -> None:
+    model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=2, radial_hidden=(8,))
+    rows = {row.path: row for row in layer_rows(model)}
+    product = rows["interactions.1.product"]
+    assert (product.kind, product.depth, product.num_paths) == ("TensorProduct", 1, 4)
+    assert product.irreps_in == "4x0e+4x1o × 1x0e+1x1o"
+    assert product.backend == "torch"
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(summary_table(model))
+    total = sum(parameter.numel() for parameter in model.parameters())
+    outside = total - sum(row.parameters for row in rows.values() if row.depth == 0)
+    assert outside == model.embedding.weight.numel()
+    assert f"{total:,} parameters, {outside:,} of them" in console.export_text()
+
+
+def test_far_baselines_are_left_out_of_the_curve() -> None:
+    rows = [{"step": step, "train_mae": 10.0 / step, "val_mae": 12.0 / step} for step in (1, 2, 3)]
+    axis = learning_curve(rows, "U0", "meV", {"near": 20.0, "far": 1e4}, test=4.0).axes[0]
+    labels = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert labels[2:] == ["near: 20 meV", "test: 4 meV"]
+    assert "U0 (meV)" in axis.get_ylabel()
+
+
+def test_parity_of_equal_values_can_be_drawn() -> None:
+    figure = parity_plot([1.0, 1.0], [1.0, 1.0], "mu", "D", "")
+    assert figure.axes[0].get_xlim()[0] < 1.0 < figure.axes[0].get_xlim()[1]
+
+
+def test_damaged_history_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "history.json").write_text("[{")
+    with pytest.raises(DataError, match=r"expected in .*history.json"):
+        read_history(tmp_path)
