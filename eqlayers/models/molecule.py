@@ -101,6 +101,8 @@ class MoleculeNetwork(torch.nn.Module):
         self.gate = GatedNonlinearity(current, **kind)
         self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
         self.read = Linear(current, "0e" if readout == "scalar" else "0e + 1o", **kind)
+        with torch.no_grad():
+            self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
         index = torch.full((max(_KNOWN_Z) + 2,), -1)  # both ends are unknown: z is clamped there
         index[list(self.species)] = torch.arange(len(self.species))
         self.register_buffer("species_index", index)

@@ -28,7 +28,7 @@ def explain(
     Example:
         >>> print(explain())  # doctest: +ELLIPSIS
         a small product on cpu, torch.float32
-          triton: refuses: ...
+          triton: ...
     """
     if module is not None:
         named = [(name, m) for name, m in module.named_modules() if isinstance(m, EquivariantModule)]

@@ -45,7 +45,7 @@ def channelwise_instructions(
 class Interaction(EquivariantModule):
     r"""Message passing with channelwise tensor products, a gate and a self-connection.
 
-    .. math:: h_i = \mathrm{gate}\Big(W_2 \frac{1}{\bar n} \sum_{j \in N(i)}
+    .. math:: h_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
               (W_1 x_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W_0 x_i\Big)
 
     and, where the irreps agree, :math:`x_i + h_i`.
@@ -115,7 +115,7 @@ class Interaction(EquivariantModule):
         src, dst = edge_index[0], edge_index[1]
         messages = self.product(self.up(x).index_select(0, src), edge_attr, self.radial(lengths))
         received = x.new_zeros(x.shape[0], messages.shape[-1]).index_add(0, dst, messages)
-        h = self.down(received / self.mean_neighbors.to(x.dtype)) + self.self_connection(x)
+        h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype)) + self.self_connection(x)
         h = self.gate(h)
         return x + h if self._residual else h
 

@@ -312,3 +312,13 @@ def test_second_of_two_downloads_fails(gdb9_root, tmp_path, monkeypatch):
     dataset.download()
     for path in raw.iterdir():
         assert (tmp_path / "new" / "raw" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_truncated_text_files_are_noticed_before_torch_geometric_reads_them(gdb9_root, monkeypatch):
+    monkeypatch.setattr(qm9, "_has_rdkit", lambda: True)
+    monkeypatch.setattr(QM9, "process", lambda self: pytest.fail("processed a truncated file"))
+    cut(gdb9_root / "raw" / "gdb9.sdf")
+    dataset = qm9._AtomicQM9.__new__(qm9._AtomicQM9)
+    dataset.root = str(gdb9_root)
+    with pytest.raises(DataError, match=r"gdb9.sdf: expected 26 records"):
+        dataset.process()

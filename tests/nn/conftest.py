@@ -18,7 +18,8 @@ from eqlayers.info.modes import MODES
 
 Draw = Callable[[Any], Any]
 EPS = torch.finfo(torch.float64).eps
-SETTINGS = {"derandomize": True, "database": None, "deadline": None, "print_blob": False}
+PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)  # explaining traces every line, which is slow
+SETTINGS: dict[str, Any] = {"derandomize": True, "database": None, "deadline": None, "phases": PHASES}
 hypothesis.settings.register_profile("eqlayers", max_examples=25, **SETTINGS)
 hypothesis.settings.load_profile("eqlayers")
 

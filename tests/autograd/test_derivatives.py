@@ -1,0 +1,252 @@
+"""Derivatives of every order, against autograd through one dense einsum and against finite differences."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from eqlayers.backends import BACKENDS
+from eqlayers.errors import GradientError, ShapeError
+from eqlayers.functional import sparse_product
+from eqlayers.info import sparse_product_infos
+from eqlayers.ops import channels_of
+from eqlayers.ops.table import NAMED
+from eqlayers.testing import check_derivatives
+
+SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "v,u->uv", ",->"]
+BATCHED = {"both": (1, 1), "x only": (1, 0), "y only": (0, 1), "neither": (0, 0)}
+TRIPLES = {
+    f"{name}{' reduced' * reduced}": (*flags, reduced) for name, flags in BATCHED.items() for reduced in (False, True)
+}
+SIZES, EXTENTS, BATCH = (4, 3, 5), {"u": 2, "v": 3, "w": 2}, 2
+# Rows 0 and the last of input1 and of the output are unnamed, terms repeat and are not sorted.
+TERMS = ([2, 1, 1, 2, 2, 1, 2], [0, 2, 2, 0, 1, 1, 0], [3, 1, 1, 3, 2, 3, 1], [0.5, -1.5, 2.0, 1.0, 0.3, -0.7, 1.1])
+
+
+def infos_of(terms=TERMS, sizes=SIZES):
+    return sparse_product_infos(*terms, in1_size=sizes[0], in2_size=sizes[1], out_size=sizes[2])
+
+
+def operands(product, batched, requires_grad=(True, True), sizes=SIZES):
+    out = []
+    for flag, letters, size, needs in zip(batched, channels_of(product), sizes, requires_grad, strict=False):
+        shape = [BATCH] * flag + [size] + [EXTENTS[c] for c in letters]
+        out.append(torch.randn(shape, dtype=torch.float64, requires_grad=needs))
+    return out
+
+
+def dense(product, x, y, reduced, terms=TERMS, sizes=SIZES):
+    """The same product through one einsum with the dense table of coefficients, which torch differentiates."""
+    i, j, o, s = terms
+    table = torch.zeros(sizes[2], sizes[0], sizes[1], dtype=torch.float64)
+    table.index_put_(tuple(map(torch.tensor, (o, i, j))), torch.tensor(s, dtype=torch.float64), accumulate=True)
+    first, second, out = channels_of(product)
+    z = torch.einsum(f"...I{first},...J{second},OIJ->...O{out}", x, y, table)
+    return z.sum(0) if reduced and z.ndim > 1 + len(out) else z
+
+
+def towers(fn, inputs, order):
+    """Values and derivatives up to ``order``, each contracted with random cotangents that are variables as well."""
+    generator = torch.Generator().manual_seed(5)
+    values, variables, everything = [fn(*inputs)], [t for t in inputs if t.requires_grad], []
+    for _ in range(order):
+        everything.extend(values)
+        draws = [torch.randn(v.shape, generator=generator, dtype=torch.float64, requires_grad=True) for v in values]
+        total = sum((v * d).sum() for v, d in zip(values, draws, strict=True))
+        variables = [*variables, *draws]
+        values = torch.autograd.grad(total, variables, create_graph=True, materialize_grads=True)
+    return [*everything, *values]
+
+
+@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
+@pytest.mark.parametrize("product", SPECS)
+def test_three_orders_equal_those_of_a_dense_einsum(product, triple):
+    *batched, reduced = triple
+    infos = infos_of()
+    for requires in ((True, True), (True, False), (False, True)):
+        inputs = operands(product, batched, requires)
+        got = towers(lambda x, y: sparse_product(product, x, y, *infos, out_accumulated=reduced), inputs, 3)
+        want = towers(lambda x, y: dense(product, x, y, reduced), inputs, 3)
+        for number, (a, b) in enumerate(zip(got, want, strict=True)):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=lambda m, n=number: f"derivative {n}: {m}")
+        assert got[-1].any()
+
+
+@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
+@pytest.mark.parametrize("product", NAMED)
+def test_finite_differences(product, triple):
+    *batched, reduced = triple
+    infos = infos_of()
+    inputs = operands(product, batched)
+    report = check_derivatives(
+        lambda x, y: sparse_product(product, x, y, *infos, out_accumulated=reduced), inputs, 2, max_elements=2
+    )
+    assert {e.operand for e in report.entries if e.order == 2} >= {"input 0", "input 1", "cotangent 1.0"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
+@pytest.mark.parametrize("product", SPECS)
+def test_finite_differences_of_third_order(product, triple):
+    *batched, reduced = triple
+    infos = infos_of()
+
+    def function(x, y):
+        return sparse_product(product, x, y, *infos, out_accumulated=reduced)
+
+    check_derivatives(function, operands(product, batched), 3, max_elements=6)
+    assert gradcheck(function, operands(product, batched))
+    assert gradgradcheck(function, operands(product, batched))
+
+
+@pytest.mark.parametrize("product", NAMED)
+def test_third_order_and_gradgradcheck(product):
+    infos = infos_of()
+
+    def function(x, y):
+        return sparse_product(product, x, y, *infos)
+
+    check_derivatives(function, operands(product, (1, 0)), 3, max_elements=1)
+    assert gradcheck(function, operands(product, (1, 1)), fast_mode=True)
+    assert gradgradcheck(function, operands(product, (0, 1)), fast_mode=True)
+
+
+@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
+@pytest.mark.parametrize("product", NAMED)
+def test_first_gradients_can_be_differentiated_again(product, triple):
+    *batched, reduced = triple
+    x, y = operands(product, batched)
+    z = sparse_product(product, x, y, *infos_of(), out_accumulated=reduced)
+    for grad, operand in zip(torch.autograd.grad(z.square().sum(), (x, y), create_graph=True), (x, y), strict=True):
+        assert grad.requires_grad
+        assert grad.shape == operand.shape
+        second = torch.autograd.grad(grad.square().sum(), (x, y), retain_graph=True)
+        assert all(g.any() for g in second)
+
+
+@pytest.fixture
+def products_run(monkeypatch):
+    """The channel specs of the products that the torch backend has run."""
+    specs, backend = [], BACKENDS["torch"]
+
+    def counted(call):
+        specs.append(call.channels)
+        return backend.product(call)
+
+    monkeypatch.setitem(BACKENDS, "torch", dataclasses.replace(backend, product=counted))
+    return specs
+
+
+@pytest.mark.parametrize("product", NAMED)
+@pytest.mark.parametrize("requires", [(True, True), (True, False), (False, True), (False, False)], ids=str)
+def test_gradients_that_nobody_needs_are_not_computed(product, requires, products_run):
+    x, y = operands(product, (1, 0), requires)
+    z = sparse_product(product, x, y, *infos_of())
+    assert len(products_run) == 1
+    assert z.requires_grad == any(requires)
+    if not any(requires):
+        return
+    z.backward(torch.ones_like(z))
+    channels = channels_of(product)
+    rotated = [c for c, r in zip((channels.rotate_to_first(), channels.rotate_to_second()), requires, strict=True) if r]
+    assert products_run[1:] == rotated
+    assert (x.grad is not None, y.grad is not None) == requires
+
+
+@pytest.mark.parametrize("product", NAMED)
+def test_a_graph_kept_gives_the_same_again_and_operands_are_left_alone(product):
+    x, y = operands(product, (1, 0))
+    before = x.detach().clone(), y.detach().clone()
+    z = sparse_product(product, x, y, *infos_of())
+    once = torch.autograd.grad(z.sum(), (x, y), retain_graph=True)
+    again = torch.autograd.grad(z.sum(), (x, y))
+    assert all(torch.equal(a, b) for a, b in zip((*once, *before), (*again, x, y), strict=True))
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(z.sum(), (x, y))
+
+
+@pytest.mark.parametrize("product", NAMED)
+def test_gradients_of_broadcast_and_strided_operands(product):
+    """Batch axes of length 1 are summed over, extra axes too, and a strided gradient comes in."""
+    infos = infos_of()
+    first, second, out = channels_of(product)
+    x = torch.randn(3, 1, SIZES[0], *(EXTENTS[c] for c in first), dtype=torch.float64, requires_grad=True)
+    y = torch.randn(2, SIZES[1], *(EXTENTS[c] for c in second), dtype=torch.float64, requires_grad=True)
+    z, want = sparse_product(product, x, y, *infos), dense(product, x, y, False)
+    assert z.shape == (3, 2, SIZES[2], *(EXTENTS[c] for c in out))
+    for gz in (torch.randn_like(z).movedim(0, -1).contiguous().movedim(-1, 0), torch.ones(()).double().expand(z.shape)):
+        got = torch.autograd.grad(z, (x, y), gz, retain_graph=True)
+        for a, b in zip(got, torch.autograd.grad(want, (x, y), gz, retain_graph=True), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("product", NAMED)
+def test_infos_rotate(product):
+    """The three views serve the three sides of one form: each is a forward whose gradients are the other two."""
+    fwd, bwd1, bwd2 = infos_of()
+    x, y = operands(product, (1, 1))
+    channels = channels_of(product)
+    gz = torch.randn(BATCH, SIZES[2], *(EXTENTS[c] for c in channels.out), dtype=torch.float64, requires_grad=True)
+    loss = (dense(product, x, y, False) * gz).sum()
+    gx, gy, z = torch.autograd.grad(loss, (x, y, gz))
+    for spec, first, second, infos, want, others in (
+        (channels, x, y, (fwd, bwd1, bwd2), z, (gx, gy)),
+        (channels.rotate_to_first(), y, gz, (bwd1, bwd2, fwd), gx, (gy, z)),
+        (channels.rotate_to_second(), gz, x, (bwd2, fwd, bwd1), gy, (z, gx)),
+    ):
+        got = sparse_product(str(spec), first, second, *infos)
+        torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+        third = {id(x): x, id(y): y, id(gz): gz}
+        third.pop(id(first)), third.pop(id(second))
+        grads = torch.autograd.grad((got * next(iter(third.values()))).sum(), (first, second))
+        for a, b in zip(grads, others, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("product", NAMED)
+def test_exchanged_infos_are_noticed(product):
+    """Where sizes differ the shapes tell; where they agree the gradient is wrong, and this comparison sees it."""
+    fwd, bwd1, bwd2 = infos_of()
+    x, y = operands(product, (1, 1))
+    with pytest.raises(ShapeError, match=r"info_bwd1\.out_size must be 4, .*input1, got 3.*not exchanged"):
+        sparse_product(product, x, y, fwd, bwd2, bwd1).sum().backward()
+    y.requires_grad_(False)
+    with pytest.raises(ShapeError, match=r"info_bwd1\.out_size"):
+        sparse_product(product, x, y, fwd, bwd2, None).sum().backward()
+    x, y = operands(product, (1, 1), (False, True))
+    with pytest.raises(ShapeError, match=r"info_bwd2\.out_size must be 3, .*input2, got 4"):
+        sparse_product(product, x, y, fwd, bwd2, bwd1).sum().backward()
+    square = (4, 4, 4)
+    fwd, bwd1, bwd2 = infos_of(TERMS, square)
+    x, y = operands(product, (1, 1), sizes=square)
+    want = torch.autograd.grad(dense(product, x, y, False, TERMS, square).square().sum(), (x, y))
+    right = torch.autograd.grad(sparse_product(product, x, y, fwd, bwd1, bwd2).square().sum(), (x, y))
+    wrong = torch.autograd.grad(sparse_product(product, x, y, fwd, bwd2, bwd1).square().sum(), (x, y))
+    for a, b, c in zip(right, want, wrong, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        assert (c - b).abs().max() > 1e-2
+
+
+def test_a_missing_info_is_named_and_only_when_needed():
+    fwd, bwd1, bwd2 = infos_of()
+    x, y = operands("mul", (1, 0))
+    with torch.no_grad():
+        sparse_product("mul", x, y, fwd)
+    z = sparse_product("mul", x, y, fwd)
+    with pytest.raises(GradientError, match=r"info_bwd1 must be given, .*gradient of input1 .*None.*detach input1"):
+        z.sum().backward()
+    with pytest.raises(GradientError, match=r"info_bwd2 must be given, .*gradient of input2 .*None.*detach input2"):
+        sparse_product("mul", x, y, fwd, bwd1).sum().backward()
+    for order in (1, 2):  # the info of a frozen operand is not needed, whatever the order
+        frozen = operands("mul", (1, 0), (True, False))
+        check_derivatives(lambda x, y: sparse_product("mul", x, y, fwd, bwd1), frozen, order, max_elements=1)
+        frozen = operands("mul", (1, 0), (False, True))
+        check_derivatives(lambda x, y: sparse_product("mul", x, y, fwd, None, bwd2), frozen, order, max_elements=1)
+
+
+def test_the_named_backend_runs_the_gradients_too(products_run):
+    x, y = operands("mul", (1, 1))
+    z = sparse_product("mul", x, y, *infos_of(), backend="reference")
+    torch.autograd.grad(z.sum(), (x, y))
+    assert products_run == []

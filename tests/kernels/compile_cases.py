@@ -1,0 +1,57 @@
+"""Compiles kernels for GPUs that are not there. Run by test_triton_aot.py, in a process without the interpreter.
+
+Reads cases as JSON from standard input and writes one result per case.
+"""
+
+import json
+import sys
+
+import torch
+from eqlayers_kernels.triton import aot, launch
+from eqlayers_kernels.triton.segment import segment_kernel
+
+
+def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, channels_last=True):
+    """A problem with uninitialised operands: nothing will run."""
+    dtype, widths = getattr(torch, dtype), dict(zip("uv", width, strict=True))
+
+    def operand(own, letters):
+        shape = [*([batch] if own else []), rows, *(widths[c] for c in letters)]
+        buffer = torch.empty([*shape[:-1], shape[-1] + pad], dtype=dtype)[..., : shape[-1]]
+        return buffer if channels_last else buffer.mT.contiguous().mT
+
+    index, segments = torch.zeros(20, dtype=torch.int64), torch.zeros(rows + 1, dtype=torch.int64)
+    scale = torch.zeros(20, dtype=launch.accumulator(dtype))
+    fields = {
+        "all": launch.Terms(scale, index, index, segments, index, segments[:-1]),
+        "forward": launch.Terms(scale, index, index, segments),
+        "nothing": launch.Terms(),
+    }[terms]
+    problem = launch.Problem(op, rows, rows + (terms == "all"), batch, tuple(batched))
+    y = None if op == "scale" else operand(batched[1], launch.LETTERS[op][0])
+    return problem, operand(batched[0], "u"), y, fields
+
+
+def compiled(target, **case):
+    with aot.target(target):
+        kernel = aot.compile_product(*sample(**case))
+    return vars(aot.resources(kernel))
+
+
+def same_kernel(target, case, changes):
+    """Into how many kernels the case and its changes compile."""
+    kernels = []
+    with aot.target(target):
+        for change in ({}, *changes):
+            kernels.append(aot.compile_product(*sample(**{**case, **change})))
+    return len({id(kernel) for kernel in kernels})
+
+
+if __name__ == "__main__":
+    request = json.load(sys.stdin)
+    assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
+    answer = {
+        "compiled": [compiled(**case) for case in request.get("cases", [])],
+        "kernels": [same_kernel(**case) for case in request.get("same", [])],
+    }
+    json.dump(answer, sys.stdout)

@@ -1,0 +1,132 @@
+"""Linear against e3nn's: values, first two derivatives, all options; and what e3nn cannot run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from e3nn import o3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eqlayers import Linear, to_ir_mul, to_mul_ir
+from eqlayers.testing import check_derivatives, equivariance_residual
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=50)
+def test_random_maps_equal_e3nn(twins: Any, data: Any) -> None:
+    draw = data.draw
+    irreps_in = twins.irreps(draw, lmax=1, high=4)
+    irreps_out = twins.irreps(draw, lmax=1, high=4)
+    axes = draw(st.sampled_from([{}, {}, {"f_in": 3, "f_out": 2}, {"f_in": 1, "f_out": 4}]))
+    kwargs = {
+        "path_normalization": draw(st.sampled_from(["element", "path"])),
+        "biases": draw(st.sampled_from([True, False, "list"])),
+        "shared_weights": draw(st.booleans()),
+        "internal_weights": False,
+        **axes,
+    }
+    if kwargs["biases"] == "list":
+        kwargs["biases"] = [ir.is_scalar() and draw(st.booleans()) for _, ir in irreps_out]
+    pairs = [(i, o) for i, (_, a) in enumerate(irreps_in) for o, (_, b) in enumerate(irreps_out) if a == b]
+    if pairs and draw(st.booleans()):
+        kwargs["instructions"] = draw(st.lists(st.sampled_from(pairs), min_size=1, unique=True))
+    ours, flipped = Linear(irreps_in, irreps_out, **kwargs), Linear(irreps_in, irreps_out, layout="ir_mul", **kwargs)
+    lead = (4,)
+    own = () if kwargs["shared_weights"] else lead
+    f_in, f_out = ((axes["f_in"],), (axes["f_out"],)) if axes else ((), ())
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    inputs = {
+        "x": torch.randn(*lead, *f_in, irreps_in.dim, generator=generator, dtype=torch.float64),
+        "weight": torch.randn(*own, *f_in, *f_out, ours.weight_numel, generator=generator, dtype=torch.float64),
+        "bias": torch.randn(*own, *f_out, ours.bias_numel, generator=generator, dtype=torch.float64),
+    }
+    try:
+        theirs = twins.e3nn(o3.Linear, irreps_in, irreps_out, **kwargs)
+    except (RuntimeError, ValueError):  # e3nn 0.6 cannot build maps without any path; ours gives zeros
+        hypothesis.assume(False)
+    assert (ours.weight_numel, ours.bias_numel) == (theirs.weight_numel, theirs.bias_numel)
+    assert [tuple(i)[:3] for i in ours.instructions] == [tuple(i)[:3] for i in theirs.instructions]
+    wanted = tuple(k for k, v in inputs.items() if v.numel())
+    reference = twins.two_orders(theirs, inputs, wanted)
+    depth = 4 * irreps_in.dim * 4
+    twins.assert_close(twins.two_orders(ours, inputs, wanted), reference, depth)
+
+    def through_ir_mul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return to_mul_ir(flipped(to_ir_mul(x, irreps_in), w, b), irreps_out)
+
+    twins.assert_close(twins.two_orders(through_ir_mul, inputs, wanted), reference, depth)
+
+
+def test_zeros_where_no_path_arrives() -> None:
+    layer = Linear("2x0e + 1x1o", "3x1e + 2x0e + 1x2e").double()
+    y = layer(torch.randn(4, 5).double())
+    assert torch.equal(y != 0, layer.output_mask.bool().expand(4, -1))
+    assert layer.output_mask.tolist() == [0.0] * 9 + [1.0] * 2 + [0.0] * 5
+    none = Linear("2x0e", "1x1o", biases=True)
+    assert none(torch.randn(3, 2)).tolist() == [[0.0] * 3] * 3
+    assert none.weight_numel == none.bias_numel == none.num_paths == 0
+
+
+@pytest.mark.parametrize(("irreps_in", "irreps_out"), [("", "2x0e"), ("2x0e", ""), ("", ""), ("0x0e + 1o", "0x1o + 0e")])
+@pytest.mark.parametrize("lead", [(), (0,), (3,), (2, 3)])
+def test_empty_irreps_and_batches(irreps_in: str, irreps_out: str, lead: tuple[int, ...]) -> None:
+    layer = Linear(irreps_in, irreps_out)
+    y = layer(torch.randn(*lead, layer.irreps_in.dim))
+    assert y.shape == (*lead, layer.irreps_out.dim)
+    assert not y.any()
+
+
+def test_bias_is_added_to_its_group_only() -> None:
+    layer = Linear("1x0e + 1x1o", "2x0e + 1x1o + 3x0e", biases=[False, False, True])
+    with torch.no_grad():
+        layer.bias.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    assert layer(torch.zeros(4)).tolist() == [0.0] * 5 + [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype(dtype: torch.dtype) -> None:
+    layer = Linear("4x0e + 4x1o", "3x0e + 2x1o", biases=True).to(dtype)
+    exact = Linear("4x0e + 4x1o", "3x0e + 2x1o", biases=True).double()
+    exact.load_state_dict({k: v.double() for k, v in layer.state_dict().items()})
+    x = torch.randn(5, 16).to(dtype)
+    y, reference = layer(x).detach(), exact(x.double()).detach()
+    assert y.dtype == dtype
+    limit = 16 * torch.finfo(dtype).eps * float(reference.abs().max())
+    assert float((y.double() - reference).abs().max()) <= limit
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_equivariance(layout: str, determinant: int) -> None:
+    layer = Linear("3x0e + 2x1o + 2x2e + 1x0o", "2x0e + 3x1o + 1x2e + 2x0o", biases=True, layout=layout).double()
+    torch.nn.init.normal_(layer.bias)
+    args = ([layer.irreps_in], layer.irreps_out)
+    assert equivariance_residual(layer, *args, determinant=determinant, layout=layout) < 1e-13
+    torch.nn.init.normal_(layer.weight)
+    broken = Linear("9x0e", "5x0e").double()  # mixes components freely: no equivariant map of 3x1o
+    assert equivariance_residual(broken, ["3x1o"], "1x1o + 2x0e") > 1e-2
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1,), (0, 2)])
+def test_derivatives(frozen: tuple[int, ...]) -> None:
+    layer = Linear("2x0e + 2x1o", "1x0e + 1x1o", biases=True, internal_weights=False)
+    inputs = [torch.randn(2, 8).double(), torch.randn(4).double(), torch.randn(1).double()]
+    for number, value in enumerate(inputs):
+        value.requires_grad_(number not in frozen)
+    assert check_derivatives(layer, inputs, order=3).ok
+
+
+def test_weight_views_and_repr() -> None:
+    layer = Linear("2x0e + 3x1o", "4x0e + 1x1o", f_in=2, f_out=3, biases=True)
+    views = list(layer.weight_views(yield_instruction=True))
+    assert [(n, tuple(v.shape)) for n, _, v in views] == [(0, (2, 3, 2, 4)), (1, (2, 3, 3, 1))]
+    views[1][2].data.zero_()
+    assert torch.equal(layer.weight[..., 8:], torch.zeros(2, 3, 3))
+    assert layer.weight[..., :8].abs().min() > 0
+    assert repr(layer) == "Linear(2x0e+3x1o -> 4x0e+1x1o | 2 paths | 11 weights | 4 biases | mul_ir, torch.matmul)"
+    assert layer.selected_backend() == "torch"
+    assert "torch.matmul" in layer.explain()

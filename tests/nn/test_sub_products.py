@@ -1,0 +1,116 @@
+"""The products that derive their own instructions: e3nn's outputs, numbers, weights and first two derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from e3nn import o3
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqlayers as eq
+
+NORMALIZATIONS = ["component", "norm", "none", None]
+
+
+def compare(twins: Any, theirs: Any, ours: Any, in1: o3.Irreps, in2: o3.Irreps | None, seed: int = 0) -> None:
+    """Structure, state dicts both ways, values, derivatives."""
+    assert ours.irreps_out == theirs.irreps_out
+    assert [tuple(i)[:5] for i in ours.instructions] == [tuple(i)[:5] for i in theirs.instructions]
+    ours = ours.double()
+    ours.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    generator = torch.Generator().manual_seed(seed)
+    inputs = {"x": torch.randn(2, 3, in1.dim, generator=generator, dtype=torch.float64)}
+    if in2 is not None:
+        inputs["y"] = torch.randn(3, in2.dim, generator=generator, dtype=torch.float64)
+    depth = in1.dim * (in1 if in2 is None else in2).dim * max(1, len(ours.instructions))
+    reference = twins.two_orders(theirs, inputs, tuple(inputs))
+    twins.assert_close(twins.two_orders(ours, inputs, tuple(inputs)), reference, depth)
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=25)
+def test_fully_connected(twins: Any, data: Any) -> None:
+    in1, in2, out = (twins.irreps(data.draw) for _ in range(3))
+    kwargs = {
+        "irrep_normalization": data.draw(st.sampled_from(NORMALIZATIONS)),
+        "path_normalization": data.draw(st.sampled_from(["element", "path", None])),
+    }
+    theirs = twins.e3nn(o3.FullyConnectedTensorProduct, in1, in2, out, **kwargs)
+    compare(twins, theirs, eq.FullyConnectedTensorProduct(in1, in2, out, **kwargs), in1, in2)
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=25)
+def test_full(twins: Any, data: Any) -> None:
+    in1, in2 = twins.irreps(data.draw), twins.irreps(data.draw)
+    keep = data.draw(st.sampled_from([None, ["0e", "1o"], [o3.Irrep("1e"), o3.Irrep("2e")]]))
+    theirs_keep = None if keep is None else [o3.Irrep(ir) for ir in keep]
+    norm = data.draw(st.sampled_from(NORMALIZATIONS))
+    theirs = twins.e3nn(o3.FullTensorProduct, in1, in2, theirs_keep, irrep_normalization=norm)
+    compare(twins, theirs, eq.FullTensorProduct(in1, in2, keep, irrep_normalization=norm), in1.simplify(), in2.simplify())
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=25)
+def test_elementwise(twins: Any, data: Any) -> None:
+    in1 = twins.irreps(data.draw, least=1)
+    kinds = st.tuples(st.integers(0, 2), st.sampled_from([1, -1]))
+    in2 = o3.Irreps([(1, data.draw(kinds)) for _ in range(in1.num_irreps)])  # simplifies to other groups than in1
+    keep = data.draw(st.sampled_from([None, ["0e", "1o", "1e"]]))
+    norm = data.draw(st.sampled_from(NORMALIZATIONS))
+    theirs = twins.e3nn(
+        o3.ElementwiseTensorProduct, in1, in2, None if keep is None else [o3.Irrep(k) for k in keep], irrep_normalization=norm
+    )
+    compare(twins, theirs, eq.ElementwiseTensorProduct(in1, in2, keep, irrep_normalization=norm), in1, in2)
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=25)
+def test_square(twins: Any, data: Any) -> None:
+    irreps = twins.irreps(data.draw)
+    out = data.draw(st.sampled_from([None, "given"]))
+    out = None if out is None else twins.irreps(data.draw)
+    norm = data.draw(st.sampled_from(["component", "norm"]))  # e3nn 0.6 knows no "none" here
+    theirs = twins.e3nn(o3.TensorSquare, irreps, out, irrep_normalization=norm)
+    ours = eq.TensorSquare(irreps, out, irrep_normalization=norm)
+    assert ours.irreps_in == theirs.irreps_in1
+    compare(twins, theirs, ours, irreps.simplify(), None)
+
+
+def test_square_is_a_square_of_unit_variance_numbers() -> None:
+    """The normalisation that e3nn and we claim, by sampling: every component of the output has variance 1."""
+    square = eq.TensorSquare("3x0e + 3x1o + 2x2e", irrep_normalization="component").double()
+    z = square(torch.randn(40_000, square.irreps_in.dim).double())
+    for columns, (_, ir) in zip(square.irreps_out.slices(), square.irreps_out, strict=True):
+        second_moment = z[:, columns].square().mean()
+        assert 0.9 < second_moment < 1.1, ir
+
+
+def test_elementwise_with_a_number_of_copies_that_does_not_pair() -> None:
+    with pytest.raises(eq.errors.IrrepsError, match=r"equally many irreps, got 5 in 5x1o and 4 in 4x1e.*one by one"):
+        eq.ElementwiseTensorProduct("5x1o", "4x1e")
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_layouts_agree(layout: str) -> None:
+    in1, in2 = o3.Irreps("3x0e + 3x1o"), o3.Irreps("2x1o + 2x2e")
+    x, y = torch.randn(4, in1.dim).double(), torch.randn(4, in2.dim).double()
+    plain = eq.FullTensorProduct(in1, in2)
+    other = eq.FullTensorProduct(in1, in2, layout="ir_mul")
+    got = eq.to_mul_ir(other(eq.to_ir_mul(x, in1), eq.to_ir_mul(y, in2)), plain.irreps_out)
+    torch.testing.assert_close(got, plain(x, y), rtol=0, atol=1e-13)
+    square, turned = eq.TensorSquare(in1), eq.TensorSquare(in1, layout="ir_mul")
+    got = eq.to_mul_ir(turned(eq.to_ir_mul(x, square.irreps_in)), square.irreps_out)
+    torch.testing.assert_close(got, square(x), rtol=0, atol=1e-13)
+
+
+def test_large_product_constructs() -> None:
+    ls = "+".join(f"2x{l}{'eo'[l % 2]}" for l in range(5))
+    product = eq.FullyConnectedTensorProduct(ls, ls, ls)
+    assert product.num_paths == len(o3.FullyConnectedTensorProduct(ls, ls, ls).instructions)
+    assert product(torch.randn(2, 50), torch.randn(2, 50)).shape == (2, 50)
