@@ -40,7 +40,7 @@ class PairNetwork(nn.Module):
         self.out = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1))
         self.register_buffer("shifts", torch.zeros(100, dtype=torch.float64))
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("table", torch.arange(7) * 1001)  # an integer table, as index lists are
+        self.register_buffer("table", torch.arange(3000))  # an integer table, as index lists are
 
     def set_statistics(self, shifts: Mapping[int, float], scale: float, mean_neighbors: float) -> None:
         self.scale.fill_(scale)

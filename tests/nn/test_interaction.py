@@ -1,0 +1,103 @@
+"""One step of message passing against a loop over edges; equivariance, order of edges, isolated atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers import to_ir_mul, to_mul_ir
+from eqlayers.nn import Interaction
+from eqlayers.nn.interaction import channelwise_instructions
+from eqlayers.testing import equivariance_residual
+
+EDGES = torch.tensor([[0, 1, 2, 0, 3, 1], [1, 0, 0, 2, 1, 3]])
+HIDDEN = "4x0e + 4x1o + 2x1e"
+
+
+def layer(irreps_in: str = "4x0e + 4x1o", layout: str = "ir_mul", **kwargs: Any) -> Interaction:
+    return Interaction(irreps_in, "0e + 1o", HIDDEN, mean_neighbors=1.7, layout=layout, **kwargs).double()
+
+
+@pytest.fixture
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(5, 16).double(), torch.randn(6, 4).double(), torch.rand(6).double() * 4 + 0.5
+
+
+def test_equals_a_loop_over_edges(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    step = layer()
+    x, sh, lengths = inputs
+    weights = step.radial(lengths)
+    up = step.up(x)
+    received = [torch.zeros(step.down.irreps_in.dim).double() for _ in range(5)]
+    for e, (src, dst) in enumerate(EDGES.T.tolist()):
+        received[dst] = received[dst] + step.product(up[src : src + 1], sh[e : e + 1], weights[e : e + 1])[0]
+    expected = step.gate(step.down(torch.stack(received) / 1.7) + step.self_connection(x))
+    torch.testing.assert_close(step(x, sh, lengths, EDGES), expected, rtol=0, atol=1e-13)
+
+
+def test_same_irreps_add_the_input(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    step = Interaction(HIDDEN, "0e + 1o", HIDDEN).double()
+    x, (_, sh, lengths) = torch.randn(5, 22).double(), inputs
+    with torch.no_grad():
+        for part in (step.down, step.self_connection):
+            part.weight.zero_()
+    assert torch.equal(step(x, sh, lengths, EDGES), x)  # the gate of zeros is zero
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+@pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
+def test_equivariance(layout: str, determinant: int, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    step = layer(layout=layout)
+    x, sh, lengths = inputs
+    fn: Callable[[Tensor, Tensor], Tensor] = lambda x, sh: step(x, sh, lengths, EDGES)  # noqa: E731
+    args = ([step.irreps_in, "0e + 1o"], step.irreps_out)
+    # multiplicity 1: both layouts of the spherical harmonics agree
+    assert equivariance_residual(fn, *args, [x, sh], determinant=determinant, layout=layout) < 1e-12
+
+
+def test_layouts_agree(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    fast, plain = layer(), layer(layout="mul_ir")
+    plain.load_state_dict(fast.state_dict())
+    x, sh, lengths = inputs
+    turned = to_mul_ir(fast(to_ir_mul(x, fast.irreps_in), sh, lengths, EDGES), fast.irreps_out)
+    torch.testing.assert_close(turned, plain(x, sh, lengths, EDGES), rtol=0, atol=1e-12)
+
+
+def test_order_of_edges_and_of_atoms(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    step = layer()
+    x, sh, lengths = inputs
+    y = step(x, sh, lengths, EDGES)
+    order = torch.randperm(6)
+    torch.testing.assert_close(step(x, sh[order], lengths[order], EDGES[:, order]), y, rtol=0, atol=1e-13)
+    atoms = torch.randperm(5)
+    renamed = torch.argsort(atoms)[EDGES]
+    torch.testing.assert_close(step(x[atoms], sh, lengths, renamed), y[atoms], rtol=0, atol=1e-13)
+
+
+def test_edges_at_the_cutoff_send_nothing(inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    step = layer(cutoff=5.0)
+    x, sh, _ = inputs
+    far = step(x, sh, torch.full((6,), 5.0).double(), EDGES)
+    torch.testing.assert_close(far, step(x, sh[:0], sh[:0, 0], EDGES[:, :0]), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("atoms", "edges"), [(0, 0), (1, 0), (5, 0)])
+def test_no_edges(atoms: int, edges: int) -> None:
+    step = layer()
+    y = step(torch.randn(atoms, 16).double(), torch.zeros(edges, 4).double(), torch.zeros(edges).double(), EDGES[:, :0])
+    assert y.shape == (atoms, 22)
+    assert y.isfinite().all()
+
+
+def test_channelwise_instructions_reach_sorted_outputs() -> None:
+    middle, paths = channelwise_instructions("4x0e + 2x1o", "0e + 1o", "0e + 1o + 1e")
+    assert str(middle) == "4x0e+2x0e+4x1o+2x1o+2x1e" or str(middle) == "2x0e+4x0e+2x1o+4x1o+2x1e"
+    assert sorted(p[2] for p in paths) == list(range(5))
+    for i, j, k, mode, has_weight in paths:
+        assert (mode, has_weight) == ("uvu", True)
+        assert middle[k].mul == (4, 2)[i]
+        assert middle[k].ir.p == (1, -1)[i] * (1, -1)[j]

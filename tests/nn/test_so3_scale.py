@@ -1,0 +1,121 @@
+"""SO3Scale: fixed, learned and external scalars against plain loops over the irreps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from e3nn import o3
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from eqlayers import SO3Scale, to_ir_mul, to_mul_ir
+from eqlayers.testing import check_derivatives, equivariance_residual
+
+IRREPS = o3.Irreps("2x0e + 3x1o + 2x1e + 1x2e + 0x0o")
+
+
+def loop(irreps: o3.Irreps, x: Tensor, scales: Tensor, per: str, normalization: str) -> Tensor:
+    """The definition, in the mul_ir layout."""
+    lead = torch.broadcast_shapes(x.shape[:-1], scales.shape[:-1])
+    pieces, copy = [x.new_zeros(*lead, 0)], 0
+    for group, (columns, (mul, ir)) in enumerate(zip(irreps.slices(), irreps, strict=True)):
+        block = x[..., columns].reshape(*x.shape[:-1], mul, ir.dim)
+        own = scales[..., copy : copy + mul] if per == "copy" else scales[..., group : group + 1]
+        norm = ir.dim**-0.5 if normalization == "norm" else 1.0
+        pieces.append((block * own[..., None] * norm).expand(*lead, mul, ir.dim).reshape(*lead, mul * ir.dim))
+        copy += mul
+    return torch.cat(pieces, -1)
+
+
+@given(data=st.data())
+@hypothesis.settings(max_examples=50)
+def test_random_scales(twins: Any, data: Any) -> None:
+    draw = data.draw
+    irreps = twins.irreps(draw, low=0, high=4)
+    per, norm = draw(st.sampled_from(["copy", "group"])), draw(st.sampled_from(["component", "norm"]))
+    kind, layout = draw(st.sampled_from(["fixed", "learned", "external"])), draw(st.sampled_from(["mul_ir", "ir_mul"]))
+    lead = draw(st.sampled_from([((3,), (3,)), ((), ()), ((0,), (0,)), ((2, 1), (3,)), ((3,), ()), ((), (2,))]))
+    number = irreps.num_irreps if per == "copy" else len(irreps)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    x = torch.randn(*lead[0], irreps.dim, generator=generator, dtype=torch.float64)
+    own = lead[1] if kind == "external" else ()
+    scales = torch.randn(*own, number, generator=generator, dtype=torch.float64)
+    values = scales.tolist() if kind == "fixed" else None
+    layer = SO3Scale(irreps, kind, values, per=per, normalization=norm, layout=layout).double()
+    assert layer.num_scales == number
+    if kind == "learned":
+        assert torch.equal(layer.weight, torch.ones(number).double())
+        with torch.no_grad():
+            layer.weight.copy_(scales)
+
+    def run(x: Tensor, scales: Tensor) -> Tensor:
+        flat = to_ir_mul(x, irreps) if layout == "ir_mul" else x
+        z = layer(flat, scales) if kind == "external" else layer(flat)
+        return to_mul_ir(z, irreps) if layout == "ir_mul" else z
+
+    wanted = ("x", "scales") if kind == "external" else ("x",)
+    inputs = {"x": x, "scales": scales}
+    reference = twins.two_orders(lambda x, s: loop(irreps, x, s, per, norm), inputs, wanted)
+    twins.assert_close(twins.two_orders(run, inputs, wanted), reference, 8)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("determinant", [1, -1])
+@pytest.mark.parametrize("kind", ["fixed", "learned", "external"])
+def test_equivariance(kind: str, layout: str, determinant: int) -> None:
+    values = [float(i) for i in range(1, 9)] if kind == "fixed" else None
+    layer = SO3Scale(IRREPS, kind, values, layout=layout, normalization="norm").double()
+    if kind == "learned":
+        torch.nn.init.normal_(layer.weight)
+    scales = torch.randn(4, 8).double()
+    fn = (lambda x: layer(x, scales)) if kind == "external" else layer
+    assert equivariance_residual(fn, [IRREPS], IRREPS, determinant=determinant, layout=layout) < 1e-14
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1,)])
+@pytest.mark.parametrize("per", ["copy", "group"])
+def test_derivatives(per: str, frozen: tuple[int, ...]) -> None:
+    irreps = o3.Irreps("2x0e + 2x1o + 1e")
+    layer = SO3Scale(irreps, "external", per=per, normalization="norm")
+    inputs = [torch.randn(2, 11).double(), torch.randn(2, layer.num_scales).double()]
+    for number, value in enumerate(inputs):
+        value.requires_grad_(number not in frozen)
+    assert check_derivatives(layer, inputs, order=3).ok
+
+
+def test_learned_weight_gets_its_gradient() -> None:
+    layer = SO3Scale("1x0e + 2x1o").double()
+    x = torch.randn(5, 7).double()
+    layer(x).sum().backward()
+    expected = torch.stack([x[:, :1].sum(), x[:, 1:4].sum(), x[:, 4:].sum()])
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["fixed", "learned", "external"])
+def test_every_dtype(kind: str, dtype: torch.dtype) -> None:
+    layer = SO3Scale("2x0e + 2x1o", kind, 3.0 if kind == "fixed" else None).to(dtype)
+    x = torch.randn(3, 8).to(dtype)
+    y = layer(x, torch.full((4,), 3.0, dtype=dtype)) if kind == "external" else layer(x)
+    assert y.dtype == dtype
+    assert torch.equal(y.detach(), x if kind == "learned" else 3 * x)
+
+
+def test_fixed_constants_stay_float64(twins: Any) -> None:
+    with twins.default_dtype(torch.float16):
+        layer = SO3Scale("1x1o", "fixed", 1 / 3, normalization="norm")
+    layer(torch.ones(3).half())
+    assert layer.half().double()(torch.ones(3).double()).tolist() == [3**-0.5 * (1 / 3)] * 3
+    assert not layer.state_dict()
+
+
+def test_words() -> None:
+    layer = SO3Scale("2x0e + 1x1o", "external", per="group", normalization="norm")
+    assert repr(layer) == "SO3Scale(2x0e+1x1o | external, 2 scales per group, norm | mul_ir, backend auto)"
+    assert layer.selected_backend() == "torch"
+    assert "block of 2: torch runs" in layer.explain()
+    assert "S x: torch runs" in SO3Scale("2x0e", "fixed", 2.0).explain()
