@@ -107,9 +107,11 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
     shutil.copytree(fitted / "runs" / "tiny", copy)
     last = str(copy / "checkpoints" / "last.ckpt")
     options = ["--name", "longer", "--trainer.max_epochs", "3", "--model.weight_decay", "0.25", "--ckpt_path", last]
+    options += ["--threads", "2"]
     assert main(["fit", "-c", str(fitted / "tiny.yaml"), *options, "--test_after_fit", "false"]) == 0
     rows = json.loads((copy / "history.json").read_text())
     assert [row["step"] for row in rows] == [3, 6, 9]
+    assert torch.get_num_threads() == 2
     assert "weight_decay: 0.25" in (copy / "config.yaml").read_text()
     assert torch.load(last, weights_only=True)["hyper_parameters"]["weight_decay"] == 0.25
 

@@ -61,7 +61,7 @@ def _find_runs(terms: Terms) -> list[Run]:
     while start < count:
         end = start + 1
         step = tuple(c[end] - c[start] if end < count else 0 for c in columns)
-        if all(s in (0, 1) for s in step):
+        if any(step) and all(s in (0, 1) for s in step):  # a term that repeats is a run of its own
             while end < count and all(c[end] - c[end - 1] == s for c, s in zip(columns, step, strict=True)):
                 end += 1
         else:

@@ -31,15 +31,18 @@ class E3nnState(torch.nn.Module):
     def _generated_by_e3nn(self) -> dict[str, torch.Tensor]:
         """The generated buffers of an e3nn product with the same paths, in float64."""
         me: Any = self
-        twin = o3.TensorProduct(
-            me.irreps_in1,
-            me.irreps_in2,
-            me.irreps_out,
-            [tuple(ins)[:5] for ins in me.instructions],
-            internal_weights=False,
-            shared_weights=me.shared_weights,
-            **self._state_options,
-        )
+        try:
+            twin = o3.TensorProduct(
+                me.irreps_in1,
+                me.irreps_in2,
+                me.irreps_out,
+                [tuple(ins)[:5] for ins in me.instructions],
+                internal_weights=False,
+                shared_weights=me.shared_weights,
+                **self._state_options,
+            )
+        except (NotImplementedError, IndexError):  # compile_right of modes that e3nn has not: no twin, no keys
+            return {}
         state = {k: v for k, v in twin.state_dict().items() if k.startswith(_GENERATED)}
         for key, value in state.items():
             name, *degrees = key.rsplit(".", 1)[1].lstrip("_").split("_")

@@ -58,6 +58,14 @@ class PolynomialCutoff(torch.nn.Module):
         return f"{self.cutoff} A, p={self.p}"
 
 
+def _sin_over(t: Tensor) -> Tensor:
+    """``sin(t) / t`` with finite derivatives of every order at 0, where those of torch.sinc are NaN from the second."""
+    small, s = t.abs() < 0.2, t * t  # the series leaves 0.2**12 / 13! = 7e-19
+    series = 1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110))))
+    away = torch.where(small, 1.0, t)  # the branch not taken must be finite, or its gradient is NaN
+    return torch.where(small, series, away.sin() / away)
+
+
 class BesselBasis(torch.nn.Module):
     r"""Bessel functions with an envelope: :math:`b_n(r) = \sqrt{2/r_c}\,\sin(n \pi r / r_c) / r \cdot f(r)`.
 
@@ -90,8 +98,8 @@ class BesselBasis(torch.nn.Module):
         """``[E]`` Angstrom to ``[E, num_basis]``."""
         cutoff = self.envelope.cutoff
         n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
-        # torch.sinc(t) = sin(pi t) / (pi t) is finite at 0
-        bessel = (2 / cutoff) ** 0.5 * (math.pi / cutoff) * n * torch.sinc(lengths[:, None] * (n / cutoff))
+        k = math.pi / cutoff * n
+        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(lengths[:, None] * k)
         return bessel * self.envelope(lengths)[:, None]
 
     def extra_repr(self) -> str:

@@ -48,10 +48,12 @@ def covering() -> list[dict]:
 
 
 def full() -> list[dict]:
-    names = ("target", "op", "dtype", "batched", "terms", "width")
-    everything = itertools.product(aot.TARGETS, launch.LETTERS, DTYPES, BATCHED, TERMS, WIDTHS)
+    """Every combination but float16 and the widths, which take turns: 700 kernels, some minutes."""
+    names = ("target", "op", "dtype", "batched", "terms")
+    everything = itertools.product(aot.TARGETS, launch.LETTERS, DTYPES[:3], BATCHED, TERMS)
     cases = [dict(zip(names, case, strict=True)) for case in everything]
-    return [case for case in cases if case["op"] != "scale" or case["batched"] == (True, True, True)]
+    cases = [case for case in cases if case["op"] != "scale" or case["batched"] == (True, True, True)]
+    return [{**case, "width": WIDTHS[number % 3]} for number, case in enumerate(cases)]
 
 
 def check(cases: list[dict], tmp_path: Path) -> None:

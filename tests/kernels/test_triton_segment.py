@@ -83,7 +83,7 @@ def far(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     strides = list(torch.empty(tensor.shape, device="meta").stride())
     strides[axis] = LONG
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)) + 1
-    memory = mmap.mmap(-1, 2 * reach, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+    memory = mmap.mmap(-1, 2 * reach, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)  # NORESERVE
     view = torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, strides)
     assert 2 * strides[axis] > 2**31
     return view.copy_(tensor)

@@ -35,7 +35,7 @@ def test_equals_a_loop_over_edges(inputs: tuple[Tensor, Tensor, Tensor]) -> None
     received = [torch.zeros(step.down.irreps_in.dim).double() for _ in range(5)]
     for e, (src, dst) in enumerate(EDGES.T.tolist()):
         received[dst] = received[dst] + step.product(up[src : src + 1], sh[e : e + 1], weights[e : e + 1])[0]
-    expected = step.gate(step.down(torch.stack(received) / 1.7) + step.self_connection(x))
+    expected = step.gate(step.down(torch.stack(received) / 1.7**0.5) + step.self_connection(x))
     torch.testing.assert_close(step(x, sh, lengths, EDGES), expected, rtol=0, atol=1e-13)
 
 

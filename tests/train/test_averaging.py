@@ -75,9 +75,16 @@ def test_validating_after_the_fit_judges_the_weights_it_was_given(run: tuple[Spy
     assert torch.equal(spy.validated[-1], torch.full_like(spy.validated[-1], 0.25))
 
 
-def test_integer_tables_and_float64_statistics_are_copied(run: tuple[Spy, Any, Any, Any], tmp_path: Path) -> None:
-    spy, _, _, data = run
-    assert all(torch.equal(table, torch.arange(3000)) for table in spy.tables)
+def test_integer_tables_and_float64_statistics_are_copied(
+    make_run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eqlayers.train.averaging.ema_decay", lambda step, decay: 0.9)  # 0.9 n + 0.1 n rounds below n
+    spy = Spy()
+    trainer, module, data = make_run(callbacks=(spy,), max_epochs=1)
+    trainer.fit(module, datamodule=data)
+    table = torch.arange(3000)
+    assert not torch.equal((table * 0.9 + table * (1 - 0.9)).long(), table), "averaging would have to show"
+    assert all(torch.equal(seen, table) for seen in spy.tables)
     saved = read_checkpoint(checkpoint_path(tmp_path / "run"))["state_dict"]
     assert saved["model.scale"].item() == data.statistics.scale
     assert saved["model.shifts"][6].item() == data.statistics.shifts[6]

@@ -54,6 +54,7 @@ def test_shifts_by_kind_of_target(make_data: Callable[..., Any]) -> None:
     assert set(atom_shifts(model, intensive, TARGETS["gap"]).values()) == {0.0}
     model.pooling, model.readout = "mean", "scalar"  # type: ignore[assignment]
     assert set(atom_shifts(model, intensive, TARGETS["gap"]).values()) == {2.5}
+    assert atom_shifts(model, data.statistics, TARGETS["U0"]) == data.statistics.shifts
     model.readout = "vector"  # type: ignore[assignment]
     assert set(atom_shifts(model, intensive, TARGETS["mu"]).values()) == {0.0}
 

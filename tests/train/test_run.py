@@ -53,6 +53,8 @@ def test_metrics(tested: tuple[Path, Any, Any], capsys: pytest.CaptureFixture[st
     assert metrics["test_U0_mae_meV"] == pytest.approx(float(trainer.callback_metrics["test/U0_mae_meV"]), rel=1e-11)
     assert metrics["baseline_composition_mae_meV"] == data.baselines("test")["composition"] * 1000
     assert (metrics["steps"], metrics["epochs"], metrics["num_train"], metrics["seed"]) == (9, 3, 96, 7)
+    ratio = metrics["test_U0_mae_meV"] / metrics["baseline_composition_mae_meV"]
+    assert metrics["mae_ratio_to_composition"] == pytest.approx(ratio, rel=1e-14)
     rows = read_history(folder)
     assert metrics["best_val_U0_mae_meV"] == min(row["val_mae"] for row in rows)
     assert metrics["num_test"] == len(data.test_set)
@@ -134,6 +136,12 @@ def test_far_baselines_are_left_out_of_the_curve() -> None:
     labels = [text.get_text() for text in axis.get_legend().get_texts()]
     assert labels[2:] == ["near: 20 meV", "test: 4 meV"]
     assert "U0 (meV)" in axis.get_ylabel()
+
+
+def test_parity_shows_every_molecule_and_its_error() -> None:
+    values, errors = parity_plot([1.0, 2.0, 4.0], [1.5, 2.0, 3.0], "mu", "D", "").axes
+    assert np.asarray(values.collections[0].get_offsets()).tolist() == [[1.0, 1.5], [2.0, 2.0], [4.0, 3.0]]
+    assert np.asarray(errors.collections[0].get_offsets()).tolist() == [[1.0, 0.5], [2.0, 0.0], [4.0, -1.0]]
 
 
 def test_parity_of_equal_values_can_be_drawn() -> None:

@@ -1,0 +1,231 @@
+"""Every plan of the torch backend against the reference, within the rounding bound of each dtype."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from eqlayers.backends import reference
+from eqlayers.backends import torch as backend
+from eqlayers.functional import sparse_product, sparse_scale
+from eqlayers.info import SparseProductInfo, sparse_product_infos, sparse_scale_infos
+from eqlayers.ops import channels_of
+from eqlayers.ops.call import ProductCall
+from eqlayers.ops.table import NAMED
+from eqlayers.testing import rounding_bound
+
+PLANS = list(backend.PLANS)
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "uv,vw->uw", "v,u->uv", ",->"]
+TRIPLES = [t for t in itertools.product((True, False), repeat=3) if t != (False, False, False)]
+BATCH = 3
+
+
+def _segments():
+    """Terms as segments with gather_index and index_out; empty segments, unnamed rows, repeated and dropped terms."""
+    return SparseProductInfo(
+        scale=torch.tensor([0.3, -1.2, 0.7, 2.1, -0.4, 1.9], dtype=torch.float64),
+        index1=torch.tensor([0, 3, 1, 1, 3, 0]),
+        index2=torch.tensor([2, 2, 0, 4, 4, 2]),
+        seg_out=torch.tensor([0, 0, 2, 3, 3, 6]),
+        gather_index=torch.tensor([5, 0, 3, 1, 1, 4]),
+        index_out=torch.tensor([6, 0, 3, 1, 5]),
+        out_size=7,
+    )
+
+
+def _runs(scale=None):
+    """A weight that multiplies whole irreps: slices in which some operand stands still, and one that falls."""
+    first, second, out = [0, 1, 2, 3, 3, 2, 0, 1, 2], [0, 0, 0, 1, 2, 3, 4, 4, 4], [0, 1, 2, 3, 3, 3, 4, 5, 6]
+    return sparse_product_infos(first, second, out, scale, in1_size=4, in2_size=5, out_size=7)[0]
+
+
+INFOS = {
+    "segments": _segments(),
+    "runs": _runs(),
+    "runs of one coefficient": _runs([2.5] * 3 + [0.1] * 3 + [-1.0] * 3),
+    "runs of many coefficients": _runs([0.5, 1.5, -2.5, 3.5, 0.7, 0.3, 0.1, 1.1, -0.9]),
+    "once each": sparse_product_infos([3, 0, 1, 2], [4, 2, 0, 0], range(4), in1_size=4, in2_size=5, out_size=4)[0],
+    "one row": sparse_product_infos([0, 1, 2, 3], [1, 2, 3, 4], [2] * 4, in1_size=4, in2_size=5, out_size=3)[0],
+    "unnamed": sparse_product_infos([1, 2], [0, 1], [1, 2], [0.5, 3.0], in1_size=4, in2_size=5, out_size=5)[0],
+}
+
+
+@pytest.fixture
+def force(monkeypatch):
+    def only(plan):
+        for name in PLANS:
+            if name != plan:
+                monkeypatch.delitem(backend.PLANS, name)
+
+    return only
+
+
+def operands(spec, batched, extents=None, dtype=torch.float64, rows=(4, 5)):
+    sizes = {"u": 3, "v": 2, "w": 4} | (extents or {})
+    channels = channels_of(spec)
+    for flag, letters, size in zip(batched, channels, rows, strict=False):
+        yield torch.randn([BATCH] * flag + [size] + [sizes[c] for c in letters], dtype=torch.float64).to(dtype)
+
+
+def check(spec, x, y, info, triple, dtype):
+    batch = BATCH if any(triple) else 1
+    call = ProductCall(channels_of(spec), x, y, info, triple, batch)
+    exact = ProductCall(channels_of(spec), x.double(), y.double(), info, triple, batch)
+    got, want = backend.product(call), reference.product(exact)
+    assert got.dtype == dtype
+    assert got.shape == want.shape == call.out_shape
+    error = (got.double() - want).abs()
+    bound = rounding_bound(spec, x, y, info, dtype, out_accumulated=not triple[2])
+    if triple == (False, False, True):
+        bound = bound.expand(want.shape)
+    assert (error <= bound).all(), f"{triple}: {(error / bound).max():.2g} times the rounding bound"
+    magnitude = rounding_bound(spec, x, y, info, torch.float64, out_accumulated=not triple[2])
+    assert not got[(magnitude == 0).expand(got.shape)].any(), f"{triple}: rows that nothing names must be exactly zero"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_is_the_reference_within_rounding(plan, spec, dtype, force):
+    force(plan)
+    for turn, triple in enumerate([*TRIPLES, (False, False, False)]):
+        infos = list(INFOS.values())
+        for info in (infos[turn % 7], infos[(turn + 3) % 7], infos[(turn + len(spec)) % 7]):
+            check(spec, *operands(spec, triple, dtype=dtype), info, triple, dtype)
+
+
+@pytest.mark.parametrize("name", INFOS)
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_on_every_info(plan, name, force):
+    force(plan)
+    for spec in ("mul", "outer", "mat_t_vec", "inner"):
+        for triple in ((True, True, True), (True, False, False), (False, True, True)):
+            check(spec, *operands(spec, triple), INFOS[name], triple, torch.float64)
+
+
+@pytest.mark.parametrize("extents", [(1, 1, 1), (1, 5, 3), (7, 1, 2), (5, 3, 1)], ids=str)
+@pytest.mark.parametrize("plan", PLANS)
+def test_odd_channel_numbers(plan, extents, force):
+    force(plan)
+    for spec, info in zip(SPECS, itertools.cycle(INFOS.values()), strict=False):
+        pair = operands(spec, (True, False), dict(zip("uvw", extents, strict=True)), torch.float32)
+        check(spec, *pair, info, (True, False, True), torch.float32)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_strides_do_not_matter(plan, force):
+    force(plan)
+    for spec in ("mul", "vecmat", "outer"):
+        x, y = operands(spec, (True, True))
+        for a, b in ((x.mT.contiguous().mT, y.movedim(0, -1).contiguous().movedim(-1, 0)), (x[:1].expand_as(x), y)):
+            check(spec, a, b, INFOS["segments"], (True, True, True), torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("plan", PLANS)
+def test_half_precision_is_summed_in_float32(plan, dtype, force):
+    """1024 positive terms: sums kept in half precision lose the small ones, far beyond one final rounding."""
+    force(plan)
+    pairs = torch.cartesian_prod(torch.arange(32), torch.arange(32)).T
+    info = sparse_product_infos(*pairs, [0] * 1024, in1_size=32, in2_size=32, out_size=1)[0]
+    for spec in ("mul", "outer", "inner", "vecmat"):
+        x, y = (t.abs() for t in operands(spec, (True, True), dtype=dtype, rows=(32, 32)))
+        check(spec, x, y, info, (True, True, True), dtype)
+        check(spec, x, y, info, (True, True, False), dtype)
+
+
+def test_the_bound_is_exceeded_by_sums_in_half_precision():
+    """The bound must be able to tell: the same sum formed in bfloat16, term by term, lies beyond it."""
+    x, y = torch.rand(300, 4).bfloat16(), torch.rand(300, 4).bfloat16()
+    info = SparseProductInfo(seg_out=torch.tensor([0, 300]), out_size=1)
+    bound = rounding_bound("mul", x, y, info, torch.bfloat16)
+    want = sparse_product("mul", x.double(), y.double(), info, backend="reference")
+    sloppy = torch.zeros(1, 4, dtype=torch.bfloat16)
+    for a, b in zip(x, y, strict=True):
+        sloppy[0] += a * b
+    assert ((sloppy.double() - want).abs() > 1.1 * bound).all()
+    assert ((sparse_product("mul", x, y, info).double() - want).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_coefficients_stay_in_float64_whatever_ran_before(plan, force):
+    force(plan)
+    info = INFOS["runs of many coefficients"]._replace()  # with a cache of its own
+    x, y = operands("vecmat", (True, True))
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        sparse_product("vecmat", x.to(dtype), y.to(dtype), info)
+    got, want = (sparse_product("vecmat", x, y, info, backend=b) for b in (None, "reference"))
+    assert ((got - want).abs() <= 1e-15 * (1 + want.abs())).all()
+    assert info.scale.dtype == torch.float64
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_autocast_does_not_lower_the_sums(plan, force):
+    force(plan)
+    infos = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
+    for spec in ("vecmat", "mul", "inner"):
+        x, y = operands(spec, (True, True), dtype=torch.float32)
+        plain = sparse_product(spec, x, y, *infos)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            under = sparse_product(spec, x, y, *infos)
+        assert under.dtype == torch.float32
+        assert torch.equal(plain, under)
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_gather_works_in_blocks(force, monkeypatch):
+    force("gather")
+    for block in (1, 40, 100):
+        monkeypatch.setattr(backend, "_BLOCK", block)
+        for spec, info in itertools.product(("mul", "outer", "vecmat"), INFOS.values()):
+            check(spec, *operands(spec, (True, True)), info, (True, True, True), torch.float64)
+
+
+def _sizes(info, spec, batch, rows, extents):
+    x, y = (torch.empty(batch, r, *(extents[c] for c in p)) for r, p in zip(rows, channels_of(spec), strict=False))
+    return backend._sizes(ProductCall(channels_of(spec), x, y, info, (True, True, True), batch))
+
+
+def test_the_cost_model_spares_memory():
+    """A table that would be huge is never made; a product that matrices can do is not gathered term by term."""
+    rows = torch.arange(200)
+    big = sparse_product_infos(rows, rows, rows, in1_size=200, in2_size=200, out_size=200)[0]
+    sizes = _sizes(big, "mul", 2, (200, 200), {"u": 1})
+    assert all(backend.PLANS[plan].cost(sizes) == math.inf for plan in ("fold1", "fold2", "pair"))
+    assert all(backend.PLANS[plan].cost(sizes) < math.inf for plan in ("runs", "gather"))
+    dense = torch.cartesian_prod(*[torch.arange(9)] * 3).T
+    full = sparse_product_infos(*dense, torch.randn(729), in1_size=9, in2_size=9, out_size=9)[0]
+    sizes = _sizes(full, "vecsca", 500, (9, 9), {"u": 32})
+    assert min(backend.PLANS, key=lambda name: backend.PLANS[name].cost(sizes)) != "gather"
+
+
+def test_results_do_not_alias_the_operands():
+    x = torch.ones(2, 3, 4, dtype=torch.float64)
+    same, _ = sparse_scale_infos(range(3), range(3), in_size=3, out_size=3)
+    plain = SparseProductInfo()
+    results = [sparse_scale(x, same), sparse_product("mul", x, x, plain), sparse_product("vecsca", x, x[..., 0], plain)]
+    for z in results:
+        assert z.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+        z.zero_()
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("plan", PLANS)
+def test_torch_defaults_change_no_number(plan, default, force):
+    force(plan)
+    pairs = [(spec, info, *operands(spec, (True, True))) for spec, info in zip(SPECS, INFOS.values(), strict=False)]
+    want = [sparse_product(spec, x, y, info._replace()) for spec, info, x, y in pairs]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with torch.device("meta"):
+            got = [sparse_product(spec, x, y, info._replace()) for spec, info, x, y in pairs]
+            named = [sparse_product(s, x, y, i._replace(), backend="reference") for s, i, x, y in pairs]
+    finally:
+        torch.set_default_dtype(before)
+    for a, b, c in zip(got, want, named, strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c, rtol=1e-13, atol=1e-13)

@@ -1,0 +1,243 @@
+"""The network for molecules: symmetries, batches, forces, extensivity, statistics in float64, and bad input."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.errors import ConfigError, DTypeError, EqlayersError, IndexRangeError, IrrepsError, ShapeError
+from eqlayers.models import MoleculeNetwork
+from eqlayers.testing import random_orthogonal
+
+Z = torch.tensor([6, 8, 1, 1, 7, 9])
+OPTIONS = [("scalar", "sum"), ("scalar", "mean"), ("vector", "sum"), ("vector", "mean")]
+
+
+def network(**kwargs: Any) -> MoleculeNetwork:
+    small = {"hidden": "8x0e + 8x1o + 4x1e + 4x2e", "lmax": 2, "layers": 2, "radial_hidden": (8,), "mean_neighbors": 4.0}
+    return MoleculeNetwork(**{**small, **kwargs}).double()
+
+
+def edges(pos: Tensor, cutoff: float = 5.0) -> Tensor:
+    """All ordered pairs closer than the cutoff."""
+    near = torch.cdist(pos, pos) < cutoff
+    return near.fill_diagonal_(False).nonzero().T.contiguous()
+
+
+@pytest.fixture
+def pos() -> Tensor:
+    return torch.randn(6, 3, dtype=torch.float64) * 1.5
+
+
+def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
+    assert a.dtype == b.dtype == torch.float64
+    assert b.abs().max() > 1e-3  # not a comparison of zeros
+    assert float((a - b).abs().max() / b.abs().max()) < tolerance
+
+
+@pytest.mark.parametrize(("readout", "pooling"), OPTIONS)
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_invariances(readout: str, pooling: str, determinant: int, pos: Tensor) -> None:
+    model = network(readout=readout, pooling=pooling)
+    model.set_statistics({1: -2.0, 6: 5.0}, 3.0, 4.0)
+    index = edges(pos)
+    value = model(Z, pos, index).detach()
+    turn = random_orthogonal(3, determinant)
+    close(model(Z, pos @ turn.T, index).detach(), value)
+    close(model(Z, pos + torch.tensor([3.0, -40.0, 7.0]).double(), index).detach(), value)
+    order = torch.randperm(6)
+    close(model(Z[order], pos[order], torch.argsort(order)[index]).detach(), value)
+    close(model(Z, pos, index[:, torch.randperm(index.shape[1])]).detach(), value)
+
+
+def test_the_value_depends_on_geometry_and_species(pos: Tensor) -> None:
+    """Guards the tests above: a constant is invariant too."""
+    model = network()
+    value = model(Z, pos, edges(pos)).detach()
+    assert (model(Z, pos * 1.05, edges(pos)) - value).abs().min() > 1e-6
+    assert (model(Z.flip(0), pos, edges(pos)) - value).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_the_pooled_vector_turns_with_the_molecule(pooling: str, determinant: int, pos: Tensor) -> None:
+    model = network(readout="vector", pooling=pooling)
+    seen: list[Tensor] = []
+    plain = model.pooled_vector
+
+    def watched(*args: Any) -> Tensor:
+        seen.append(plain(*args))
+        return seen[-1]
+
+    model.pooled_vector = watched  # type: ignore[method-assign]
+    index, turn = edges(pos), random_orthogonal(4, determinant)
+    length = model(Z, pos, index)
+    model(Z, pos @ turn.T + 2.0, index)
+    before, after = seen
+    assert before.shape == (1, 3)
+    close(after.detach(), (before @ turn.T).detach())
+    torch.testing.assert_close(length, before.norm(dim=-1))
+
+
+@pytest.mark.parametrize(("readout", "pooling"), OPTIONS)
+def test_molecules_of_a_batch_do_not_see_each_other(readout: str, pooling: str, pos: Tensor) -> None:
+    model = network(readout=readout, pooling=pooling)
+    second = torch.randn(4, 3).double()
+    alone = torch.cat([model(Z, pos, edges(pos)), model(Z[:4], second, edges(second))])
+    index = torch.cat([edges(pos), edges(second) + 6], 1)
+    batch = torch.tensor([0] * 6 + [1] * 4)
+    close(model(torch.cat([Z, Z[:4]]), torch.cat([pos, second]), index, batch).detach(), alone.detach(), 1e-12)
+    more = model(torch.cat([Z, Z[:4]]), torch.cat([pos, second]), index, batch, num_graphs=4).detach()
+    assert more.shape == (4,)
+    close(more[:2], alone.detach(), 1e-12)
+    assert more[2:].tolist() == [0.0, 0.0]  # molecules without atoms
+
+
+def test_atoms_without_edges_and_single_atoms(pos: Tensor) -> None:
+    model = network()
+    model.set_statistics({z: float(z) for z in (1, 6, 7, 8, 9)}, 1.0, 4.0)
+    none = torch.zeros(2, 0, dtype=torch.int64)
+    apart = model(Z, pos, none)
+    assert apart.isfinite().all()
+    close(apart.detach(), sum(model(Z[i : i + 1], pos[i : i + 1], none) for i in range(6)).detach(), 1e-12)
+    lonely = torch.cat([pos[:5], torch.full((1, 3), 50.0).double()])
+    close(
+        model(Z, lonely, edges(lonely)).detach(),
+        (model(Z[:5], pos[:5], edges(pos[:5])) + model(Z[5:], pos[5:], none)).detach(),
+        1e-12,
+    )
+
+
+@pytest.mark.parametrize(("readout", "pooling"), OPTIONS)
+def test_nothing_at_all(readout: str, pooling: str) -> None:
+    model = network(readout=readout, pooling=pooling)
+    empty = torch.zeros(0, dtype=torch.int64)
+    out = model(empty, torch.zeros(0, 3).double(), empty.reshape(1, 0).expand(2, 0), empty)
+    assert out.shape == (0,)
+    one = model(Z[:1], torch.zeros(1, 3).double(), empty.reshape(1, 0).expand(2, 0))
+    assert one.isfinite().all()
+
+
+def test_energy_is_continuous_where_an_edge_enters(pos: Tensor) -> None:
+    """A pair at the cutoff contributes nothing, value and slope: with and without its edges the energy agrees."""
+    model = network(cutoff=3.0)
+    pair = torch.tensor([[0.0, 0, 0], [3.0 - 1e-7, 0, 0]], dtype=torch.float64, requires_grad=True)
+    both, none = torch.tensor([[0, 1], [1, 0]]), torch.zeros(2, 0, dtype=torch.int64)
+    joined = model(Z[:2], pair, both)
+    assert float((joined - model(Z[:2], pair, none)).detach().abs()) < 1e-12
+    (force,) = torch.autograd.grad(joined.sum(), pair)
+    assert float(force.abs().max()) < 1e-9
+
+
+def test_forces_equal_finite_differences(pos: Tensor) -> None:
+    model = network()
+    index = edges(pos)
+    live = pos.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(Z, live, index).sum(), live, create_graph=True)
+    assert gradient.isfinite().all()
+    assert gradient.requires_grad
+    close(gradient.detach().sum(0) + 1, torch.ones(3).double())  # no net force
+    step = 1e-4
+    for atom, axis in [(0, 0), (2, 1), (5, 2)]:
+        shift = torch.zeros_like(pos)
+        shift[atom, axis] = step
+        ahead, behind = (float(model(Z, pos + s * shift, index).detach().sum()) for s in (1, -1))
+        assert (ahead - behind) / (2 * step) == pytest.approx(float(gradient[atom, axis]), abs=1e-6)
+    parameters = torch.autograd.grad(gradient.square().sum(), list(model.parameters()), materialize_grads=True)
+    assert sum(float(g.abs().sum()) for g in parameters) > 0
+    assert all(g.isfinite().all() for g in parameters)
+
+
+def test_extensive_and_intensive(pos: Tensor) -> None:
+    index = edges(pos)
+    twice = torch.cat([Z, Z]), torch.cat([pos, pos + 100.0]), torch.cat([index, index + 6], 1)
+    for pooling, factor in (("sum", 2), ("mean", 1)):
+        model = network(pooling=pooling)
+        close(model(*twice).detach(), factor * model(Z, pos, index).detach(), 1e-12)
+
+
+def test_large_shifts_keep_float64_in_a_float32_model() -> None:
+    """Total energies are about -1e4 eV; float32 would round them to 1e-3 eV."""
+    model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=1)
+    shifts = {1: -13.587222780835477, 6: -1029.4889999855063, 8: -2042.9303986600516}
+    model.set_statistics(shifts, 1e-12, 4.0)  # the learned part far below the last digit
+    z = torch.tensor([6] * 7 + [8] * 2 + [1] * 10)
+    pos = torch.randn(19, 3) * 3
+    value = model(z, pos, edges(pos.double()))
+    exact = 7 * shifts[6] + 2 * shifts[8] + 10 * shifts[1]
+    assert value.dtype == torch.float64
+    assert abs(float(value.detach()) / exact - 1) < 1e-12
+    assert model.shifts.dtype == model.scale.dtype == torch.float64
+
+
+def test_statistics_are_written_where_they_belong(pos: Tensor) -> None:
+    model = network()
+    raw = model(Z, pos, edges(pos)).detach()
+    model.set_statistics({6: 10.0, 1: 1.0}, 3.0, 4.0)
+    close(model(Z, pos, edges(pos)).detach(), 3 * raw + 10 + 2 * 1, 1e-12)
+    model.set_statistics({}, 1.0, 9.0)
+    assert [float(step.mean_neighbors) for step in model.interactions] == [9.0, 9.0]
+
+
+@pytest.mark.parametrize("readout", ["scalar", "vector"])
+def test_state_dict_carries_weights_and_statistics(readout: str, pos: Tensor) -> None:
+    model, other = network(readout=readout), network(readout=readout)
+    model.set_statistics({6: -1000.123456789}, 2.5, 7.0)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(Z, pos, edges(pos)), model(Z, pos, edges(pos)))
+    assert torch.equal(copy.deepcopy(model)(Z, pos, edges(pos)), model(Z, pos, edges(pos)))
+
+
+BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
+    (IrrepsError, r"hidden must hold even scalars \(0e\).*got 8x1o\. Add", {"hidden": "8x1o"}),
+    (IrrepsError, r"hidden must hold vectors \(1o\).*Add '64x1o'", {"hidden": "8x0e", "readout": "vector"}),
+    (IrrepsError, r"hidden must be irreps such as.*got '8x'", {"hidden": "8x"}),
+    (ConfigError, r"readout must be one of scalar, vector, got 'tensor'", {"readout": "tensor"}),
+    (ConfigError, r"pooling must be one of sum, mean, got 'max'", {"pooling": "max"}),
+    (ConfigError, r"species must be different atomic numbers.*got \[1, 1\]", {"species": (1, 1)}),
+    (ConfigError, r"species must be.*at least one, got \[\]", {"species": ()}),
+    (ConfigError, r"species must be.*from 1 to 118.*got \[119\]", {"species": (119,)}),
+    (ConfigError, r"lmax and layers must not be negative, got -1 and 2", {"lmax": -1}),
+    (ConfigError, r"cutoff must be a positive number", {"cutoff": -5.0}),
+    (ConfigError, r"mean_neighbors must be a positive number, got nan", {"mean_neighbors": float("nan")}),
+    (ConfigError, r"backend must be one of", {"backend": "cuda"}),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "options"), BAD)
+def test_bad_options(error: type[EqlayersError], message: str, options: dict[str, Any]) -> None:
+    with pytest.raises(error, match=message):
+        network(**options)
+
+
+def test_bad_inputs(pos: Tensor) -> None:
+    model, index = network(), edges(pos)
+    calls: list[tuple[type[EqlayersError], str, tuple[Any, ...]]] = [
+        (IndexRangeError, r"z must hold species among \[1, 6, 7, 8, 9\], got also \[92\]\. Build", (Z.clone().fill_(92), pos, index)),
+        (IndexRangeError, r"got also \[-1, 119\]", (torch.tensor([6, 119, -1, 1, 1, 1]), pos, index)),
+        (ShapeError, r"z, pos and batch must be .*got \[5\], \[6, 3\]", (Z[:5], pos, index)),
+        (ShapeError, r"got \[6\], \[3, 6\] and \[6\]\. Give one row per atom", (Z, pos.T, index)),
+        (ShapeError, r"edge_index must be \[2, E\] int64.*Transpose", (Z, pos, index.T)),
+        (ShapeError, r"edge_index must be \[2, E\] int64.*torch.int32", (Z, pos, index.int())),
+        (IndexRangeError, r"edge_index must lie in \[0, 6\), the number of atoms, got values from 0 to 6", (Z, pos, torch.tensor([[0], [6]]))),
+        (IndexRangeError, r"edge_index must lie in .*from -1 to 0", (Z, pos, torch.tensor([[0], [-1]]))),
+        (IndexRangeError, r"batch must lie in \[0, 1\), the number of molecules, got values from 0 to 1", (Z, pos, index, (Z == 1).long(), 1)),
+        (DTypeError, r"z and batch must be int64, got torch\.float32", (Z.float(), pos, index)),
+        (DTypeError, r"pos must have the dtype of the model, torch\.float64, got torch\.float32", (Z, pos.float(), index)),
+    ]
+    for error, message, args in calls:
+        with pytest.raises(error, match=message):
+            model(*args)
+    with pytest.raises(IndexRangeError, match=r"shifts must name species among .*got also \[2\]\. Build"):
+        model.set_statistics({2: 1.0}, 1.0, 1.0)
+    for kwargs, message in [
+        ({"shifts": {1: float("nan")}}, r"shifts must be finite numbers, got \{1: nan\}\. Look for NaN"),
+        ({"scale": 0.0}, r"scale must be a positive number, got 0\.0"),
+        ({"mean_neighbors": float("inf")}, r"mean_neighbors must be a positive number, got inf"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            model.set_statistics(**{"shifts": {}, "scale": 1.0, "mean_neighbors": 1.0, **kwargs})

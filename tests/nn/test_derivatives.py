@@ -1,0 +1,142 @@
+"""Equivariance as a property, derivatives to the third order, and backwards that compute what is asked and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqlayers as eq
+from eqlayers import TensorProduct, algebra
+from eqlayers.info import terms
+from eqlayers.testing import check_derivatives, equivariance_residual
+
+MIXED = ("2x0e + 2x1o", "2x1o + 1x1e", "2x1o + 4x0e + 2x1e")
+ROWS = [(0, 0, 0, "uvu", True), (1, 0, 1, "uvuv", False), (1, 0, 2, "uuw", True), (1, 1, 0, "uvw", True)]
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@given(data=st.data())
+@hypothesis.settings(max_examples=15)
+def test_products_turn_with_their_inputs(twins: Any, layout: str, determinant: int, data: Any) -> None:
+    case = twins.product(data.draw)
+    ours = TensorProduct(*case.args, **{**case.kwargs, "shared_weights": True}, layout=layout)
+    weight = torch.randn(ours.weight_numel).double()
+    ins = [ours.irreps_in1, ours.irreps_in2]
+    hypothesis.assume(ours.irreps_out.dim and ours.output_mask.any())
+    residual = equivariance_residual(
+        lambda x, y: ours(x, y, weight), ins, ours.irreps_out, determinant=determinant, layout=layout
+    )
+    assert residual < 1e-12
+
+
+@pytest.mark.parametrize("kind", [eq.FullTensorProduct, eq.FullyConnectedTensorProduct, eq.TensorSquare])
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_derived_products_are_equivariant(kind: Any, determinant: int) -> None:
+    irreps = "2x0e + 2x1o + 1x2e + 1x1e"
+    args = {eq.TensorSquare: (irreps,), eq.FullTensorProduct: (irreps, "1o + 2e")}.get(kind, (irreps, "1o + 2e", irreps))
+    layer = kind(*args).double()
+    ins = [irreps] if kind is eq.TensorSquare else [irreps, "1o + 2e"]
+    assert equivariance_residual(layer, [getattr(layer, "irreps_in", irreps)] + ins[1:], layer.irreps_out, determinant=determinant) < 1e-12
+
+
+def test_one_flipped_coefficient_is_not_equivariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the two tests above would see if a single Clebsch-Gordan entry had the wrong sign."""
+
+    def flipped(l1: int, l2: int, l3: int) -> np.ndarray:
+        block = algebra.wigner_3j(l1, l2, l3).copy()
+        where = np.argwhere(block)[-1]
+        block[tuple(where)] *= -1
+        return block
+
+    args = ("1o", "1o", "1e", [(0, 0, 0, "uuu", False)])
+    assert equivariance_residual(TensorProduct(*args), ["1o", "1o"], "1e") < 1e-13
+    monkeypatch.setattr(terms, "wigner_3j", flipped)
+    assert equivariance_residual(TensorProduct(*args), ["1o", "1o"], "1e") > 1e-2
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("live", [(0, 1, 2), (0,), (1,), (2,), (0, 2)])
+def test_three_derivatives(live: tuple[int, ...], layout: str) -> None:
+    ours = TensorProduct(*MIXED, ROWS, internal_weights=False, layout=layout)
+    inputs = [torch.randn(2, 8).double(), torch.randn(2, 9).double(), torch.randn(ours.weight_numel).double()]
+    for number, value in enumerate(inputs):
+        value.requires_grad_(number in live)
+    assert check_derivatives(ours, inputs, order=3, max_elements=4).ok
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_gradcheck_and_gradgradcheck(shared: bool) -> None:
+    ours = TensorProduct("2x1o", "1o", "2x1e + 2x0e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvw", True)],
+                         internal_weights=False, shared_weights=shared)  # fmt: skip
+    inputs = [torch.randn(2, 6), torch.randn(2, 3), torch.randn(*([] if shared else [2]), ours.weight_numel)]
+    inputs = [v.double().requires_grad_() for v in inputs]
+    assert torch.autograd.gradcheck(ours, inputs)
+    assert torch.autograd.gradgradcheck(ours, inputs)
+
+
+def test_first_gradients_can_be_differentiated_again() -> None:
+    """`gradgradcheck` drops gradients without a graph and would not notice their loss."""
+    ours = TensorProduct(*MIXED, ROWS).double()
+    x, y = torch.randn(3, 8).double().requires_grad_(), torch.randn(3, 9).double().requires_grad_()
+    first = torch.autograd.grad(ours(x, y).sum(), [x, y, ours.weight], create_graph=True)
+    assert [g.requires_grad for g in first] == [True] * 3
+    square = eq.TensorSquare("2x0e + 2x1o", "2x0e + 1e").double()
+    x = torch.randn(3, 8).double().requires_grad_()
+    first = torch.autograd.grad(square(x).sum(), [x, square.weight], create_graph=True)
+    assert [g.requires_grad for g in first] == [True] * 2
+
+
+def test_frozen_inputs_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts the products that a backward runs: one per operand that needs its gradient, none for the others."""
+    backend = eq.backends.find("torch")
+    calls: list[str] = []
+
+    def counted(call: Any) -> Any:
+        calls.append(str(call.channels))
+        return backend.product(call)
+
+    spy = type(backend)("spy", counted, backend.scale, backend.refuse)
+    monkeypatch.setitem(eq.backends.registry.BACKENDS, "spy", spy)
+    ours = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], backend="spy").double()
+    counts = {}
+    for live in ("x", "y", "w", "xy", "xw", "yw", "xyw"):
+        x, y = torch.randn(3, 12).double().requires_grad_("x" in live), torch.randn(3, 3).double().requires_grad_("y" in live)
+        ours.weight.requires_grad_("w" in live)
+        ours.weight.grad = None
+        z = ours(x, y)
+        assert len(calls) == 2, "forward: x . y, then . w"
+        calls.clear()
+        z.sum().backward()
+        counts[live] = len(calls)
+        calls.clear()
+        assert (x.grad is None, y.grad is None, ours.weight.grad is None) == tuple(c not in live for c in "xyw")
+    # the gradient of the intermediate, then of x and y; the gradient of the weight
+    assert counts == {"x": 2, "y": 2, "w": 1, "xy": 3, "xw": 3, "yw": 3, "xyw": 4}
+
+
+def test_backward_twice_and_unchanged_inputs() -> None:
+    ours = TensorProduct(*MIXED, ROWS).double()
+    x, y = torch.randn(3, 8).double().requires_grad_(), torch.randn(3, 9).double().requires_grad_()
+    before = x.detach().clone(), y.detach().clone(), ours.weight.detach().clone()
+    total = ours(x, y).square().sum()
+    first = torch.autograd.grad(total, [x, y, ours.weight], retain_graph=True)
+    again = torch.autograd.grad(total, [x, y, ours.weight])
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert all(torch.equal(a, b.detach()) for a, b in zip(before, (x, y, ours.weight), strict=True))
+
+
+def test_nothing_grows_from_call_to_call() -> None:
+    ours = TensorProduct(*MIXED, ROWS).double()
+    x, y = torch.randn(3, 8).double(), torch.randn(3, 9).double()
+    ours(x, y)
+    kept = [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours._groups]
+    for _ in range(5):
+        ours(x, y)
+    assert kept == [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours._groups]
