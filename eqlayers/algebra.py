@@ -131,15 +131,17 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
         [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
     """
     turn = torch.as_tensor(matrix, dtype=torch.float64, device="cpu")
-    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, torch.eye(3, dtype=torch.float64), atol=1e-10):
+    if turn.shape != (3, 3) or not torch.allclose(
+        turn @ turn.T, torch.eye(3, dtype=torch.float64, device="cpu"), atol=1e-10
+    ):
         raise IrrepsError(
             f"matrix must be orthogonal [3, 3], got {turn.tolist()}. Use e3nn.o3.rand_matrix() or its negative."
         )
     sign = 1 if torch.linalg.det(turn) > 0 else -1
     irreps = as_irreps(irreps)
-    degrees = [torch.eye(1, dtype=torch.float64), sign * turn]
+    degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * turn]
     for l in range(2, max([ir.l for _, ir in irreps], default=0) + 1):
-        c = torch.tensor(wigner_3j(l - 1, 1, l))
+        c = torch.from_numpy(wigner_3j(l - 1, 1, l).copy())
         degrees.append((2 * l + 1) * torch.einsum("ijk,lmn,il,jm->kn", c, c, degrees[l - 1], degrees[1]))
     blocks = [degrees[ir.l] * (1 if sign == 1 else ir.p) for mul, ir in irreps for _ in range(mul)]
-    return torch.block_diag(*blocks) if blocks else torch.zeros(0, 0, dtype=torch.float64)
+    return torch.block_diag(*blocks) if blocks else torch.zeros(0, 0, dtype=torch.float64, device="cpu")

@@ -61,6 +61,7 @@ class Linear(EquivariantModule):
 
     weight: Tensor
     bias: Tensor
+    output_mask: Tensor
 
     def __init__(
         self,

@@ -105,6 +105,10 @@ def check_derivatives(
     generator = torch.Generator().manual_seed(seed)
     operands = {f"input {i}": t.detach().clone() for i, t in enumerate(inputs)}
     wanted = [f"input {i}" for i, t in enumerate(inputs) if t.requires_grad]
+    if not wanted:
+        raise GradientError(
+            f"some input must require a gradient, none of the {len(inputs)} does. Mark one with `.requires_grad_()`."
+        )
     entries: list[Entry] = []
     levels: list[list[str]] = []  # for each order below: the cotangents that contract its outputs
 

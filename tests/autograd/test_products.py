@@ -85,7 +85,9 @@ def agree(product, x, y, info, accumulated=False, backends=BACKENDS):
 
 
 def info_of(pattern):
-    """An info with the fields of the pattern: empty segments first, inside and last; repeated and dropped terms."""
+    """An info with the fields of the pattern: repeated and dropped terms, empty segments inside, and in every second
+    pattern (those without out_size) first and last as well.
+    """
     given = dict(zip(FIELDS, pattern, strict=True))
     generator = torch.Generator().manual_seed(sum(2**k for k, g in enumerate(pattern) if g))
     places = TERMS
@@ -95,7 +97,8 @@ def info_of(pattern):
         places = 7
     segments = places
     if given["seg_out"]:
-        fields["seg_out"] = torch.tensor([0, 0, 2, 2, 3, places, places])
+        ends = [0, 2, 2, 3, 4, 4, places] if given["out_size"] else [0, 0, 2, 2, 3, places, places]
+        fields["seg_out"] = torch.tensor(ends)
         segments = 6
     if given["scale"]:
         fields["scale"] = torch.randn(TERMS, generator=generator, dtype=torch.float64)

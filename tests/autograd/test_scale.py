@@ -55,7 +55,7 @@ def test_every_pattern_of_fields(given):
     info = SparseScaleInfo(
         torch.randn(ROWS, dtype=torch.float64) if scale else None,
         torch.tensor([4, 0, 4, 1, 2]) if index else None,
-        torch.tensor([0, 0, 2, 2, 3, ROWS, ROWS]) if seg_out else None,
+        torch.tensor([0, 1, 1, 3, 3, ROWS] if out_size else [0, 0, 2, 2, 3, ROWS, ROWS]) if seg_out else None,
         8 if out_size else None,
     )
     for lead in ((), (3,), (2, 3), (0,), (2, 0, 1)):

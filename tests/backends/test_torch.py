@@ -130,10 +130,15 @@ def test_half_precision_is_summed_in_float32(plan, dtype, force):
     force(plan)
     pairs = torch.cartesian_prod(torch.arange(32), torch.arange(32)).T
     info = sparse_product_infos(*pairs, [0] * 1024, in1_size=32, in2_size=32, out_size=1)[0]
-    for spec in ("mul", "outer", "inner", "vecmat"):
+    for spec, channels in (("mul", 1), ("outer", 1), ("inner", 3), ("vecmat", 3)):
         x, y = (t.abs() for t in operands(spec, (True, True), dtype=dtype, rows=(32, 32)))
-        check(spec, x, y, info, (True, True, True), dtype)
-        check(spec, x, y, info, (True, True, False), dtype)
+        for accumulated, terms in ((False, 1024 * channels), (True, 1024 * channels * BATCH)):
+            got = sparse_product(spec, x, y, info, out_accumulated=accumulated)
+            want = sparse_product(spec, x.double(), y.double(), info, out_accumulated=accumulated, backend="reference")
+            # All terms are positive: one rounding of the result, and float32's of the sum, relative to the sum.
+            bound = want * (torch.finfo(dtype).eps / 2 + terms * torch.finfo(torch.float32).eps)
+            error = (got.double() - want).abs()
+            assert (error <= bound).all(), f"{spec}: {(error / bound).max():.2g} times the rounding bound"
 
 
 def test_the_bound_is_exceeded_by_sums_in_half_precision():

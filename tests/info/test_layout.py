@@ -12,9 +12,9 @@ from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.info.layout import FlatLayout
 
-IRREPS = st.lists(
-    st.tuples(st.integers(0, 4), st.tuples(st.integers(0, 3), st.sampled_from([1, -1]))), max_size=5
-).map(o3.Irreps)
+IRREPS = st.lists(st.tuples(st.integers(0, 4), st.tuples(st.integers(0, 3), st.sampled_from([1, -1]))), max_size=5).map(
+    o3.Irreps
+)
 LEADS = st.sampled_from([(), (0,), (3,), (2, 3)])
 
 
@@ -22,7 +22,11 @@ def by_hand(x: torch.Tensor, irreps: o3.Irreps) -> torch.Tensor:
     """mul_ir to ir_mul, group by group."""
     pieces = [x[..., :0]]
     for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True):
-        pieces.append(x[..., columns].reshape(*x.shape[:-1], mul, ir.dim).transpose(-1, -2).reshape(*x.shape[:-1], -1) if mul else x[..., :0])
+        pieces.append(
+            x[..., columns].reshape(*x.shape[:-1], mul, ir.dim).transpose(-1, -2).reshape(*x.shape[:-1], -1)
+            if mul
+            else x[..., :0]
+        )
     return torch.cat(pieces, -1)
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 
 import torch
+
 from eqlayers_kernels.triton import aot, launch
 from eqlayers_kernels.triton.segment import segment_kernel
 

@@ -28,7 +28,12 @@ def ask(tmp_path: Path, **request) -> dict:
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT)], input=json.dumps(request), capture_output=True, text=True, env=environment, check=False
+        [sys.executable, str(SCRIPT)],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -67,7 +72,9 @@ def check(cases: list[dict], tmp_path: Path) -> None:
 
 def test_every_op_compiles_without_spills(tmp_path):
     cases = covering()
-    assert {(c["op"], c["dtype"], c["target"]) for c in cases} >= set(itertools.product(launch.LETTERS, DTYPES[:3], aot.TARGETS))
+    assert {(c["op"], c["dtype"], c["target"]) for c in cases} >= set(
+        itertools.product(launch.LETTERS, DTYPES[:3], aot.TARGETS)
+    )
     assert {c["terms"] for c in cases} == set(TERMS)
     assert {tuple(c["batched"]) for c in cases} == set(BATCHED)
     check(cases, tmp_path)
@@ -79,7 +86,7 @@ def test_every_combination_compiles_without_spills(tmp_path):
 
 
 def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
-    """The just-in-time path itself: new batches, rows, widths within a block, paddings and pointers reuse the kernel."""
+    """The just-in-time path: new batches, rows, widths within a block and paddings reuse the kernel."""
     changes = [
         *({"batch": n} for n in (1, 2, 7, 16, 1000, 4096)),
         *({"rows": m} for m in (1, 2, 16, 33)),
@@ -90,7 +97,11 @@ def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
     same = [
         {"target": target, "case": {**base, "op": op, "batched": batched}, "changes": changes}
         for target in ("sm_90", "gfx942")
-        for op, batched in (("mul", (True, True, True)), ("vecmat", (True, False, True)), ("outer", (True, True, False)))
+        for op, batched in (
+            ("mul", (True, True, True)),
+            ("vecmat", (True, False, True)),
+            ("outer", (True, True, False)),
+        )
     ]
     # an operand whose channels are not adjacent has a kernel of its own, so the counter can count
     same.append({**same[0], "changes": [{"channels_last": False}]})

@@ -1,5 +1,6 @@
 """The segment kernel's launcher: which elements are read and written, the grid, the reach of offsets."""
 
+import itertools
 import mmap
 
 import pytest
@@ -37,7 +38,7 @@ def expected(op: str, x, y, terms: launch.Terms, rows: int) -> torch.Tensor:
     second, out = launch.LETTERS[op]
     z = x.new_zeros(x.shape[0], rows, *(WIDTHS[c] for c in out))
     bounds = terms.seg_out.tolist()
-    for segment, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for segment, (start, stop) in enumerate(itertools.pairwise(bounds)):
         for t in terms.gather_index[start:stop].tolist():
             b = x.new_ones(x.shape[0]) if y is None else y[:, terms.index2[t]]
             piece = torch.einsum(f"nu,n{second}->n{out}", x[:, terms.index1[t]], b)
@@ -92,9 +93,13 @@ def far(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="reserved memory is the host's")
 @pytest.mark.parametrize(
     ("op", "which", "axis"),
-    [("vecmat", "x", 0), ("vecmat", "x", 1), ("vecmat", "x", 2), ("vecmat", "y", 0), ("vecmat", "y", 1), ("vecmat", "y", 2),
-     ("vecmat", "y", 3), ("outer", "z", 0), ("outer", "z", 1), ("outer", "z", 2), ("outer", "z", 3), ("inner", "y", 2)],
-)  # fmt: skip
+    [
+        *(("vecmat", "x", axis) for axis in range(3)),
+        *(("vecmat", "y", axis) for axis in range(4)),
+        *(("outer", "z", axis) for axis in range(4)),
+        ("inner", "y", 2),
+    ],
+)
 def test_offsets_pass_the_range_of_int32(op, which, axis, monkeypatch):
     x, y = operands(op, dtype=torch.float16)
     terms = TERMS._replace(scale=TERMS.scale.float())
@@ -102,7 +107,9 @@ def test_offsets_pass_the_range_of_int32(op, which, axis, monkeypatch):
     want = launch.product(problem, x, y, terms)
     assert want.abs().max() > 0.1
     if which == "z":
-        monkeypatch.setattr(launch, "allocate", lambda like, shape, dtype, fill: far(torch.zeros(shape, dtype=dtype), axis))
+        monkeypatch.setattr(
+            launch, "allocate", lambda like, shape, dtype, fill: far(torch.zeros(shape, dtype=dtype), axis)
+        )
     got = launch.product(problem, far(x, axis) if which == "x" else x, far(y, axis) if which == "y" else y, terms)
     assert torch.equal(got, want)
 

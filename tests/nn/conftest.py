@@ -135,7 +135,14 @@ def instructions(draw: Draw, in1: o3.Irreps, in2: o3.Irreps, paths: int = 5) -> 
     return out, rows
 
 
-LEADS = [((3,), (3,), (3,)), ((), (), (1,)), ((0,), (0,), (0,)), ((2, 1), (3,), (2, 3)), ((1,), (4,), (4,)), ((), (2,), (1,))]
+LEADS = [
+    ((3,), (3,), (3,)),
+    ((), (), (1,)),
+    ((0,), (0,), (0,)),
+    ((2, 1), (3,), (2, 3)),
+    ((1,), (4,), (4,)),
+    ((), (2,), (1,)),
+]
 
 
 def product(draw: Draw) -> Product:
@@ -159,8 +166,12 @@ def product(draw: Draw) -> Product:
     shapes = {"x": (*lead[0], in1.dim), "y": (*lead[1], in2.dim)}
     shapes["weight"] = (numel,) if kwargs["shared_weights"] else (*lead[2], numel)
     inputs = {k: torch.randn(s, generator=generator, dtype=torch.float64) for k, s in shapes.items()}
-    wanted = draw(st.sampled_from([("x", "y", "weight"), ("x", "y", "weight"), ("x",), ("y",), ("weight",), ("x", "y")]))
-    return Product((in1, in2, out, rows), kwargs, inputs, wanted if numel else tuple(w for w in wanted if w != "weight"))
+    wanted = draw(
+        st.sampled_from([("x", "y", "weight"), ("x", "y", "weight"), ("x",), ("y",), ("weight",), ("x", "y")])
+    )
+    return Product(
+        (in1, in2, out, rows), kwargs, inputs, wanted if numel else tuple(w for w in wanted if w != "weight")
+    )
 
 
 class Twins:

@@ -40,10 +40,17 @@ def test_products_turn_with_their_inputs(twins: Any, layout: str, determinant: i
 @pytest.mark.parametrize("determinant", [1, -1])
 def test_derived_products_are_equivariant(kind: Any, determinant: int) -> None:
     irreps = "2x0e + 2x1o + 1x2e + 1x1e"
-    args = {eq.TensorSquare: (irreps,), eq.FullTensorProduct: (irreps, "1o + 2e")}.get(kind, (irreps, "1o + 2e", irreps))
+    args = {eq.TensorSquare: (irreps,), eq.FullTensorProduct: (irreps, "1o + 2e")}.get(
+        kind, (irreps, "1o + 2e", irreps)
+    )
     layer = kind(*args).double()
     ins = [irreps] if kind is eq.TensorSquare else [irreps, "1o + 2e"]
-    assert equivariance_residual(layer, [getattr(layer, "irreps_in", irreps)] + ins[1:], layer.irreps_out, determinant=determinant) < 1e-12
+    assert (
+        equivariance_residual(
+            layer, [getattr(layer, "irreps_in", irreps), *ins[1:]], layer.irreps_out, determinant=determinant
+        )
+        < 1e-12
+    )
 
 
 def test_one_flipped_coefficient_is_not_equivariant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +114,10 @@ def test_frozen_inputs_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], backend="spy").double()
     counts = {}
     for live in ("x", "y", "w", "xy", "xw", "yw", "xyw"):
-        x, y = torch.randn(3, 12).double().requires_grad_("x" in live), torch.randn(3, 3).double().requires_grad_("y" in live)
+        x, y = (
+            torch.randn(3, 12).double().requires_grad_("x" in live),
+            torch.randn(3, 3).double().requires_grad_("y" in live),
+        )
         ours.weight.requires_grad_("w" in live)
         ours.weight.grad = None
         z = ours(x, y)

@@ -75,7 +75,7 @@ def test_counts_and_mask() -> None:
     ],
 )
 def test_ownership_defaults_are_e3nns(internal: bool | None, shared: bool | None, expected: tuple[bool, bool]) -> None:
-    kwargs = {"internal_weights": internal, "shared_weights": shared}
+    kwargs: dict[str, Any] = {"internal_weights": internal, "shared_weights": shared}
     theirs, ours = o3.TensorProduct(*ARGS, **kwargs), TensorProduct(*ARGS, **kwargs)
     assert (ours.internal_weights, ours.shared_weights) == expected
     assert (theirs.internal_weights, theirs.shared_weights) == expected

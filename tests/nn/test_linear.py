@@ -22,7 +22,7 @@ def test_random_maps_equal_e3nn(twins: Any, data: Any) -> None:
     irreps_in = twins.irreps(draw, lmax=1, high=4)
     irreps_out = twins.irreps(draw, lmax=1, high=4)
     axes = draw(st.sampled_from([{}, {}, {"f_in": 3, "f_out": 2}, {"f_in": 1, "f_out": 4}]))
-    kwargs = {
+    kwargs: dict[str, Any] = {
         "path_normalization": draw(st.sampled_from(["element", "path"])),
         "biases": draw(st.sampled_from([True, False, "list"])),
         "shared_weights": draw(st.booleans()),
@@ -71,7 +71,9 @@ def test_zeros_where_no_path_arrives() -> None:
     assert none.weight_numel == none.bias_numel == none.num_paths == 0
 
 
-@pytest.mark.parametrize(("irreps_in", "irreps_out"), [("", "2x0e"), ("2x0e", ""), ("", ""), ("0x0e + 1o", "0x1o + 0e")])
+@pytest.mark.parametrize(
+    ("irreps_in", "irreps_out"), [("", "2x0e"), ("2x0e", ""), ("", ""), ("0x0e + 1o", "0x1o + 0e")]
+)
 @pytest.mark.parametrize("lead", [(), (0,), (3,), (2, 3)])
 def test_empty_irreps_and_batches(irreps_in: str, irreps_out: str, lead: tuple[int, ...]) -> None:
     layer = Linear(irreps_in, irreps_out)

@@ -60,7 +60,11 @@ def test_bessel_functions_are_orthonormal_without_the_envelope() -> None:
     r = torch.linspace(1e-6, 3 - 1e-6, 4001, dtype=torch.float64)
     values = basis(r) / basis.envelope(r)[:, None].clamp(min=1e-30)
     inside = r < 2.7  # beyond, the quotient by the envelope loses its digits
-    values = torch.where(inside[:, None], values, math.sqrt(2 / 3) * torch.sin(torch.arange(1, 6) * math.pi * r[:, None] / 3) / r[:, None])
+    values = torch.where(
+        inside[:, None],
+        values,
+        math.sqrt(2 / 3) * torch.sin(torch.arange(1, 6) * math.pi * r[:, None] / 3) / r[:, None],
+    )
     gram = torch.trapezoid(values[:, :, None] * values[:, None] * (r * r)[:, None, None], r, dim=0)
     torch.testing.assert_close(gram, torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-5)
 

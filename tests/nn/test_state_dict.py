@@ -19,7 +19,12 @@ import eqlayers as eq
 from eqlayers import Linear, TensorProduct
 from eqlayers.models import MoleculeNetwork
 
-ARGS = ("2x0e + 2x1o", "2x1o + 1x0e", "2x1o + 1x5o + 2x0e", [(0, 0, 0, "uvu", True), (1, 0, 2, "uuw", True), (1, 1, 0, "uvu", False)])
+ARGS = (
+    "2x0e + 2x1o",
+    "2x1o + 1x0e",
+    "2x1o + 1x5o + 2x0e",
+    [(0, 0, 0, "uvu", True), (1, 0, 2, "uuw", True), (1, 1, 0, "uvu", False)],
+)
 
 
 def exchange(ours: Any, theirs: Any) -> None:
@@ -42,9 +47,12 @@ def exchange(ours: Any, theirs: Any) -> None:
 @hypothesis.settings(max_examples=25)
 def test_random_products_exchange_states(twins: Any, data: Any) -> None:
     case = twins.product(data.draw)
-    options = {"compile_right": data.draw(st.booleans()), "_specialized_code": data.draw(st.sampled_from([None, True, False]))}
+    options = {
+        "compile_right": data.draw(st.booleans()),
+        "_specialized_code": data.draw(st.sampled_from([None, True, False])),
+    }
     shared = data.draw(st.booleans())
-    kwargs = {**case.kwargs, **options, "shared_weights": shared, "internal_weights": shared}
+    kwargs: dict[str, Any] = {**case.kwargs, **options, "shared_weights": shared, "internal_weights": shared}
     if all(not row[4] for row in case.args[3]):
         kwargs["internal_weights"] = False
     ours = TensorProduct(*case.args, **kwargs)
@@ -71,7 +79,9 @@ def test_derived_products_exchange_states(twins: Any, name: str, args: tuple[Any
     exchange(getattr(eq, name)(*args), twins.e3nn(getattr(o3, name), *args))
 
 
-@pytest.mark.parametrize("options", [{}, {"biases": True}, {"f_in": 2, "f_out": 3, "biases": True}, {"shared_weights": False}])
+@pytest.mark.parametrize(
+    "options", [{}, {"biases": True}, {"f_in": 2, "f_out": 3, "biases": True}, {"shared_weights": False}]
+)
 def test_linear_exchanges_states(twins: Any, options: dict[str, Any]) -> None:
     args = ("2x0e + 2x1o", "3x0e + 1x1o + 1x2e")
     exchange(Linear(*args, **options), twins.e3nn(o3.Linear, *args, **options))
@@ -124,7 +134,9 @@ def call(module: Any, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("make", MODULES)
 @pytest.mark.parametrize(
-    "through", [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded], ids=["deepcopy", "copy", "pickle", "save"]
+    "through",
+    [copy.deepcopy, copy.copy, lambda m: pickle.loads(pickle.dumps(m)), saved_and_loaded],
+    ids=["deepcopy", "copy", "pickle", "save"],
 )
 @pytest.mark.parametrize("used", [False, True])
 def test_copies_compute_the_same(make: Any, through: Any, used: bool) -> None:

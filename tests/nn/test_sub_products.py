@@ -36,7 +36,7 @@ def compare(twins: Any, theirs: Any, ours: Any, in1: o3.Irreps, in2: o3.Irreps |
 @hypothesis.settings(max_examples=25)
 def test_fully_connected(twins: Any, data: Any) -> None:
     in1, in2, out = (twins.irreps(data.draw) for _ in range(3))
-    kwargs = {
+    kwargs: dict[str, Any] = {
         "irrep_normalization": data.draw(st.sampled_from(NORMALIZATIONS)),
         "path_normalization": data.draw(st.sampled_from(["element", "path", None])),
     }
@@ -52,7 +52,9 @@ def test_full(twins: Any, data: Any) -> None:
     theirs_keep = None if keep is None else [o3.Irrep(ir) for ir in keep]
     norm = data.draw(st.sampled_from(NORMALIZATIONS))
     theirs = twins.e3nn(o3.FullTensorProduct, in1, in2, theirs_keep, irrep_normalization=norm)
-    compare(twins, theirs, eq.FullTensorProduct(in1, in2, keep, irrep_normalization=norm), in1.simplify(), in2.simplify())
+    compare(
+        twins, theirs, eq.FullTensorProduct(in1, in2, keep, irrep_normalization=norm), in1.simplify(), in2.simplify()
+    )
 
 
 @given(data=st.data())
@@ -64,7 +66,11 @@ def test_elementwise(twins: Any, data: Any) -> None:
     keep = data.draw(st.sampled_from([None, ["0e", "1o", "1e"]]))
     norm = data.draw(st.sampled_from(NORMALIZATIONS))
     theirs = twins.e3nn(
-        o3.ElementwiseTensorProduct, in1, in2, None if keep is None else [o3.Irrep(k) for k in keep], irrep_normalization=norm
+        o3.ElementwiseTensorProduct,
+        in1,
+        in2,
+        None if keep is None else [o3.Irrep(k) for k in keep],
+        irrep_normalization=norm,
     )
     compare(twins, theirs, eq.ElementwiseTensorProduct(in1, in2, keep, irrep_normalization=norm), in1, in2)
 

@@ -88,7 +88,9 @@ def test_every_mode_alone(twins: Any, mode: str, has_weight: bool, shared: bool,
     twins.assert_close(twins.two_orders(run, inputs, wanted), reference, in1.dim * in2.dim)
 
 
-@pytest.mark.parametrize("out", ["3x5e+2x1o+1e", "2x1o+3x5e+1e", "2x1o+1e+3x5e", "3x0e+3x5e+2x1o+1e", "3x5e+3x5e+2x1o+1e+5e"])
+@pytest.mark.parametrize(
+    "out", ["3x5e+2x1o+1e", "2x1o+3x5e+1e", "2x1o+1e+3x5e", "3x0e+3x5e+2x1o+1e", "3x5e+3x5e+2x1o+1e+5e"]
+)
 def test_unreachable_outputs_stay_zero_and_in_place(twins: Any, out: str) -> None:
     irreps = o3.Irreps(out)
     ends = [k for k, (_, ir) in enumerate(irreps) if ir in (o3.Irrep("1o"), o3.Irrep("1e"))]
@@ -154,7 +156,9 @@ def test_every_dtype_runs_and_keeps_its_dtype(dtype: torch.dtype, layout: str) -
 
 @pytest.mark.parametrize("through", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("default", [torch.float16, torch.float32, torch.float64])
-def test_constants_are_float64_whatever_the_default_dtype(twins: Any, through: torch.dtype, default: torch.dtype) -> None:
+def test_constants_are_float64_whatever_the_default_dtype(
+    twins: Any, through: torch.dtype, default: torch.dtype
+) -> None:
     rows = [(0, 0, 0, "uvuv", False), (0, 0, 1, "uvuv", False), (0, 0, 2, "uvw", True)]
     args = ("2x2e", "2x1o", "4x1o + 4x3o + 3x2o", rows)
     theirs = twins.e3nn(o3.TensorProduct, *args, internal_weights=False)
@@ -169,10 +173,17 @@ def test_constants_are_float64_whatever_the_default_dtype(twins: Any, through: t
 
 def test_leading_axes_broadcast_as_in_e3nn(twins: Any) -> None:
     args = ("2x0e + 2x1o", "1o", "2x1o + 2x0e", [(0, 0, 0, "uvu", True), (1, 0, 1, "uvu", True)])
-    leads = [((), (), ()), ((5,), (), ()), ((), (5,), ()), ((2, 3), (3,), (2, 1)), ((4, 1, 2), (3, 1), (1, 2)), ((0,), (1,), (1,))]
+    leads = [
+        ((), (), ()),
+        ((5,), (), ()),
+        ((), (5,), ()),
+        ((2, 3), (3,), (2, 1)),
+        ((4, 1, 2), (3, 1), (1, 2)),
+        ((0,), (1,), (1,)),
+    ]
     for lead in leads:
         shared = not lead[2]
-        kwargs = {"internal_weights": False, "shared_weights": shared}
+        kwargs: dict[str, Any] = {"internal_weights": False, "shared_weights": shared}
         theirs, ours = twins.e3nn(o3.TensorProduct, *args, **kwargs), TensorProduct(*args, **kwargs)
         inputs = {"x": torch.randn(*lead[0], 8), "y": torch.randn(*lead[1], 3), "weight": torch.randn(*lead[2], 4)}
         inputs = {k: v.double() for k, v in inputs.items()}
@@ -191,7 +202,7 @@ def test_non_contiguous_inputs(twins: Any) -> None:
 def test_right_equals_e3nn_and_the_product(twins: Any) -> None:
     args = ("2x0e + 2x1o", "1o + 0e", "2x1o + 3x0e", [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True)])
     for shared in (True, False):
-        kwargs = {"internal_weights": False, "shared_weights": shared, "compile_right": True}
+        kwargs: dict[str, Any] = {"internal_weights": False, "shared_weights": shared, "compile_right": True}
         theirs, ours = twins.e3nn(o3.TensorProduct, *args, **kwargs), TensorProduct(*args, **kwargs)
         x, y = torch.randn(3, 8).double(), torch.randn(3, 4).double()
         w = torch.randn(*([] if shared else [3]), ours.weight_numel).double()

@@ -133,6 +133,11 @@ def test_float32_is_refused():
         check_derivatives(lambda x, y: x * y, (leaf(2), torch.ones(2)), 1)
 
 
+def test_inputs_without_gradients_are_refused():
+    with pytest.raises(GradientError, match=r"some input must require a gradient, none of the 2 does\. Mark one"):
+        check_derivatives(lambda x, y: x * y, (leaf(2).detach(), leaf(2).detach()), 1)
+
+
 @pytest.mark.parametrize("default", [torch.float32, torch.float64])
 def test_torch_defaults_change_nothing(default):
     x = leaf(3)

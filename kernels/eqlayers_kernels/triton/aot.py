@@ -114,9 +114,9 @@ def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms:
     Returns:
         Triton's compiled kernel; see :func:`resources`.
     """
-    from .segment import segment_kernel
-
     from triton.runtime import driver
+
+    from .segment import segment_kernel
 
     backend = driver.active.get_current_target().backend
     _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
@@ -140,7 +140,14 @@ def _ptxas(ptx: str, arch: int) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
-        command = [get_ptxas(arch).path, "-v", f"--gpu-name={found[1]}", str(source), "-o", str(source.with_suffix(".o"))]
+        command = [
+            get_ptxas(arch).path,
+            "-v",
+            f"--gpu-name={found[1]}",
+            str(source),
+            "-o",
+            str(source.with_suffix(".o")),
+        ]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
     used = re.search(r"Used (\d+) registers", said)

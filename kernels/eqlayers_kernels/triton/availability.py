@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 
 
-def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, on CPU tensors: ``TRITON_INTERPRET=1`` before triton is imported.
-
-    A process that never asked for the interpreter is not made to import triton for the answer.
-    """
-    if "triton" not in sys.modules and os.environ.get("TRITON_INTERPRET", "0").lower() in ("", "0", "false", "off", "no"):
-        return False
-    return find_spec("triton") is not None and _decorated_for_interpreter()
-
-
 @cache
-def _decorated_for_interpreter() -> bool:
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on CPU tensors: ``TRITON_INTERPRET=1`` before triton is imported."""
+    if find_spec("triton") is None:
+        return False
     # The mode is fixed where a kernel is decorated; the kernel says which, whatever became of the variable since.
     from triton.runtime.interpreter import InterpretedFunction
 
@@ -38,7 +29,7 @@ def why_not() -> str | None:
     if interpreted():
         return None
     if not torch.cuda.is_available():
-        return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 before triton is imported; found none"
+        return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 from the start; found none"
     from triton.runtime import driver
 
     try:

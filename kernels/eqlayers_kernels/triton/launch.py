@@ -93,9 +93,7 @@ def product(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms) -> Tens
     return z[0] if z.shape[0] == 1 else z.sum(0).to(x.dtype)
 
 
-def prepare(
-    problem: Problem, x: Tensor, y: Tensor | None, terms: Terms, backend: str
-) -> tuple[Tensor, list[Launch]]:
+def prepare(problem: Problem, x: Tensor, y: Tensor | None, terms: Terms, backend: str) -> tuple[Tensor, list[Launch]]:
     """The buffer ``[N or pieces, rows, *channels]`` and the launches that fill it (none where it is zero)."""
     if not any(problem.batched[:2]):
         problem = problem._replace(batch=min(problem.batch, 1), batched=(False, False, True))

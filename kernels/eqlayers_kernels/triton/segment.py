@@ -65,6 +65,7 @@ def segment_kernel(
     BLOCK_U: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
+    """Sum one segment's terms into one tile of one output row; see the top of this file."""
     SUM_U: tl.constexpr = OP == "inner" or OP == "vecmat"
     Y_HAS_U: tl.constexpr = OP == "mul" or OP == "inner" or OP == "vecmat"
     HAS_V: tl.constexpr = OP == "outer" or OP == "vecmat"

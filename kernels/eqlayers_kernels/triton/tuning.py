@@ -1,8 +1,8 @@
 """Block sizes of the segment kernel: one table, a row per op.
 
-A row bounds the tile; the channel counts choose within it. The bounds are the largest found at which no kernel spills
-registers on sm_80, sm_90 or gfx942 (tests/kernels compile them); run times have not been measured. The length of the batch has no say, so that a new batch
-size compiles nothing.
+A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
+size compiles nothing. At these bounds no kernel spills registers on sm_80, sm_90 or gfx942 (tests/kernels compile
+them); their run times have not been measured.
 """
 
 from __future__ import annotations
