@@ -38,7 +38,14 @@ def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
 def _values(values: Scale, terms: int) -> Tensor | None:
     if values is None:
         return None
-    scale = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+    given = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values), device="cpu")
+    if given.is_complex() or given.requires_grad:
+        kind = "complex numbers" if given.is_complex() else "a tensor that requires a gradient"
+        raise DTypeError(
+            f"scale must hold real constants, got {kind}. "
+            f"Pass what is learned as an operand of sparse_mul or sparse_vecsca."
+        )
+    scale = given.to(torch.float64)
     if scale.shape != (terms,):
         raise ShapeError(
             f"scale must have {terms} entries, one per term, got shape {list(scale.shape)}. "

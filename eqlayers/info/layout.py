@@ -39,6 +39,7 @@ class FlatLayout:
 
     def __init__(self, irreps: o3.Irreps, layout: str) -> None:
         self.irreps = irreps
+        self.dim = irreps.dim  # kept: counting irreps at every call is slow, and no compiler can trace it
         self.layout = check_choice("layout", layout, LAYOUTS)
         self.rows: dict[int, int] = {}
         self.slots: list[Slot] = []
@@ -49,7 +50,7 @@ class FlatLayout:
 
     def check(self, name: str, x: Tensor) -> None:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
-        dim = self.irreps.dim
+        dim = self.dim
         if not isinstance(x, Tensor):
             raise DTypeError(f"{name} must be a tensor [..., {dim}], got {type(x).__name__}. Use torch.as_tensor(...).")
         if x.ndim >= 1 and x.shape[-1] == dim:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import DeviceError, IndexRangeError, ShapeError
+from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from .checks import climbing, in_range, one_dimensional, short, words_of_a_scale
 
 
@@ -56,6 +56,8 @@ class _Movable:
         """A value derived from this info (a cast scale, a dense table), made once."""
         cache = self.__dict__.setdefault("_cache", {})
         if key not in cache:
+            if len(cache) >= 256:  # infos without tensors make tables for every size that they meet
+                cache.clear()
             cache[key] = make()
         return cache[key]
 
@@ -111,9 +113,18 @@ class SparseProductInfo(_Movable, _ProductFields):
         (2, True)
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> SparseProductInfo:
+    def __new__(
+        cls,
+        scale: Tensor | None = None,
+        index1: Tensor | None = None,
+        index2: Tensor | None = None,
+        seg_out: Tensor | None = None,
+        gather_index: Tensor | None = None,
+        index_out: Tensor | None = None,
+        out_size: int | None = None,
+    ) -> SparseProductInfo:
         """Make the tuple and check it."""
-        return super().__new__(cls, *args, **kwargs)._checked()
+        return super().__new__(cls, scale, index1, index2, seg_out, gather_index, index_out, out_size)._checked()
 
     @classmethod
     def _make(cls, fields: Any) -> SparseProductInfo:  # type: ignore[override]  # _replace() comes through here: keep it checked too
@@ -125,6 +136,11 @@ class SparseProductInfo(_Movable, _ProductFields):
             value = getattr(self, name)
             if value is not None:
                 one_dimensional(owner, name, value, integer=name != "scale")
+        if self.scale is not None and self.scale.requires_grad:
+            raise DTypeError(
+                f"{owner}.scale must be constant, got a tensor that requires a gradient, which would be lost. "
+                f"Pass what is learned as an operand, of sparse_mul or sparse_vecsca."
+            )
         lengths = {k: v.shape[0] for k in ("scale", "index1", "index2") if (v := getattr(self, k)) is not None}
         if len(set(lengths.values())) > 1:
             raise ShapeError(
@@ -277,9 +293,11 @@ class SparseScaleInfo(_Movable, _ScaleFields):
         [1, 0]
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> SparseScaleInfo:
+    def __new__(
+        cls, scale: Tensor | None, index: Tensor | None, seg_out: Tensor | None, out_size: int | None = None
+    ) -> SparseScaleInfo:
         """Make the tuple and check it."""
-        self = super().__new__(cls, *args, **kwargs)
+        self = super().__new__(cls, scale, index, seg_out, out_size)
         with words_of_a_scale():
             self.as_product()  # the checks are the product's
         return self

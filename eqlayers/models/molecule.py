@@ -14,6 +14,7 @@ from ..algebra import as_irreps
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..info.paths import check_choice
 from ..nn.activation import GatedNonlinearity
+from ..nn.base import KeepsFloat64
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import check_positive
@@ -21,7 +22,7 @@ from ..nn.radial import check_positive
 _KNOWN_Z = set(range(1, 119))
 
 
-class MoleculeNetwork(torch.nn.Module):
+class MoleculeNetwork(KeepsFloat64):
     r"""Species embedding, interactions, per-atom read-out, pooling, per-species scale and shift in float64.
 
     A scalar property is :math:`\sum_i (\sigma\, e_i + s_{Z_i})` (or the mean over atoms); with ``readout='vector'`` it
@@ -55,6 +56,7 @@ class MoleculeNetwork(torch.nn.Module):
     species_index: Tensor
     shifts: Tensor
     scale: Tensor
+    kept_in_float64 = ("shifts", "scale")
 
     def __init__(
         self,

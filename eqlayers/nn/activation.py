@@ -107,27 +107,31 @@ class GatedNonlinearity(EquivariantModule):
         gates = [(self._gated.num_irreps, "0e")] if len(self._gated) else []
         self.irreps_in = o3.Irreps(gates) + self.irreps_out
         self.num_paths = len(self.irreps_out)
+        self._num_gates = self._gated.num_irreps
+        self._pieces = [
+            (columns, ir.l == 0, ir.p)
+            for columns, (_, ir) in zip(self.irreps_out.slices(), self.irreps_out, strict=True)
+        ]
         self.even, self.odd, self.gate = (NormalizedActivation(name) for name in (even, odd, gate))
         self.scale = SO3Scale(self._gated, "external", layout=layout, backend=backend)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
-        count = self._gated.num_irreps
+        count = self._num_gates
         gates, rest = x[..., :count], x[..., count:]
         gated = None
         if count:
-            parts = [
-                rest[..., s] for s, (_, ir) in zip(self.irreps_out.slices(), self.irreps_out, strict=True) if ir.l > 0
-            ]
+            parts = [rest[..., columns] for columns, scalar, _ in self._pieces if not scalar]
             joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
             gated = self.scale(joined, self.gate(gates))
         pieces, start = [], 0
-        for columns, (mul, ir) in zip(self.irreps_out.slices(), self.irreps_out, strict=True):
-            if ir.l == 0:
-                pieces.append((self.even if ir.p == 1 else self.odd)(rest[..., columns]))
+        for columns, scalar, parity in self._pieces:
+            width = columns.stop - columns.start
+            if scalar:
+                pieces.append((self.even if parity == 1 else self.odd)(rest[..., columns]))
             elif gated is not None:
-                pieces.append(gated[..., start : start + mul * ir.dim])
-                start += mul * ir.dim
+                pieces.append(gated[..., start : start + width])
+                start += width
         return torch.cat(pieces, -1) if pieces else x
 
     def extra_repr(self) -> str:

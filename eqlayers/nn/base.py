@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from ..backends import find, select, verdicts
 from ..backends.registry import Call
+
+
+class KeepsFloat64(torch.nn.Module):
+    """Mixin: the buffers named in ``kept_in_float64`` keep their dtype under ``.float()``, ``.half()`` and so on.
+
+    A total energy in float32 is off by a meV; its shifts must survive a change of the network's dtype.
+    """
+
+    kept_in_float64: tuple[str, ...] = ()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        kept = {name: self.get_buffer(name) for name in self.kept_in_float64}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            moved = self.get_buffer(name)
+            if moved.dtype != value.dtype:
+                setattr(self, name, value.to(moved.device))
+        return self
 
 
 class EquivariantModule(torch.nn.Module):

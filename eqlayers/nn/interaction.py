@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algebra import as_irreps, tensor_product_paths
 from ..errors import IrrepsError
 from .activation import GatedNonlinearity
-from .base import EquivariantModule
+from .base import EquivariantModule, KeepsFloat64
 from .linear import Linear
 from .radial import RadialNetwork, check_positive
 from .tensor_product import TensorProduct
@@ -42,7 +42,7 @@ def channelwise_instructions(
     return middle, [(i, j, place[k], "uvu", True) for k, (i, j, _) in enumerate(paths)]
 
 
-class Interaction(EquivariantModule):
+class Interaction(KeepsFloat64, EquivariantModule):
     r"""Message passing with channelwise tensor products, a gate and a self-connection.
 
     .. math:: h_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
@@ -69,6 +69,7 @@ class Interaction(EquivariantModule):
     """
 
     mean_neighbors: Tensor
+    kept_in_float64 = ("mean_neighbors",)
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Interaction(EquivariantModule):
         """
         src, dst = edge_index[0], edge_index[1]
         messages = self.product(self.up(x).index_select(0, src), edge_attr, self.radial(lengths))
-        received = x.new_zeros(x.shape[0], messages.shape[-1]).index_add(0, dst, messages)
+        received = messages.new_zeros(x.shape[0], messages.shape[-1]).index_add(0, dst, messages)
         h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype)) + self.self_connection(x)
         h = self.gate(h)
         return x + h if self._residual else h

@@ -13,7 +13,7 @@ from ..algebra import as_irreps
 from ..errors import IrrepsError, ShapeError
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
-from ..ops.call import broadcast_lead, check_same_kind
+from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
 from .tensor_product import output_mask, ownership
 from .weights import Weights
@@ -176,6 +176,7 @@ class Linear(EquivariantModule):
         lead_w = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
         w = self._given("weight", weight, self.weight, (*lead_w, self.weight_numel))
         b = self._given("bias", bias, self.bias, (*lead_w[1:], self.bias_numel))
+        features, w, b = widest_under_autocast(features, w, b)
         used = {"weight": w} if self.weight_numel else {}
         check_same_kind(features=features, **used, **({"bias": b} if self.bias_numel else {}))
         axis = () if self.f_in is None else (self.f_in,)
@@ -192,7 +193,7 @@ class Linear(EquivariantModule):
                 leads["bias"] = b.shape[: b.ndim - len(lead_w[1:]) - 1]
             lead = broadcast_lead(**leads)
         batch = math.prod(lead)
-        x = features.expand(*lead, *axis, self.irreps_in.dim).reshape(batch, *axis, self.irreps_in.dim)
+        x = features.expand(*lead, *axis, self._in.dim).reshape(batch, *axis, self._in.dim)
         if not self.shared_weights:
             w = w.expand(*lead, *lead_w, self.weight_numel).reshape(batch, *lead_w, self.weight_numel)
         y = self._map(x, w, (batch, *([] if self.f_out is None else [self.f_out])))
@@ -203,7 +204,7 @@ class Linear(EquivariantModule):
         f, g = ("", "") if self.f_in is None else ("f", "g")
         n = "" if self.shared_weights else "n"
         inner, outer = ("du", "dw") if self.layout == "ir_mul" else ("ud", "wd")
-        pieces: list[Tensor | None] = [None] * len(self.irreps_out)
+        pieces: list[Tensor | None] = [None] * len(self._out.slots)
         for number, path in enumerate(self._paths):
             if 0 in path.path_shape:
                 continue

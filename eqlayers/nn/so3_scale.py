@@ -14,11 +14,11 @@ from ..algebra import as_irreps
 from ..autograd import SparseScale
 from ..autograd.product import sparse_form
 from ..backends.registry import Call
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
-from ..ops.call import ProductCall, ScaleCall, broadcast_lead, check_same_kind
+from ..ops.call import ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.channels import parse
 from .base import EquivariantModule
 
@@ -142,6 +142,12 @@ class SO3Scale(EquivariantModule):
             fwd, bwd = (info.on(x.device) for info in self._infos)
             return SparseScale.apply(x.unsqueeze(-1), fwd, bwd, self.backend).squeeze(-1)
         s = self.weight if scales is None else scales
+        if not isinstance(s, Tensor):
+            raise DTypeError(
+                f"scales must be a tensor [..., {self.num_scales}], got {type(s).__name__}. "
+                f"Use torch.as_tensor(...), or scale='fixed' for a constant."
+            )
+        x, s = widest_under_autocast(x, s)
         if s.shape[-1:] != (self.num_scales,):
             raise ShapeError(
                 f"scales must be [..., {self.num_scales}], one per {self.per} of {self.irreps_in}, got "

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ..info.layout import FlatLayout
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.terms import PathGroup, group_paths
-from ..ops.call import ProductCall, broadcast_lead, check_same_kind
+from ..ops.call import ProductCall, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.channels import parse
 from .base import EquivariantModule
 from .e3nn_state import E3nnState
@@ -110,7 +110,11 @@ class TensorProduct(E3nnState, EquivariantModule):
         self._layouts = (FlatLayout(irreps[0], layout), FlatLayout(irreps[1], layout), FlatLayout(irreps[2], layout))
         self._groups: list[PathGroup] = group_paths(irreps, self.instructions, self._layouts)
         self._did_compile_right = compile_right
-        self._state_options = {"compile_right": compile_right, "_specialized_code": _specialized_code}
+        self._state_options = {
+            "compile_left_right": compile_left_right,
+            "compile_right": compile_right,
+            "_specialized_code": _specialized_code,
+        }
         self.num_paths = len(self.instructions)
         self._weights = Weights("TensorProduct", self.instructions)
         self.weight_numel = self._weights.numel
@@ -141,6 +145,7 @@ class TensorProduct(E3nnState, EquivariantModule):
         self._layouts[0].check("x", x)
         self._layouts[1].check("y", y)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+        x, y, w = widest_under_autocast(x, y, w)
         check_same_kind(x=x, y=y, **({"weight": w} if self.weight_numel else {}))
         leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
         lead = broadcast_lead(**leads, **({} if self.shared_weights else {"weight": w.shape[:-1]}))

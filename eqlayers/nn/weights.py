@@ -64,13 +64,17 @@ class Weights:
             )
         flat = []
         for number, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
-            if math.prod(w.shape[w.ndim - len(shape) :]) != math.prod(shape):
+            size = math.prod(shape)
+            fits = isinstance(w, Tensor) and (w.numel() == size if shared else size == 0 or w.numel() % size == 0)
+            if not fits:
+                got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
                 raise ShapeError(
-                    f"weight {number} of the list must be [..., {', '.join(map(str, shape))}], got {list(w.shape)}. "
-                    f"Order the list as the instructions."
+                    f"weight {number} of the list must be a tensor {list(shape)}{'' if shared else ' per sample'}, "
+                    f"got {got}. Order the list as the instructions."
                 )
-            flat.append(w.reshape(math.prod(shape)) if shared else w.reshape(*w.shape[: w.ndim - len(shape)], -1))
-        return torch.cat(flat, -1)
+            if size:
+                flat.append(w.reshape(size) if shared else w.reshape(-1, size))
+        return torch.cat(flat, -1) if flat else weights[0].reshape(0 if shared else (1, 0))
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:
         """View ``[..., *path_shape]`` of one instruction.

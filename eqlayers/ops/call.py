@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -88,6 +89,15 @@ class ScaleCall:
     def accumulate(self) -> torch.dtype:
         """Dtype of the sums."""
         return ACCUMULATE[self.x.dtype]
+
+
+def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, the tensors in their widest dtype: other operations hand over a mixture. Else, as they are."""
+    device = tensors[0].device.type
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+        return tensors
+    widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    return tuple(t.to(widest) for t in tensors)
 
 
 def check_same_kind(**tensors: Tensor) -> None:

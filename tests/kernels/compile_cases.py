@@ -4,6 +4,7 @@ Reads cases as JSON from standard input and writes one result per case.
 """
 
 import json
+import math
 import sys
 
 import torch
@@ -12,13 +13,14 @@ from eqlayers_kernels.triton import aot, launch
 from eqlayers_kernels.triton.segment import segment_kernel
 
 
-def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, channels_last=True):
+def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, shift=0, channels_last=True):
     """A problem with uninitialised operands: nothing will run."""
     dtype, widths = getattr(torch, dtype), dict(zip("uv", width, strict=True))
 
     def operand(own, letters):
         shape = [*([batch] if own else []), rows, *(widths[c] for c in letters)]
-        buffer = torch.empty([*shape[:-1], shape[-1] + pad], dtype=dtype)[..., : shape[-1]]
+        padded = [*shape[:-1], shape[-1] + pad]
+        buffer = torch.empty(math.prod(padded) + shift, dtype=dtype)[shift:].view(padded)[..., : shape[-1]]
         return buffer if channels_last else buffer.mT.contiguous().mT
 
     index, segments = torch.zeros(20, dtype=torch.int64), torch.zeros(rows + 1, dtype=torch.int64)

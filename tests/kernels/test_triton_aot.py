@@ -86,11 +86,12 @@ def test_every_combination_compiles_without_spills(tmp_path):
 
 
 def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
-    """The just-in-time path: new batches, rows, widths within a block and paddings reuse the kernel."""
+    """The just-in-time path: new batches, rows, widths within a block, paddings and pointers reuse the kernel."""
     changes = [
         *({"batch": n} for n in (1, 2, 7, 16, 1000, 4096)),
         *({"rows": m} for m in (1, 2, 16, 33)),
         *({"pad": p} for p in (1, 16)),
+        {"shift": 1},  # operands that are not aligned to 16 bytes
         {"width": (60, 50)},
     ]
     base = {"dtype": "float32", "terms": "forward"}

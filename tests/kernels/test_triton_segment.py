@@ -143,6 +143,16 @@ def test_a_grid_that_is_too_long_is_cut(summed, monkeypatch):
         launch.prepare(problem._replace(segments=8), x, y, TERMS, "cuda")
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_pieces_of_a_sum_over_the_batch_are_not_rounded(dtype, monkeypatch):
+    monkeypatch.setattr(tuning, "TABLE", {"mul": tuning.Tuning(block_u=8, block_v=1, elements=16, num_warps=1)})
+    monkeypatch.setattr(tuning, "TILES_PER_CHUNK", 1)
+    x, y = operands("mul", batch=5, dtype=dtype)
+    pieces, _ = launch.prepare(launch.Problem("mul", 3, 5, 5, (True, True, False)), x, y, TERMS, "cuda")
+    assert pieces.shape == ((3 if dtype != torch.float64 else 5), 5, 5)
+    assert pieces.dtype == launch.accumulator(dtype)
+
+
 def test_rows_that_no_segment_names_are_zero_and_only_they_are_filled(monkeypatch):
     filled = []
     original = launch.allocate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,12 +12,11 @@ import hypothesis
 import pytest
 import torch
 from e3nn import o3
-from hypothesis import strategies as st
 from torch import Tensor
 
 from eqlayers.info.modes import MODES
 
-Draw = Callable[[Any], Any]
+Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases
 EPS = torch.finfo(torch.float64).eps
 PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)  # explaining traces every line, which is slow
 SETTINGS: dict[str, Any] = {"derandomize": True, "database": None, "deadline": None, "phases": PHASES}
@@ -93,44 +93,44 @@ class Product:
         return self.args[0].dim * self.args[1].dim * max(1, len(self.args[3]))
 
 
-def irreps(draw: Draw, low: int = 1, high: int = 3, lmax: int = 2, mul: int = 3, least: int = 0) -> o3.Irreps:
+def irreps(dice: Dice, low: int = 1, high: int = 3, lmax: int = 2, mul: int = 3, least: int = 0) -> o3.Irreps:
     """Irreps with repeated groups, and with multiplicities from ``least``."""
-    group = st.tuples(st.integers(least, mul), st.tuples(st.integers(0, lmax), st.sampled_from([1, -1])))
-    return o3.Irreps(draw(st.lists(group, min_size=low, max_size=high)))
+    groups = range(dice.randint(low, high))
+    return o3.Irreps([(dice.randint(least, mul), (dice.randint(0, lmax), dice.choice([1, -1]))) for _ in groups])
 
 
-def _path(draw: Draw, in1: o3.Irreps, in2: o3.Irreps) -> tuple[int, int, str, bool, int, o3.Irrep] | None:
+def _path(dice: Dice, in1: o3.Irreps, in2: o3.Irreps) -> tuple[int, int, str, bool, int, o3.Irrep] | None:
     """One path that obeys the rules of its mode: (i_in1, i_in2, mode, has_weight, mul_out, ir_out)."""
-    mode = MODES[draw(st.sampled_from(sorted(MODES)))]
+    mode = MODES[dice.choice(sorted(MODES))]
     equal = mode.pairs or mode.first == mode.second
     pairs = [(i, j) for i in range(len(in1)) for j in range(len(in2)) if not equal or in1[i].mul == in2[j].mul]
     if not pairs:
         return None
-    i, j = draw(st.sampled_from(pairs))
-    has_weight = mode.must_weight or draw(st.booleans())
-    extents = mode.extents(in1[i].mul, in2[j].mul, draw(st.integers(1, 3)) if has_weight else 1)
+    i, j = dice.choice(pairs)
+    has_weight = mode.must_weight or (dice.random() < 0.5)
+    extents = mode.extents(in1[i].mul, in2[j].mul, dice.randint(1, 3) if has_weight else 1)
     mul_out = 1
     for letter in mode.out:
         mul_out *= extents[letter]
-    return i, j, mode.name, has_weight, mul_out, draw(st.sampled_from(list(in1[i].ir * in2[j].ir)))
+    return i, j, mode.name, has_weight, mul_out, dice.choice(list(in1[i].ir * in2[j].ir))
 
 
-def instructions(draw: Draw, in1: o3.Irreps, in2: o3.Irreps, paths: int = 5) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+def instructions(dice: Dice, in1: o3.Irreps, in2: o3.Irreps, paths: int = 5) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
     """Up to ``paths`` paths in mixed modes, with output groups shared or not, and groups that nothing reaches."""
-    drawn = [p for p in (_path(draw, in1, in2) for _ in range(draw(st.integers(1, paths)))) if p is not None]
+    drawn = [p for p in (_path(dice, in1, in2) for _ in range(dice.randint(1, paths))) if p is not None]
     groups: list[tuple[int, o3.Irrep] | None] = []
     targets = []
     for _, _, _, _, mul, ir in drawn:
-        if (mul, ir) in groups and draw(st.booleans()):
+        if (mul, ir) in groups and (dice.random() < 0.5):
             targets.append(groups.index((mul, ir)))
         else:
             targets.append(len(groups))
             groups.append((mul, ir))
-    order: list[int | None] = draw(st.permutations(range(len(groups)))) if groups else []
-    for place in draw(st.lists(st.integers(0, len(order)), max_size=2)):
-        order.insert(place, None)  # an irrep that no path reaches
+    order: list[int | None] = dice.sample(range(len(groups)), len(groups))
+    for _ in range(dice.randint(0, 2)):
+        order.insert(dice.randint(0, len(order)), None)  # an irrep that no path reaches
     out = o3.Irreps([groups[k] if k is not None else (2, (1, -1)) for k in order])
-    weights = [draw(st.sampled_from([1.0, 1.0, 0.25, 2.0, 0.0])) for _ in drawn]
+    weights = [dice.choice([1.0, 1.0, 0.25, 2.0, 0.0]) for _ in drawn]
     rows = [(p[0], p[1], order.index(t), p[2], p[3], w) for p, t, w in zip(drawn, targets, weights, strict=True)]
     return out, rows
 
@@ -145,30 +145,28 @@ LEADS = [
 ]
 
 
-def product(draw: Draw) -> Product:
+def product(dice: Dice) -> Product:
     """A random product in mixed modes, with options, weights of any ownership, and inputs of broadcast shapes."""
-    in1, in2 = irreps(draw), irreps(draw)
-    out, rows = instructions(draw, in1, in2)
+    in1, in2 = irreps(dice), irreps(dice)
+    out, rows = instructions(dice, in1, in2)
     kwargs: dict[str, Any] = {
-        "irrep_normalization": draw(st.sampled_from(["component", "norm", "none", None])),
-        "path_normalization": draw(st.sampled_from(["element", "path", "none", None])),
-        "shared_weights": draw(st.booleans()),
+        "irrep_normalization": dice.choice(["component", "norm", "none", None]),
+        "path_normalization": dice.choice(["element", "path", "none", None]),
+        "shared_weights": (dice.random() < 0.5),
         "internal_weights": False,
     }
     for name, owner in (("in1_var", in1), ("in2_var", in2), ("out_var", out)):
-        if draw(st.booleans()):
-            kwargs[name] = [draw(st.sampled_from([0.5, 1.0, 3.0])) for _ in owner]
+        if dice.random() < 0.5:
+            kwargs[name] = [dice.choice([0.5, 1.0, 3.0]) for _ in owner]
     numel = sum(
         torch.Size(MODES[r[3]].weight_shape(in1[r[0]].mul, in2[r[1]].mul, out[r[2]].mul)).numel() for r in rows if r[4]
     )
-    lead = draw(st.sampled_from(LEADS))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
+    lead = dice.choice(LEADS)
+    generator = torch.Generator().manual_seed(dice.randint(0, 2**16))
     shapes = {"x": (*lead[0], in1.dim), "y": (*lead[1], in2.dim)}
     shapes["weight"] = (numel,) if kwargs["shared_weights"] else (*lead[2], numel)
     inputs = {k: torch.randn(s, generator=generator, dtype=torch.float64) for k, s in shapes.items()}
-    wanted = draw(
-        st.sampled_from([("x", "y", "weight"), ("x", "y", "weight"), ("x",), ("y",), ("weight",), ("x", "y")])
-    )
+    wanted = dice.choice([("x", "y", "weight"), ("x", "y", "weight"), ("x",), ("y",), ("weight",), ("x", "y")])
     return Product(
         (in1, in2, out, rows), kwargs, inputs, wanted if numel else tuple(w for w in wanted if w != "weight")
     )

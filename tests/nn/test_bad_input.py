@@ -210,7 +210,7 @@ CALLS: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     (ShapeError, r"list of weights must have 1 tensors.*got 2\. Give", lambda: EXTERNAL(X, Y, [torch.zeros(24)] * 2)),
     (
         ShapeError,
-        r"weight 0 of the list must be \[\.\.\., 2, 3, 4\], got \[2, 3, 5\]\. Order",
+        r"weight 0 of the list must be a tensor \[2, 3, 4\], got \[2, 3, 5\]\. Order",
         lambda: EXTERNAL(X, Y, [torch.zeros(2, 3, 5)]),
     ),
     (DTypeError, r"weight of TensorProduct must be a tensor.*got float\. Wrap", lambda: EXTERNAL(X, Y, 1.0)),
