@@ -111,25 +111,38 @@ def _contract_into(z: Tensor, x: Tensor, y: Tensor, subs: tuple[str, str, str], 
     x, y = (t if step else t.squeeze(s.index(c)) for t, s, c, step in zip((x, y), subs, "IJ", steps, strict=False))
     summed = (set(own[0]) | set(own[1])) - set(own[2])
     free = any((set(p) - set(q)) & set(own[2]) for p, q in ((own[0], own[1]), (own[1], own[0])))
-    if summed & set(own[0]) & set(own[1]) and free:
-        piece = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", x, y)
-    else:
-        order = own[2] + "".join(sorted(summed))
-        a, b = _aligned(x, own[0], order), _aligned(y, own[1], order)
-        if once and not summed and run.scale is None and len(order) == z.ndim:
-            torch.mul(a, b, out=z)
-            return
-        piece = a * b
-        if summed:
-            piece = piece.sum([order.index(c) for c in sorted(summed)])
     if len(own[2]) < z.ndim:
-        piece = piece.unsqueeze(subs[2].index("O"))
-    if run.scale is not None and once:
-        piece = piece * run.scale
-    if once:
+        z = z.squeeze(subs[2].index("O")) if run.step[2] == 0 else z.movedim(subs[2].index("O"), 0)
+    if summed & set(own[0]) & set(own[1]) and free:
+        _put(z, torch.einsum(f"{own[0]},{own[1]}->{own[2]}", x, y), run.scale, once)
+        return
+    # Axes in the order of operand 1: a product in another order walks through memory with large strides.
+    order = own[0] + "".join(c for c in own[1] if c not in own[0])
+    a, b = _aligned(x, own[0], order), _aligned(y, own[1], order)
+    kept = [own[2].index(c) for c in order if c not in summed]
+    extra = z.ndim - len(kept)
+    target = z.permute([*range(extra), *(extra + k for k in kept)])
+    direct = once and run.scale is None and extra == 0
+    if summed:
+        over = [order.index(c) for c in sorted(summed)]
+        if direct:
+            torch.sum(a * b, over, out=target)
+        else:
+            _put(target, (a * b).sum(over), run.scale, once)
+    elif direct:
+        torch.mul(a, b, out=target)
+    else:
+        _put(target, a * b, run.scale, once)
+
+
+def _put(z: Tensor, piece: Tensor, scale: float | None, once: bool) -> None:
+    """Store or add ``piece``, broadcast over the rows of the run where they are all the same."""
+    if not once:
+        z.add_(piece, alpha=1.0 if scale is None else scale)
+    elif scale is None:
         z.copy_(piece)
     else:
-        z.add_(piece, alpha=1.0 if run.scale is None else run.scale)
+        z.copy_(piece * scale)
 
 
 def _aligned(t: Tensor, own: str, order: str) -> Tensor:
