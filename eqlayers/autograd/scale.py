@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..backends import select
-from ..errors import DeviceError, GradientError, ShapeError
+from ..errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..info.structs import SparseScaleInfo
 from ..ops.call import ScaleCall, check_same_kind
 
@@ -59,6 +59,11 @@ class SparseScale:
         if input.ndim < 2:
             raise ShapeError(
                 f"input must be [..., M, C], got shape {list(input.shape)}. Add a channel axis with `.unsqueeze(-1)`."
+            )
+        if not isinstance(info_fwd, SparseScaleInfo) or not isinstance(info_bwd, SparseScaleInfo | None):
+            raise DTypeError(
+                f"info_fwd and info_bwd must be SparseScaleInfo, got {type(info_fwd).__name__} and "
+                f"{type(info_bwd).__name__}. Build them with eqlayers.info.sparse_scale_infos."
             )
         here = info_fwd.as_product().device
         if here is not None and here != input.device:

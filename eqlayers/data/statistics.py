@@ -113,7 +113,7 @@ def _warn_unseen(species: tuple[int, ...], counts: IntArray, train: IntArray) ->
 
 
 def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray, target: Target) -> dict[str, float]:
-    """Mean absolute errors of two predictors that see no geometry.
+    """Errors of two predictors that see no geometry.
 
     Args:
         molecules: The whole data set.
@@ -122,13 +122,16 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
         target: What the labels are.
 
     Returns:
-        `"mean"`: error of the training mean; `"composition"`: error of a linear regression on the numbers of atoms of
-        each species, with an intercept for an intensive target. Both in the target's unit.
+        `"mean"`: mean absolute error of the training mean; `"composition"`: that of a linear regression on the numbers
+        of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and `"composition_rmse"`:
+        their root mean squared errors. All in the target's unit.
     """
     counts = molecules.counts(tuple(int(number) for number in np.unique(molecules.z)))
     y, intercept = molecules.y, not target.extensive
     fit = _regression(counts[train], y[train], intercept)
-    return {
-        "mean": float(np.abs(y[rows] - y[train].mean()).mean()),
-        "composition": float(np.abs(y[rows] - _columns(counts[rows], intercept) @ fit).mean()),
+    errors = {
+        "mean": y[rows] - y[train].mean(),
+        "composition": y[rows] - _columns(counts[rows], intercept) @ fit,
     }
+    mae = {name: float(np.abs(error).mean()) for name, error in errors.items()}
+    return mae | {f"{name}_rmse": float(np.sqrt(np.square(error).mean())) for name, error in errors.items()}

@@ -42,6 +42,11 @@ def read_instructions(
         IrrepsError: An index, a mode, a parity, a degree or a multiplicity does not fit.
     """
     out = []
+    if isinstance(instructions, str) or not isinstance(instructions, Iterable):
+        raise IrrepsError(
+            f"instructions must be a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
+            f"got {instructions!r}. Use FullyConnectedTensorProduct for all paths."
+        )
     for number, given in enumerate(instructions):
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise IrrepsError(
@@ -55,16 +60,16 @@ def read_instructions(
                 f"got {len(given)} entries. Add or drop entries."
             )
         i1, i2, io, mode_name, has_weight = given[:5]
-        path_weight = float(given[5]) if len(given) == 6 else 1.0
+        path_weight = _number(given[5], where) if len(given) == 6 else 1.0
         groups = []
         for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
-            if not _is_index(index) or not 0 <= index < len(irreps):
+            if not is_index(index) or not 0 <= index < len(irreps):
                 raise IrrepsError(
                     f"{where}: {name} must lie in [0, {len(irreps)}), the groups of {irreps}, got {index}. "
                     f"Count irreps groups, not single irreps."
                 )
             groups.append(irreps[int(index)])
-        if mode_name not in MODES:
+        if not isinstance(mode_name, str) or mode_name not in MODES:
             raise IrrepsError(f"{where}: mode must be one of {', '.join(MODES)}, got {mode_name!r}. Pick one of these.")
         (m1, ir1), (m2, ir2), (mo, iro) = groups
         if ir1.p * ir2.p != iro.p:
@@ -90,8 +95,16 @@ def read_instructions(
     return out
 
 
-def _is_index(value: Any) -> bool:
+def is_index(value: Any) -> bool:
+    """Whether ``value`` counts: an integer of any kind, but no truth value."""
     return hasattr(value, "__index__") and not isinstance(value, bool)
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise IrrepsError(f"{where}: path_weight must be a number, got {value!r}. Leave it out for 1.") from None
 
 
 def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:

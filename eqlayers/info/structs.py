@@ -228,7 +228,7 @@ class SparseProductInfo(_Movable, _ProductFields):
             if need > size:
                 raise IndexRangeError(
                     f"input{number} must have at least {need} sparse rows, the info names row {need - 1}; got {size}. "
-                    f"Check that the operand and the info belong together, and that the axes are [..., M, channels]."
+                    f"Check that the two belong together, bwd1 and bwd2 in place; the axes are [..., M, channels]."
                 )
 
     def _rows_needed(self, number: int, size1: int) -> int:

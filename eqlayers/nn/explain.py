@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..backends import verdicts
+from ..errors import DTypeError
 from ..info.build import sparse_product_infos
 from ..ops.call import ProductCall
 from ..ops.channels import parse
@@ -25,11 +26,16 @@ def explain(
     Returns:
         Text, one line per sparse product and backend.
 
+    Raises:
+        DTypeError: No module.
+
     Example:
         >>> print(explain())  # doctest: +ELLIPSIS
         a small product on cpu, torch.float32
           triton: ...
     """
+    if not isinstance(module, torch.nn.Module | None):
+        raise DTypeError(f"module must be a torch.nn.Module or None, got {module!r}. Pass a layer or a model.")
     if module is not None:
         named = [(name, m) for name, m in module.named_modules() if isinstance(m, EquivariantModule)]
         parts = [(f"{name}: " if name else "") + m.explain(device, dtype) for name, m in named if _has_calls(m)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..errors import IrrepsError, ShapeError
 from ..info.layout import FlatLayout
-from ..info.paths import check_choice
+from ..info.paths import check_choice, is_index
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
 from .tensor_product import output_mask, ownership
@@ -87,6 +87,11 @@ class Linear(EquivariantModule):
                 f"f_in and f_out must be given together, got {f_in} and {f_out}. "
                 f"Give both, 1 for an axis to be summed or made."
             )
+        for name, length in (("f_in", f_in), ("f_out", f_out)):
+            if length is not None and not (is_index(length) and length > 0):
+                raise ShapeError(
+                    f"{name} must be a positive number of channels or None, got {length!r}. Use 1 or more."
+                )
         self.f_in, self.f_out = f_in, f_out
         self._in, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
         paths = self._read(instructions, path_normalization)
@@ -124,8 +129,14 @@ class Linear(EquivariantModule):
                 for o, (_, ir_out) in enumerate(self.irreps_out)
                 if ir_in == ir_out
             ]
-        pairs = [(int(i), int(o)) for i, o in instructions]
-        for number, (i, o) in enumerate(pairs):
+        pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in instructions]
+        for number, pair in enumerate(pairs):
+            if len(pair) != 2 or not all(is_index(index) for index in pair):
+                raise IrrepsError(
+                    f"instruction {number} must be a pair (i_in, i_out) of groups, got {pair}. "
+                    f"Pass a list of such pairs."
+                )
+            i, o = pair
             if not (0 <= i < len(self.irreps_in) and 0 <= o < len(self.irreps_out)):
                 raise IrrepsError(
                     f"instruction {number} must name groups (i_in < {len(self.irreps_in)}, "

@@ -70,8 +70,14 @@ def test_embedded_set(make):
 
 @pytest.mark.parametrize(("target", "mean", "composition"), [("U0", 58.5455, 0.53554), ("mu", 0.94302, 0.79531)])
 def test_baselines_of_the_embedded_set(make, target, mean, composition):
-    found = make("mini", target).baselines("test")
-    assert found == pytest.approx({"mean": mean, "composition": composition}, rel=1e-4)
+    data = make("mini", target)
+    found = data.baselines("test")
+    assert {name: found[name] for name in ("mean", "composition")} == pytest.approx(
+        {"mean": mean, "composition": composition}, rel=1e-4
+    )
+    train, test = (torch.cat([part[i].y for i in range(len(part))]) for part in (data.train_set, data.test_set))
+    assert found["mean_rmse"] == pytest.approx((test - train.mean()).square().mean().sqrt().item(), rel=1e-9)
+    assert found["composition"] < found["composition_rmse"] < found["mean_rmse"]
 
 
 def test_size_split(make):
@@ -91,7 +97,7 @@ def test_qm9(make_qm9, gdb9_root, split, target):
     batch = next(iter(data.train_dataloader()))
     assert batch.num_graphs == 4
     assert batch.y.dtype == torch.float64
-    assert set(data.baselines("test")) == {"mean", "composition"}
+    assert set(data.baselines("test")) == {"mean", "composition", "mean_rmse", "composition_rmse"}
     assert (gdb9_root / "cache" / "neighbors-5A.npz").exists()
 
 

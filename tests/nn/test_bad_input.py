@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import eqlayers as eq
 from eqlayers import FullTensorProduct, FullyConnectedTensorProduct, Linear, SO3Scale, TensorProduct, TensorSquare
 from eqlayers.errors import (
     BackendError,
@@ -285,3 +286,41 @@ def test_a_refused_backend_says_why() -> None:
     x, y, weight = (torch.zeros(*shape, device="meta") for shape in ((5, 6), (5, 9), (24,)))
     with pytest.raises(BackendError, match=r"backend 'triton' must accept this call, but it .*Pass backend=None"):
         layer(x, y, weight)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "fix"),
+    [
+        (None, "Use FullyConnectedTensorProduct"),
+        ("uvw", "Use FullyConnectedTensorProduct"),
+        ([(0, 0, 0, "uvw", True, "x")], "Leave it out for 1"),
+        ([(0, 0, 0, ["uvw"], True)], "Pick one of these"),
+    ],
+)
+def test_instructions_of_another_kind(instructions, fix):
+    with pytest.raises(IrrepsError, match=fix):
+        eq.TensorProduct("2x0e", "0e", "2x0e", instructions)
+
+
+@pytest.mark.parametrize("instructions", [[0], [(0.7, 0)], [(0, 0, 0)]])
+def test_linear_instructions_of_another_kind(instructions):
+    with pytest.raises(IrrepsError, match="Pass a list of such pairs"):
+        eq.Linear("2x0e", "2x0e", instructions=instructions)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 1.5])
+def test_linear_channel_axes_must_be_counts(length):
+    with pytest.raises(ShapeError, match="f_in must be a positive number"):
+        eq.Linear("2x0e", "2x0e", f_in=length, f_out=1)
+
+
+def test_explain_wants_a_module():
+    with pytest.raises(DTypeError, match="Pass a layer or a model"):
+        eq.explain("torch")
+
+
+def test_scale_wants_scale_infos():
+    product = eq.info.sparse_product_infos([0], [0], [0], in1_size=1, in2_size=1, out_size=1)
+    for infos in ((product[0], product[1]), (None, None)):
+        with pytest.raises(DTypeError, match="sparse_scale_infos"):
+            eq.functional.sparse_scale(torch.ones(1, 1), *infos)
