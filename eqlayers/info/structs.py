@@ -67,7 +67,7 @@ class _Movable:
     @property
     def device(self) -> torch.device | None:
         """Device of the tensors; None where every field is None."""
-        return next((v.device for v in self if isinstance(v, Tensor)), None)  # type: ignore[attr-defined]
+        return self.cached("device", lambda: next((v.device for v in self if isinstance(v, Tensor)), None))  # type: ignore[attr-defined]
 
     def _one_device(self) -> None:
         devices = {str(v.device) for v in self if isinstance(v, Tensor)}  # type: ignore[attr-defined]

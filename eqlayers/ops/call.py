@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,10 +124,16 @@ def check_same_kind(**tensors: Tensor) -> None:
             )
 
 
+def _broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """As torch.broadcast_shapes, which takes longer than a small product even where all shapes are equal."""
+    different = {tuple(shape) for shape in shapes} - {()}
+    return tuple(torch.broadcast_shapes(*different)) if len(different) > 1 else next(iter(different), ())
+
+
 def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Broadcast the leading (batch) axes of several tensors, or raise ShapeError with their names."""
     try:
-        return tuple(torch.broadcast_shapes(*shapes.values()))
+        return _broadcast(shapes.values())
     except RuntimeError:
         raise ShapeError(
             f"leading axes of {', '.join(shapes)} must broadcast, got {[list(s) for s in shapes.values()]}. "
@@ -156,9 +163,8 @@ def check_channels(channels: Channels, x: Tensor, y: Tensor) -> None:
 def flatten_batch(channels: Channels, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Bring leading axes to one batch axis; an operand without leading axes stays shared. Broadcasts the rest."""
     lead = [t.shape[: t.ndim - 1 - len(c)] for t, c in ((x, channels.first), (y, channels.second))]
-    present = [shape for shape in lead if shape]
     try:
-        shape = tuple(torch.broadcast_shapes(*present)) if present else ()
+        shape = _broadcast(lead)
     except RuntimeError:
         raise ShapeError(
             f"the leading (batch) axes of input1 and input2 must be equal, broadcastable or absent, got "

@@ -35,10 +35,15 @@ class Channels(NamedTuple):
 
     def canonical(self) -> Channels:
         """The same spec with letters renamed a, b, c, ... in order of appearance (out counts last)."""
-        names: dict[str, str] = {}
-        for letter in "".join(self):
-            names.setdefault(letter, chr(ord("a") + len(names)))
-        return Channels(*("".join(names[c] for c in part) for part in self))
+        return _canonical(self)
+
+
+@cache
+def _canonical(channels: Channels) -> Channels:
+    names: dict[str, str] = {}
+    for letter in "".join(channels):
+        names.setdefault(letter, chr(ord("a") + len(names)))
+    return Channels(*("".join(names[c] for c in part) for part in channels))
 
 
 @cache
