@@ -33,6 +33,14 @@ def seed() -> int:
     return 0
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels that tests compile do not go to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nan_empty() -> Iterator[None]:
     """Fills torch.empty and its relatives with NaN (integers: the largest), so that an element nobody writes shows.

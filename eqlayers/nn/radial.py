@@ -129,6 +129,10 @@ class RadialNetwork(torch.nn.Module):
         self.basis = BesselBasis(num_basis, cutoff)
         self.activation = NormalizedActivation("silu")
         widths = [num_basis, *hidden, num_weights]
+        if any(width < 1 for width in hidden):
+            raise ConfigError(
+                f"hidden must hold positive widths, got {list(hidden)}. 64 is usual; () for no hidden layer."
+            )
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
 
     def forward(self, lengths: Tensor) -> Tensor:

@@ -7,15 +7,18 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import Namespace
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..data import MoleculeDataModule
 from ..data.cache import atomic_write
@@ -24,7 +27,7 @@ from .averaging import EMA
 from .checkpoints import read_checkpoint
 from .module import PropertyModule, is_dry_run
 from .quiet import quiet_lightning
-from .run import checkpoint_path, trainer_options
+from .run import checkpoint_path, clear_run, trainer_options
 
 __all__ = ["TrainingCLI", "run"]
 
@@ -78,7 +81,9 @@ class TrainingCLI(LightningCLI):
         parser.add_argument("--test_after_fit", type=bool, default=True, help="Test the best weights after `fit`.")
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
-        parser.set_defaults({"early_stopping.monitor": "val/mae", "early_stopping.patience": 50})
+        parser.set_defaults(
+            {"early_stopping.monitor": "val/mae", "early_stopping.patience": 50, "early_stopping.strict": False}
+        )
         parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -116,6 +121,9 @@ class TrainingCLI(LightningCLI):
         if threads:
             torch.set_num_threads(threads)
         self.save_config_kwargs["folder"] = self.folder
+        present = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
+        if not self.option("name") or not present.is_dir():
+            raise ConfigError(f"runs and name must make a folder, got {str(self.folder)!r}. Change --runs or --name.")
         options = self.config[str(self.subcommand)]
         if self.subcommand != "fit" and options.get("ckpt_path") is None:
             options["ckpt_path"] = str(checkpoint_path(self.folder))
@@ -151,6 +159,8 @@ class TrainingCLI(LightningCLI):
         exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
         again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
         print(f"run: {self.folder}{again}", flush=True)
+        if not resumed and not is_dry_run(self.trainer) and self.trainer.is_global_zero:
+            clear_run(self.folder)
 
     def test(self, model: PropertyModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
@@ -160,6 +170,11 @@ class TrainingCLI(LightningCLI):
         """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
         if self.option("test_after_fit"):
             path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
+            if path is not None and not Path(path).exists():
+                raise ConfigError(
+                    "a fit must validate at least once to have best weights to test, this one ended before. "
+                    "Lengthen trainer.max_epochs, max_steps or max_time, or pass --test_after_fit false."
+                )
             self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
 
 
@@ -226,6 +241,15 @@ def run(args: Sequence[str]) -> None:
 
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
+        SystemExit: With status 143, after SIGTERM.
     """
-    with quiet_lightning():
-        TrainingCLI(args)
+    try:
+        with quiet_lightning():
+            TrainingCLI(args)
+    except MisconfigurationException as error:
+        raise ConfigError(
+            f"the trainer cannot be set up as configured: {error} Change the options of trainer."
+        ) from error
+    except SIGTERMException:
+        print("eqlayers: interrupted by SIGTERM; resume with --ckpt_path <run>/checkpoints/last.ckpt", file=sys.stderr)
+        raise SystemExit(143) from None

@@ -18,6 +18,7 @@ from torchmetrics.utilities import dim_zero_cat
 from ..data.statistics import Statistics
 from ..data.targets import Target
 from ..errors import ConfigError, DataError, ShapeError
+from .agreement import check_checkpoint, check_network, data_facts
 from .schedule import warmup_cosine
 
 __all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
@@ -201,18 +202,7 @@ class PropertyModule(LightningModule):
                 "Pass datamodule=eqlayers.data.MoleculeDataModule(...)."
             )
         self.target = data.target
-        mine, theirs = getattr(self.model, "cutoff", None), getattr(data, "cutoff", None)
-        if mine is not None and theirs is not None and float(mine) != float(theirs):
-            raise ConfigError(
-                f"model and data must have one cutoff, got {mine} Angstrom in the model and {theirs} in the data. "
-                "Set data.cutoff and model.model.init_args.cutoff to the same number."
-            )
-        known, present = getattr(self.model, "species", None), data.statistics.species
-        if known is not None and not set(present) <= set(known):
-            raise ConfigError(
-                f"the network must know every species of the data, {tuple(present)}, got {tuple(known)}. "
-                "Set model.model.init_args.species."
-            )
+        check_network(self.model, data)
         if stage == "fit":
             statistics = data.statistics
             self.loss_scale.fill_(statistics.scale)
@@ -238,8 +228,16 @@ class PropertyModule(LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
         }
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Record what the weights were trained on."""
+        if self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
+            checkpoint["eqlayers_data"] = data_facts(self.trainer.datamodule)  # type: ignore[attr-defined]
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compare the network that was saved with this one, before tensors of other shapes are met one by one."""
+        """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
+        saved_data = checkpoint.get("eqlayers_data")
+        if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
+            check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
         mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
         if mine and saved and mine != saved:
             changes = ", ".join(_differences("model.model", saved, mine))

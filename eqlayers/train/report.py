@@ -116,7 +116,11 @@ class TestReport(Callback):
         factor, unit = target.report_factor, target.report_unit
         true, predicted = values["true"], values["predicted"]
         model = type(pl_module.model).__name__
-        rows = {model: _errors((predicted - true) * factor)} | _baselines(data, factor)
+        rows = {model: _errors((predicted - true) * factor)}
+        if len(true) == len(data.test_set):
+            rows |= _baselines(data, factor)
+        else:
+            print(f"no baselines: {len(true)} of {len(data.test_set)} test molecules were predicted")
         Console().print(report_table(target, rows, model))
         if is_dry_run(trainer):
             return
@@ -124,12 +128,18 @@ class TestReport(Callback):
         write_json(self.folder / "metrics.json", metrics)
         caption = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {unit}"
         save_figure(parity_plot(true, predicted, target.name, target.unit, caption), self.folder / "parity.png")
-        history = read_history(self.folder)
+        history = self._history(trainer)
         if history:
             lines = {name: errors.mae for name, errors in rows.items() if name != model}
             figure = learning_curve(history, target.name, unit, lines, test=rows[model].mae)
             save_figure(figure, self.folder / "learning_curve.png")
         print(f"report: {self.folder}/metrics.json, parity.png{', learning_curve.png' if history else ''}")
+
+    def _history(self, trainer: Trainer) -> list[dict[str, float]]:
+        """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
+        path = trainer.ckpt_path
+        elsewhere = path is not None and not Path(path).resolve().is_relative_to(self.folder.resolve())
+        return [] if elsewhere else read_history(self.folder)
 
     def _metrics(
         self, trainer: Trainer, module: LightningModule, target: Target, rows: dict[str, Errors], num_test: int
@@ -144,7 +154,7 @@ class TestReport(Callback):
             if rows[name].rmse is not None:
                 metrics[f"baseline_{key}_rmse_{unit}"] = rows[name].rmse
             metrics[f"mae_ratio_to_{key}"] = rows[model].mae / rows[name].mae if rows[name].mae else None
-        history = read_history(self.folder)
+        history = self._history(trainer)
         validated = [row["val_mae"] for row in history if np.isfinite(row["val_mae"])]
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         hparams: Any = module.hparams
@@ -156,6 +166,7 @@ class TestReport(Callback):
             "num_parameters": count_parameters(module.model),  # type: ignore[arg-type]
             "num_train": data.statistics.num_train,
             "num_test": num_test,
+            "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
             "target": target.name,
             "unit": target.report_unit,
             "dataset": getattr(data, "dataset", None),

@@ -15,7 +15,7 @@ from .predictions import PredictionTable
 from .report import TestReport
 from .summary import LayerSummary
 
-__all__ = ["checkpoint_path", "run_callbacks", "run_loggers", "trainer_options"]
+__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_loggers", "trainer_options"]
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
@@ -26,6 +26,14 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
         'runs/qm9_mini/checkpoints/best.ckpt'
     """
     return Path(folder) / "checkpoints" / f"{name}.ckpt"
+
+
+def clear_run(folder: str | Path) -> None:
+    """Remove the results of an earlier run: a new one that ends early must not be taken for it."""
+    folder = Path(folder)
+    results = ("history.json", "metrics.json", "predictions.csv", "parity.png", "learning_curve.png")
+    for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
+        path.unlink(missing_ok=True)
 
 
 def run_callbacks(

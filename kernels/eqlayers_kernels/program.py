@@ -98,7 +98,9 @@ class Program:
                 f"path {number}: its {path.z.mul} weights must lie in {width['w']} columns, got the first in column "
                 f"{path.weight}. Correct the offset."
             )
-        for i, j, k, _ in path.terms:
+        for i, j, k, s in path.terms:
+            if s == 0 or s != s:  # compilers drop a literal 0 * x, and a NaN in x with it
+                raise ValueError(f"path {number}: coefficients must be numbers other than 0, got {s}. Drop the term.")
             if not (0 <= i < path.x.dim and 0 <= j < path.y.dim and 0 <= k < path.z.dim):
                 raise ValueError(
                     f"path {number}: terms must name components below {path.x.dim}, {path.y.dim}, {path.z.dim}, got "

@@ -94,6 +94,7 @@ GOOD = Path(Slot(0, 2, 3), Slot(0, 1, 1), Slot(0, 2, 3), None, ((0, 0, 0, 1.0),)
         (GOOD._replace(x=Slot(0, 1, 3)), "One of them carries the channels"),
         (GOOD._replace(weight=3), "Correct the offset"),
         (GOOD._replace(terms=((0, 0, 3, 1.0),)), "Count components within the slot"),
+        (GOOD._replace(terms=((0, 0, 0, 0.0),)), "Drop the term"),
     ],
 )
 def test_offsets_are_checked_where_the_program_is_made(path: Path, message: str) -> None:

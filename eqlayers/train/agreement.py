@@ -1,0 +1,102 @@
+"""Whether network, data and checkpoint belong together: what would train or test without a word, and wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..data.targets import Target
+from ..errors import ConfigError
+
+__all__ = ["check_checkpoint", "check_network", "data_facts"]
+
+#: What a checkpoint records of its data.
+FACTS = ("target", "dataset", "split")
+
+
+def check_network(model: nn.Module, data: Any) -> None:
+    """Raise unless the network can learn the target of the data: cutoff, species, pooling and read-out.
+
+    Args:
+        model: The network; only attributes that it has are compared.
+        data: The data module, set up.
+
+    Raises:
+        ConfigError: They do not fit.
+    """
+    if not callable(getattr(model, "set_statistics", None)):
+        raise ConfigError(
+            f"the network must have set_statistics(shifts, scale, mean_neighbors), got {type(model).__name__}. "
+            "Use eqlayers.models.MoleculeNetwork, or give your network this method."
+        )
+    mine, theirs = getattr(model, "cutoff", None), getattr(data, "cutoff", None)
+    if mine is not None and theirs is not None and float(mine) != float(theirs):
+        raise ConfigError(
+            f"model and data must have one cutoff, got {mine} Angstrom in the model and {theirs} in the data. "
+            "Set data.cutoff and model.model.init_args.cutoff to the same number."
+        )
+    known, present = getattr(model, "species", None), data.statistics.species
+    if known is not None and not set(present) <= set(known):
+        raise ConfigError(
+            f"the network must know every species of the data, {tuple(present)}, got {tuple(known)}. "
+            "Set model.model.init_args.species."
+        )
+    _check_readout(model, data.target)
+
+
+def _check_readout(model: nn.Module, target: Target) -> None:
+    readout, pooling = getattr(model, "readout", None), getattr(model, "pooling", None)
+    if target.name == "mu":
+        return  # the one property that is the norm of a vector; scalars can be fitted to it as well
+    if readout == "vector":
+        raise ConfigError(
+            f"a vector read-out predicts a norm, so it is for the target mu, got {target.name}. "
+            "Set model.model.init_args.readout to scalar."
+        )
+    wanted = "sum" if target.extensive else "mean"
+    if pooling is not None and pooling != wanted:
+        kind = "grows with the molecule" if target.extensive else "does not grow with the molecule"
+        raise ConfigError(
+            f"{target.name} {kind}, so atoms must be pooled by {wanted}, got {pooling}. "
+            f"Set model.model.init_args.pooling to {wanted}."
+        )
+
+
+def data_facts(data: Any) -> dict[str, Any]:
+    """What a checkpoint keeps of its data: target, data set and split.
+
+    Example:
+        >>> class Data:
+        ...     target, dataset, split = "U0", "mini", "random"
+        >>> data_facts(Data())
+        {'target': 'U0', 'dataset': 'mini', 'split': 'random'}
+    """
+    target = getattr(data, "target", None)
+    facts = {"target": getattr(target, "name", target)}
+    return facts | {name: getattr(data, name, None) for name in FACTS[1:]}
+
+
+def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
+    """Raise if a checkpoint was made for another target, or on another split of the same data set.
+
+    Args:
+        saved: :func:`data_facts` of the data that it was trained on.
+        data: The data module at hand.
+
+    Raises:
+        ConfigError: The target differs, or molecules it was trained on may be among the test molecules.
+    """
+    now = data_facts(data)
+    if saved["target"] != now["target"]:
+        raise ConfigError(
+            f"the checkpoint predicts {saved['target']}, got data.target {now['target']}. "
+            f"Set data.target to {saved['target']}, or train another network under another --name."
+        )
+    if saved["dataset"] == now["dataset"] and saved["split"] != now["split"]:
+        raise ConfigError(
+            f"the checkpoint was trained on the split {saved['split']!r} of {saved['dataset']}, got data.split "
+            f"{now['split']!r}: its training molecules may be among these test molecules. "
+            f"Set data.split to {saved['split']}, or train anew under another --name."
+        )

@@ -1,0 +1,240 @@
+"""Compiled kernels on disk: one file each, named by content, private to the user, written in one step.
+
+A file is its payload followed by a trailer with a checksum of name and payload (a shared object may end in bytes that
+no header mentions), so that one rename publishes both. Processes need no lock: two that build the same kernel write
+equal files, and the last rename wins. What is damaged, foreign or open to others' writing is never returned, only
+rebuilt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_BYTES = 512 * 2**20  # the least recently used kernels go first
+STALE_SECONDS = 3600.0  # a temporary file older than this was left by a process that died
+
+_MAGIC = b"eqlayers-kernel1"
+_TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
+_ENTRY = re.compile(r"\w+-[0-9a-f]{64}\.so", re.ASCII)
+_TEMPORARY = ".tmp-"
+_log = logging.getLogger(__name__)
+_warned: set[str] = set()  # folders whose trouble was reported; a forked child need not say it again
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the cache holds: its folder, number of kernels, their size and its limit in bytes, and what is wrong."""
+
+    directory: str
+    entries: int
+    size: int
+    limit: int
+    problem: str | None
+
+
+def directory() -> Path:
+    """The folder of compiled kernels: in ``EQLAYERS_CACHE_DIR``, or else in the user's cache; it need not exist.
+
+    Raises:
+        OSError: neither ``EQLAYERS_CACHE_DIR`` nor a home directory is set.
+    """
+    named = os.environ.get("EQLAYERS_CACHE_DIR")
+    if named:
+        return Path(os.path.abspath(os.path.expanduser(named))) / "kernels"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # its specification says to ignore a relative one
+        base = os.path.expanduser("~/.cache")
+    if not os.path.isabs(base):
+        raise OSError("expected a home directory for the cache, found none; set EQLAYERS_CACHE_DIR")
+    return Path(base) / "eqlayers" / "kernels"
+
+
+def _refusal(status: os.stat_result, is_kind: bool, kind: str) -> str | None:
+    """Why what `status` describes cannot be trusted, or None."""
+    if not is_kind:
+        return f"expected {kind}, found something else"
+    if status.st_uid != os.geteuid():
+        return f"expected {kind} of user {os.geteuid()}, it belongs to user {status.st_uid}"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"expected {kind} that only its owner can write, its mode is {stat.S_IMODE(status.st_mode):o}"
+    return None
+
+
+def _check_folder(folder: Path) -> None:
+    status = os.stat(folder)
+    refusal = _refusal(status, stat.S_ISDIR(status.st_mode), "a folder")
+    if refusal:
+        raise PermissionError(f"{refusal} ({folder})")
+
+
+def _trailer(key: str, payload: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(key.encode() + b"\0" + payload).digest()
+
+
+def find(key: str) -> Path | None:
+    """The file stored under `key` if it is there, whole, and nobody else could have written it; else None."""
+    try:
+        folder = directory()
+        _check_folder(folder)
+        path = folder / f"{key}.so"
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            refusal = _refusal(status, stat.S_ISREG(status.st_mode), "a file")
+            content = b"" if refusal else file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.info("no cached kernel %s: %s", key, error)  # `placed` warns if the folder is of no use at all
+        return None
+    if not refusal and content[-_TRAILER:] != _trailer(key, content[:-_TRAILER]):
+        refusal = "its content does not match its checksum"
+    if refusal:
+        _log.warning("the cached kernel %s is built anew: %s", path, refusal)
+        return None
+    with suppress(OSError):  # a folder that can only be read
+        os.utime(path)  # used just now
+    return path
+
+
+def store(key: str, payload: bytes) -> Path:
+    """Writes `payload` under `key` in one step, and removes the least recently used kernels beyond the limit.
+
+    Raises:
+        OSError: no space, no permission, or a folder that others can write.
+    """
+    folder = directory()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_folder(folder)
+    path = folder / f"{key}.so"
+    _write(path, payload + _trailer(key, payload))
+    _evict(folder, keep=path)
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=path.parent)  # mode 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def placed(key: str, payload: bytes) -> Iterator[Path]:
+    """A path of `payload` to load from: in the cache, or in a private temporary folder if the cache refuses it.
+
+    The temporary folder is removed on leaving; a library that was loaded from it stays loaded.
+
+    Raises:
+        OSError: there is no room in the temporary folder either.
+    """
+    try:
+        path = store(key, payload)
+    except OSError as error:
+        _warn(error)
+    else:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as folder:  # mode 0700
+        path = Path(folder) / f"{key}.so"
+        _write(path, payload)
+        yield path
+
+
+def _warn(error: OSError) -> None:
+    """Says once per folder that kernels are not kept."""
+    where = os.environ.get("EQLAYERS_CACHE_DIR", "")
+    with suppress(OSError):
+        where = str(directory())
+    if where not in _warned:
+        _warned.add(where)
+        warnings.warn(
+            f"expected to keep compiled kernels in {where or 'a cache folder'}, got: {error}. Kernels are compiled "
+            "into a private temporary folder, in each process anew; free the space, give yourself (alone) write "
+            "permission, or set EQLAYERS_CACHE_DIR to another folder",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def discard(key: str) -> None:
+    """Removes what is stored under `key`, if anything is."""
+    with suppress(OSError):
+        (directory() / f"{key}.so").unlink()
+
+
+def _files(folder: Path) -> list[tuple[float, int, Path]]:
+    """Time of last use, size and path of every file of ours, the least recently used first; others' are left out."""
+    found = []
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):  # another process may have removed it
+                if entry.is_file(follow_symlinks=False) and (
+                    _ENTRY.fullmatch(entry.name) or entry.name.startswith(_TEMPORARY)
+                ):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_size, Path(entry.path)))
+    return sorted(found)
+
+
+def _evict(folder: Path, keep: Path) -> None:
+    files = _files(folder)
+    size = sum(length for _, length, _ in files)
+    stale = time.time() - STALE_SECONDS
+    for used, length, path in files:
+        temporary = path.name.startswith(_TEMPORARY)
+        # a fresh temporary file is being written by another process
+        if path != keep and (used < stale if temporary else size > LIMIT_BYTES):
+            with suppress(OSError):
+                path.unlink()
+            size -= length
+
+
+def info() -> Info:
+    """What the cache holds; changes nothing."""
+    where, problem = "", None
+    try:
+        folder = directory()
+        where = str(folder)
+        with suppress(FileNotFoundError):  # nothing was compiled yet
+            _check_folder(folder)
+    except OSError as error:
+        problem = str(error)
+    kernels = [length for _, length, path in _files(Path(where)) if _ENTRY.fullmatch(path.name)] if where else []
+    return Info(where, len(kernels), sum(kernels), LIMIT_BYTES, problem)
+
+
+def clear() -> int:
+    """Removes every compiled kernel; processes that have loaded one keep it. Returns the number removed.
+
+    Raises:
+        OSError: the folder belongs to someone else, or a file cannot be removed.
+    """
+    folder, removed = directory(), 0
+    try:
+        _check_folder(folder)
+    except FileNotFoundError:  # nothing was compiled yet
+        return 0
+    for _, _, path in _files(folder):
+        with suppress(FileNotFoundError):
+            path.unlink()
+            removed += not path.name.startswith(_TEMPORARY)
+    return removed

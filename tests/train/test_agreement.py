@@ -1,0 +1,160 @@
+"""What does not belong together is refused: network and target, checkpoint and data, one run and another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eqlayers.cli import main
+from eqlayers.data.targets import TARGETS
+from eqlayers.errors import ConfigError
+from eqlayers.models import MoleculeNetwork
+from eqlayers.train.agreement import check_checkpoint, check_network
+
+pytestmark = [
+    pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)"),
+    pytest.mark.filterwarnings("ignore:.*"),  # of Lightning, about very short runs
+]
+
+SETTINGS = {
+    "name": "run",
+    "threads": 1,
+    "data": {"limit_train": 48, "batch_size": 16, "eval_batch_size": 64},
+    "model": {
+        "model": {
+            "class_path": "eqlayers.models.MoleculeNetwork",
+            "init_args": {"hidden": "4x0e + 4x1o", "layers": 1, "radial_hidden": [8]},
+        }
+    },
+    "trainer": {"accelerator": "cpu", "max_epochs": 1},
+}
+
+
+class Data:
+    """As much of a data module as is compared."""
+
+    dataset, split, cutoff = "mini", "random", 5.0
+
+    class statistics:
+        species = (1, 6)
+
+    def __init__(self, target: str) -> None:
+        self.target = TARGETS[target]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("agreement")
+    settings = SETTINGS | {"runs": str(folder / "runs")}
+    settings["data"] = dict(SETTINGS["data"], cache_dir=str(folder / "cache"))
+    (folder / "run.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+def command(place: Path, *args: str) -> list[str]:
+    return [args[0], "-c", str(place / "run.yaml"), *args[1:]]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "fix"),
+    [
+        ("homo", {"pooling": "sum"}, "pooling to mean"),
+        ("U0", {"pooling": "mean"}, "pooling to sum"),
+        ("U0", {"readout": "vector"}, "readout to scalar"),
+    ],
+)
+def test_pooling_and_readout_follow_the_target(target: str, options: dict[str, str], fix: str) -> None:
+    with pytest.raises(ConfigError, match=fix):
+        check_network(MoleculeNetwork(hidden="2x0e + 2x1o", layers=1, **options), Data(target))
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [("homo", {"pooling": "mean"}), ("U0", {}), ("mu", {"readout": "vector"}), ("mu", {"readout": "scalar"})],
+)
+def test_what_fits_is_accepted(target: str, options: dict[str, str]) -> None:
+    check_network(MoleculeNetwork(hidden="2x0e + 2x1o", layers=1, **options), Data(target))
+
+
+def test_a_checkpoint_keeps_to_its_target_and_split() -> None:
+    saved = {"target": "U0", "dataset": "mini", "split": "random"}
+    check_checkpoint(saved, Data("U0"))
+    with pytest.raises(ConfigError, match=r"Set data.target to U0"):
+        check_checkpoint(saved, Data("mu"))
+    with pytest.raises(ConfigError, match=r"Set data.split to size"):
+        check_checkpoint(saved | {"split": "size"}, Data("U0"))
+    check_checkpoint(saved | {"dataset": "qm9", "split": "standard"}, Data("U0"))
+
+
+def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = place / "runs" / "run"
+    assert main(command(place, "fit")) == 0
+    first = json.loads((run / "metrics.json").read_text())
+    assert first["checkpoint"].endswith("best.ckpt")
+    capsys.readouterr()
+    # the target and the split of the checkpoint count
+    assert main(command(place, "test", "--data.target", "zpve")) == 2
+    assert "Set data.target to U0" in capsys.readouterr().err
+    assert main(command(place, "test", "--data.split", "size")) == 2
+    assert "Set data.split to random" in capsys.readouterr().err
+    assert json.loads((run / "metrics.json").read_text()) == first
+    # a part of the test molecules is not compared with baselines of all
+    assert main(command(place, "test", "--trainer.limit_test_batches", "1")) == 0
+    part = json.loads((run / "metrics.json").read_text())
+    assert part["num_test"] == 64
+    assert not any("baseline" in key or "ratio" in key for key in part)
+    # weights from elsewhere bring no history of this run
+    other = ["--name", "other", "--ckpt_path", str(run / "checkpoints" / "last.ckpt")]
+    assert main(command(place, "test", *other)) == 0
+    elsewhere = json.loads((place / "runs" / "other" / "metrics.json").read_text())
+    assert elsewhere["train_time_s"] is None
+    capsys.readouterr()
+    # a fit that ends before it validates has no result, and keeps none of an earlier one
+    assert main(command(place, "fit", "--trainer.check_val_every_n_epoch", "2")) == 2
+    assert "must validate at least once" in capsys.readouterr().err
+    assert not (run / "metrics.json").exists()
+    assert not (run / "checkpoints" / "best.ckpt").exists()
+
+
+def test_sigterm_is_not_success(place: Path) -> None:
+    long = command(place, "fit", "--name", "killed", "--trainer.max_epochs", "1000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eqlayers", *long],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    )
+    checkpoint = place / "runs" / "killed" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert checkpoint.exists()
+    process.send_signal(signal.SIGTERM)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert "resume with --ckpt_path" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (["--name", ""], "Change --runs or --name"),
+        (["--runs", __file__], "Change --runs or --name"),
+        (["--model.model.init_args.radial_hidden", "[0]"], "64 is usual"),
+        (["--model.model.init_args.pooling", "mean"], "pooling to sum"),
+    ],
+)
+def test_options_that_cannot_work(
+    place: Path, capsys: pytest.CaptureFixture[str], options: list[str], fix: str
+) -> None:
+    assert main(command(place, "fit", "--name", "refused", *options)) == 2
+    assert fix in capsys.readouterr().err
