@@ -1,4 +1,4 @@
-"""Learn the energy of small molecules in about a minute, with the Python interface of what `eqlayers fit` does.
+"""Learn the energy of small molecules in under a minute, with the Python interface of what `eqlayers fit` does.
 
     python examples/04_train_qm9_mini.py
 
@@ -30,7 +30,7 @@ def main() -> None:
     module = PropertyModule(network, learning_rate=1e-2, warmup_steps=50)
     options = trainer_options(RUN)
     options["callbacks"].append(EMA(decay=0.98))
-    trainer = Trainer(max_epochs=8, accelerator="cpu", gradient_clip_val=10.0, log_every_n_steps=10, **options)
+    trainer = Trainer(max_epochs=16, accelerator="cpu", gradient_clip_val=10.0, log_every_n_steps=10, **options)
     trainer.fit(module, datamodule=data)
 
     # 4. Test with the best weights: prints a table, writes RUN/metrics.json, parity.png and learning_curve.png.
