@@ -318,9 +318,7 @@ class PropertyModule(LightningModule):
         fields = {"idx": batch.idx, "predicted": self(batch)}
         if getattr(batch, "y", None) is not None:
             fields["true"] = batch.y.double()
-        columns: dict[str, Any] = {name: values.tolist() for name, values in fields.items()}
-        smiles = getattr(batch, "smiles", None)
-        return columns if smiles is None else columns | {"smiles": list(smiles)}
+        return {name: values.tolist() for name, values in fields.items()}
 
 
 def _float64(metric: Metric) -> Metric:

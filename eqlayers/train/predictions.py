@@ -16,11 +16,11 @@ from .module import target_of
 
 __all__ = ["PredictionTable"]
 
-COLUMNS = ("idx", "smiles", "true", "predicted")
+COLUMNS = ("idx", "true", "predicted")
 
 
 class PredictionTable(BasePredictionWriter):
-    """Writes `predictions.csv`: `idx`, `smiles` and `true` where the data have them, `predicted`, `unit`.
+    """Writes `predictions.csv`: `idx`, `true` where the data have it, `predicted`, `unit`.
 
     Args:
         folder: The run's folder.
