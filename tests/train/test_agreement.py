@@ -21,7 +21,6 @@ from eqlayers.train.agreement import check_checkpoint, check_network
 
 pytestmark = [
     pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)"),
-    pytest.mark.filterwarnings("ignore:.*"),  # of Lightning, about very short runs
 ]
 
 SETTINGS = {
@@ -94,6 +93,7 @@ def test_a_checkpoint_keeps_to_its_target_and_split() -> None:
     check_checkpoint(saved | {"dataset": "qm9", "split": "standard"}, Data("U0"))
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # weights of another run, on purpose
 def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = place / "runs" / "run"
     assert main(command(place, "fit")) == 0
