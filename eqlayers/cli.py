@@ -1,10 +1,11 @@
-"""The command `eqlayers`. Training needs seconds to import, so it is imported only by the commands that train."""
+"""The command `eqlayers`. Training and benchmarks need seconds to import, so only their commands import them."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 __all__ = ["main"]
 
@@ -15,6 +16,8 @@ TRAINING = {
     "predict": "write predictions.csv",
 }
 
+BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead"
+
 EPILOG = """\
 training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml
@@ -22,6 +25,10 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml --ckpt_path runs/qm9_mini/checkpoints/last.ckpt    (resume)
   eqlayers test -c configs/qm9_mini.yaml
   eqlayers fit --help                                                                      (all keys)
+
+benchmarks have subcommands, each with its own help:
+  eqlayers bench run smoke
+  eqlayers bench --help
 """
 
 
@@ -45,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args and args[0] in TRAINING:
             return train(args)
+        if args and args[0] == "bench":
+            return bench(args[1:])
         parsed = parser().parse_args(args)
         if parsed.version:
             from . import __version__
@@ -65,16 +74,67 @@ def train(args: Sequence[str]) -> int:
     try:
         from .train.cli import run
     except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] == "eqlayers":
-            raise
-        print(
-            f"eqlayers: error: training needs the packages of the extra `train`; {error.name} is not installed. "
-            "Install them: pip install 'eqlayers[train]'",
-            file=sys.stderr,
-        )
-        return 2
+        return missing(error, "training", "train")
     run(args)
     return 0
+
+
+def bench(args: Sequence[str]) -> int:
+    """Hand over to the benchmarks' command line, or say how to install what it needs."""
+    try:
+        from .bench.cli import run
+    except ModuleNotFoundError as error:
+        return missing(error, "benchmarks", "bench")
+    run(args, molecules)
+    return 0
+
+
+def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
+    """Say which extra brings a package that is not installed; the package's own modules are no extra's."""
+    if (error.name or "").split(".")[0] == "eqlayers":
+        raise error
+    print(
+        f"eqlayers: error: {what} {'need' if what.endswith('s') else 'needs'} the packages of the extra `{extra}`; "
+        f"{error.name} is not installed. Install them: pip install 'eqlayers[{extra}]'",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def molecules(options: Mapping[str, Any]) -> Any:
+    """A training batch of real molecules for `eqlayers bench step`, which stands below the data and cannot load them.
+
+    Args:
+        options: The section `data` of a training configuration.
+
+    Returns:
+        An :class:`eqlayers.bench.step.Batch`.
+
+    Raises:
+        ConfigError: The extra `train` is not installed, or an option is wrong.
+    """
+    from .bench.step import Batch
+    from .errors import ConfigError
+
+    try:
+        from .data import MoleculeDataModule
+    except ImportError as error:
+        raise ConfigError(
+            f"`bench step` needs the packages of the extra `train` for its molecules, got {error}. "
+            f"Install them: pip install 'eqlayers[train]'"
+        ) from error
+    try:
+        data = MoleculeDataModule(**options)
+    except TypeError as error:
+        raise ConfigError(
+            f"data: expected options of MoleculeDataModule, got {dict(options)}: {error}. Correct them."
+        ) from error
+    data.setup()
+    batch, statistics = next(iter(data.train_dataloader())), data.statistics
+    return Batch(
+        *(batch.z, batch.pos, batch.edge_index, batch.batch, batch.num_graphs, batch.y),
+        *(statistics.shifts, statistics.scale, statistics.mean_neighbors),
+    )
 
 
 def info() -> None:
@@ -112,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="store_true", help="print the version")
     commands = top.add_subparsers(dest="command", metavar="command")
-    for name, about in (TRAINING | {"info": "versions, devices, and the backends that can run here"}).items():
+    rest = {"bench": BENCH, "info": "versions, devices, and the backends that can run here"}
+    for name, about in (TRAINING | rest).items():
         commands.add_parser(name, help=about)
     return top

@@ -18,10 +18,10 @@ KERNELS = "eqlayers_kernels"
 BELOW = {
     "errors": (),
     "algebra": ("errors",),
-    "ops": ("errors",),
-    "info": ("algebra", "ops"),  # a group of paths names its channel spec
     KERNELS: (),
-    "backends": ("info", "ops", KERNELS),
+    "ops": ("errors", KERNELS),  # a form is a program with its key
+    "info": ("algebra", "ops"),  # a group of paths names its channel spec
+    "backends": ("info", "ops"),
     "autograd": ("backends",),
     "functional": ("autograd",),
     "nn": ("functional",),

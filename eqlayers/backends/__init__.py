@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import reference, torch, triton
-from .registry import BACKENDS, Backend, find, register, select, verdicts
+from . import cpu, reference, torch, triton
+from .registry import BACKENDS, Backend, find, register, select, select_form, verdicts
 
-for _module in (triton, torch, reference):  # order of preference
+for _module in (triton, cpu, torch, reference):  # order of preference
     register(_module.BACKEND)
 
-__all__ = ["BACKENDS", "Backend", "find", "register", "select", "verdicts"]
+__all__ = ["BACKENDS", "Backend", "find", "register", "select", "select_form", "verdicts"]

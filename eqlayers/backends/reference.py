@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..ops.call import ProductCall, ScaleCall
-from .registry import Backend
+from .registry import Backend, Call
 
 
 def product(call: ProductCall) -> Tensor:
@@ -42,7 +42,7 @@ def scale(call: ScaleCall) -> Tensor:
     return y.to(call.x.dtype)
 
 
-def refuse(call: ProductCall | ScaleCall) -> str | None:
+def refuse(call: Call) -> str | None:
     """Never: every dtype and device will do."""
     return None
 

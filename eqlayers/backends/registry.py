@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from ..errors import BackendError, ConfigError
 from ..ops.call import ProductCall, ScaleCall
+from ..ops.form import FormCall
 
-Call = ProductCall | ScaleCall
+Call = ProductCall | ScaleCall | FormCall
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Backend:
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
         only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors).
+        form: Runs whole tensor products in one call; None for backends that compose them of sparse products.
     """
 
     name: str
@@ -32,6 +35,7 @@ class Backend:
     refuse: Callable[[Call], str | None]
     automatic: bool = True
     only_named: Callable[[Call], bool] = lambda call: False
+    form: Callable[..., Any] | None = None
 
     def volunteers(self, call: Call) -> bool:
         """Whether it may be chosen for the call unasked, if it does not refuse."""
@@ -83,6 +87,20 @@ def select(call: Call, name: str | None = None) -> Backend:
         elif backend.volunteers(call):
             return backend
     raise BackendError("some backend must accept this call, but each refused:\n" + "\n".join(reasons))
+
+
+def select_form(call: FormCall, name: str | None = None) -> Backend | None:
+    """The backend that runs a whole form in one call, or None where it is composed of sparse products.
+
+    Raises:
+        BackendError: The named backend runs whole forms, and refuses this one. ConfigError: No backend of that name.
+    """
+    if name is not None:
+        return select(call, name) if find(name).form is not None else None
+    for backend in BACKENDS.values():
+        if backend.form is not None and backend.automatic and backend.refuse(call) is None:
+            return backend
+    return None
 
 
 def verdicts(call: Call) -> dict[str, str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
-from .registry import Backend
+from .registry import Backend, Call
 from .runs import Sizes, find_runs, run_by_runs, scale_of
 
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
@@ -216,7 +216,7 @@ def _is_identity(index: Tensor, size: int) -> bool:
     return index.shape[0] == size and bool((index == torch.arange(size, device=index.device)).all())
 
 
-def refuse(call: ProductCall | ScaleCall) -> str | None:
+def refuse(call: Call) -> str | None:
     """Never: torch runs on every device and dtype."""
     return None
 

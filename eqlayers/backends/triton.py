@@ -16,6 +16,7 @@ from eqlayers_kernels.triton import availability, launch
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
+from ..ops.form import FormCall
 from ..ops.table import NAMED
 from .registry import Backend, Call
 
@@ -30,14 +31,16 @@ def _sides(channels: Channels) -> Sides | None:
 
 def refuse(call: Call) -> str | None:
     """None if the kernels can run the call, else why not."""
-    device = call.x.device
-    if device.type != "cuda" and not (device.type == "cpu" and availability.interpreted()):
-        return f"needs CUDA or HIP tensors, got {device.type}"
+    kind = call.device if isinstance(call, FormCall) else call.x.device.type
+    if kind != "cuda" and not (kind == "cpu" and availability.interpreted()):
+        return f"needs CUDA or HIP tensors, got {kind}"
     if (reason := availability.why_not()) is not None:
         return reason
+    if isinstance(call, FormCall):
+        return None  # composed of sparse products, each of which is asked for again
     if call.x.dtype not in DTYPES:
         return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
-    info_device = call.info.device
+    info_device, device = call.info.device, call.x.device
     if info_device is not None and info_device != device:
         return f"needs the info on the device of its operands, {device}, got {info_device}; move it with info.to(...)"
     if isinstance(call, ProductCall) and _sides(call.channels) is None:

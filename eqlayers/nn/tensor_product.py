@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd.product import sparse_form
+from ..autograd.tensor_product import run_product
+from ..backends import select_form
 from ..backends.registry import Call
 from ..errors import ConfigError
-from ..info.layout import FlatLayout
 from ..info.paths import Instruction, normalise, read_instructions, variances
-from ..info.terms import PathGroup, group_paths
-from ..ops.call import ProductCall, broadcast_lead, check_same_kind, widest_under_autocast
+from ..info.plan import ProductPlan
+from ..ops.call import ProductCall
 from ..ops.channels import parse
+from ..ops.form import FormCall
 from .base import EquivariantModule
 from .e3nn_state import E3nnState
 from .weights import Weights
@@ -107,8 +108,7 @@ class TensorProduct(E3nnState, EquivariantModule):
         self.instructions = normalise(
             read, irreps, variance, irrep_normalization or "component", path_normalization or "element"
         )
-        self._layouts = (FlatLayout(irreps[0], layout), FlatLayout(irreps[1], layout), FlatLayout(irreps[2], layout))
-        self._groups: list[PathGroup] = group_paths(irreps, self.instructions, self._layouts)
+        self.plan = ProductPlan(irreps, self.instructions, layout)
         self._did_compile_right = compile_right
         self._state_options = {
             "compile_left_right": compile_left_right,
@@ -142,44 +142,8 @@ class TensorProduct(E3nnState, EquivariantModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
-        self._layouts[0].check("x", x)
-        self._layouts[1].check("y", y)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
-        x, y, w = widest_under_autocast(x, y, w)
-        check_same_kind(x=x, y=y, **({"weight": w} if self.weight_numel else {}))
-        leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
-        lead = broadcast_lead(**leads, **({} if self.shared_weights else {"weight": w.shape[:-1]}))
-        blocks: dict[int, Tensor] = {}
-        rows = [_to_rows(t, lead) for t in ((x, y) if self.shared_weights else (x, y, w))]
-        batch = (math.prod(lead),) if lead else ()
-        for group in self._groups:
-            z = self._run(group, rows[0], rows[1], w if self.shared_weights else rows[2])
-            z = z.reshape(-1, self._layouts[2].rows[group.muls[2]], group.muls[2])
-            z = z.expand(*batch, *z.shape[1:]) if batch else z[0]
-            known = blocks.get(group.muls[2])
-            blocks[group.muls[2]] = z if known is None else known + z
-        flat = self._layouts[2].join(blocks, batch, x)
-        return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
-
-    def _run(self, group: PathGroup, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        a = self._operand(group, 0, x)
-        b = self._operand(group, 1, y)
-        infos = tuple(info.on(x.device) for info in group.infos)
-        inter = sparse_form(group.product, a, b, infos, backend=self.backend)
-        if group.weighting is None or group.weight_infos is None:
-            return inter
-        w = self._weights.stack(weight, group.weight_places, group.weight_shape)
-        infos = tuple(info.on(x.device) for info in group.weight_infos)
-        return sparse_form(group.weighting, inter, w, infos, backend=self.backend)
-
-    def _operand(self, group: PathGroup, side: int, flat: Tensor) -> Tensor:
-        block = self._layouts[side].block(flat, group.muls[side])
-        if group.pairs:
-            mul = group.muls[side]
-            block = block.index_select(-1, torch.triu_indices(mul, mul, 1, device=block.device)[side])
-        if group.summed[side]:
-            return block.sum(-1)
-        return block.squeeze(-1) if group.dropped[side] else block
+        return run_product(self.plan, x, y, w, self.shared_weights, self.backend)
 
     def right(self, y: Tensor, weight: Tensor | list[Tensor] | None = None) -> Tensor:
         """The matrix of the map ``x -> forward(x, y)``, ``[..., irreps_in1.dim, irreps_out.dim]``."""
@@ -200,9 +164,14 @@ class TensorProduct(E3nnState, EquivariantModule):
                 yield (number, ins, view) if yield_instruction else view
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """One call per sparse product, on an empty batch."""
-        for group in self._groups:
-            sizes = (self._layouts[0].rows[group.muls[0]], self._layouts[1].rows[group.muls[1]])
+        """The whole layer as one call where a backend runs it so, else one call per sparse product of an empty batch."""
+        whole = FormCall(dtype, device.type)
+        if select_form(whole, self.backend) is not None:
+            yield f"all {self.num_paths} paths", whole
+            return
+        for group in self.plan.groups:
+            layouts = self.plan.layouts
+            sizes = (layouts[0].rows[group.muls[0]], layouts[1].rows[group.muls[1]])
             extents = dict(zip("uvw", group.muls, strict=True), q=group.muls[0] * (group.muls[0] - 1) // 2)
             steps = [("x . y", group.product, sizes, group.infos[0])]
             if group.weighting is not None and group.weight_infos is not None:
@@ -222,13 +191,6 @@ class TensorProduct(E3nnState, EquivariantModule):
         paths = sum(math.prod(i.path_shape) for i in self.instructions)
         ins = f"{self.irreps_in1.simplify()} x {self.irreps_in2.simplify()} -> {self.irreps_out.simplify()}"
         return f"{ins} | {paths} paths | {self.weight_numel} weights | {self._kind()}"
-
-
-def _to_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """``[..., d]`` to ``[N, d]``; a tensor without leading axes stays shared."""
-    if t.ndim == 1 or (t.ndim == 2 and t.shape[:-1] == lead):
-        return t
-    return t.expand(*lead, t.shape[-1]).reshape(math.prod(lead), t.shape[-1])
 
 
 def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:

@@ -94,13 +94,3 @@ class Weights:
             )
         start, shape = self.offsets[instruction], self.shapes[instruction]
         return weight.narrow(-1, start, math.prod(shape)).unflatten(-1, shape)
-
-    @staticmethod
-    def stack(weight: Tensor, places: Sequence[tuple[int, int]], shape: tuple[int, ...]) -> Tensor:
-        """``[..., paths, *shape]`` from the places of some paths; a view where they follow each other."""
-        start, size = places[0]
-        if all(offset == start + number * size for number, (offset, _) in enumerate(places)):
-            flat = weight.narrow(-1, start, size * len(places))
-        else:
-            flat = torch.cat([weight.narrow(-1, offset, size) for offset, _ in places], -1)
-        return flat.unflatten(-1, (len(places), *shape))

@@ -1,22 +1,26 @@
-"""The straight-line program of a channelwise trilinear form: what the printers of generated kernels print.
+"""The straight-line program of a trilinear form with channels: what the printers of generated kernels print.
 
-A program is made from terms alone and knows nothing of irreps. For every batch row n and channel u it computes
+A program is made from terms alone and knows nothing of irreps. Every path adds, for each row n and all its channels,
 
-    z[n, k, u] += s_t * x[n, i, u] * y[n, j(, u)] * w[n, p(, u)]        for the terms t of every path,
+    z[n, k, c_z] += s_t * x[n, i, c_x] * y[n, j, c_y] * w[n, c_w]        for its terms t = (i, j, k, s_t),
 
-where an operand may lack channels. Terms are grouped in paths; the operand of a path without channels (spherical
-harmonics, as a rule) is contracted with the coefficients first, once per row instead of once per channel.
+where the channels of the four operands are affine in the indices of a few axes: an axis that steps x, w and z is a
+channelwise product, one that steps x and w alone is summed over (weights mix channels). The same description gives
+the form F = sum(z * g), and so every derivative.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 LAYOUTS = ("mul_ir", "ir_mul")
+OPERANDS = ("x", "y", "w", "z")
 
 
 class Slot(NamedTuple):
@@ -26,6 +30,11 @@ class Slot(NamedTuple):
     mul: int
     dim: int
 
+    @property
+    def stop(self) -> int:
+        """Column behind the last."""
+        return self.start + self.mul * self.dim
+
     def columns(self, layout: str) -> np.ndarray:
         """Column of every (component, channel), ``[dim, mul]``."""
         component, channel = np.arange(self.dim)[:, None], np.arange(self.mul)[None, :]
@@ -33,26 +42,77 @@ class Slot(NamedTuple):
         return self.start + component * steps[0] + channel * steps[1]
 
 
+class Axis(NamedTuple):
+    """One index over channels: its extent, and the channels that each operand advances per step.
+
+    With ``pairs`` it runs over the pairs u < v below ``extent``: x advances with u, y with v, w and z with the number
+    of the pair.
+    """
+
+    extent: int
+    x: int = 0
+    y: int = 0
+    w: int = 0
+    z: int = 0
+    pairs: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return self.extent * (self.extent - 1) // 2 if self.pairs else self.extent
+
+    def offsets(self, operand: str) -> np.ndarray:
+        """Channel offset of an operand at every step, ``[count]``."""
+        if self.pairs and operand in "xy":
+            return getattr(self, operand) * np.triu_indices(self.extent, 1)[operand == "y"]
+        return getattr(self, operand) * np.arange(self.count)
+
+    @property
+    def steps(self) -> tuple[int, int, int, int]:
+        """Steps of x, y, w and z."""
+        return self.x, self.y, self.w, self.z
+
+
 class Path(NamedTuple):
-    """One path: where it reads and writes, and its terms."""
+    """One path: where it reads and writes, its axes and its terms."""
 
     x: Slot
     y: Slot
     z: Slot
-    weight: int | None  # first column of the weights, one per channel; None without weights
+    weight: int | None  # column of the first weight; None without weights
+    axes: tuple[Axis, ...]
     terms: tuple[tuple[int, int, int, float], ...]  # (component of x, of y, of z, coefficient)
 
     @property
-    def hoisted(self) -> str | None:
-        """The operand without channels, contracted first: 'x' or 'y'; None where both have channels."""
-        if self.y.mul == 1:
-            return "y"
-        return "x" if self.x.mul == 1 else None
+    def inner(self) -> Axis:
+        """The axis that a kernel's innermost, vectorised loop runs over; without channels one of extent 1.
+
+        Long axes beat short ones up to the width of a vector, unit steps beat strides, writing beats summing.
+        """
+
+        def rank(axis: Axis) -> tuple[float, bool, int]:
+            unit = all(step in (0, 1) for step in axis.steps)
+            return min(axis.extent, 8) * (1.0 if unit else 0.5), axis.z != 0, axis.extent
+
+        return max((axis for axis in self.axes if not axis.pairs), key=rank, default=Axis(1))
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        """The other axes, in order."""
+        inner = self.inner
+        return tuple(axis for axis in self.axes if axis is not inner)
+
+    @property
+    def weight_count(self) -> int:
+        """Number of weights, 0 without."""
+        if self.weight is None:
+            return 0
+        return 1 + sum(axis.w * (axis.count - 1) for axis in self.axes)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A channelwise form over flat rows.
+    """A trilinear form over flat rows.
 
     Attributes:
         paths: Paths in the order in which they run.
@@ -60,7 +120,7 @@ class Program:
         layout: 'mul_ir' or 'ir_mul', of x, y and z alike.
 
     Raises:
-        ValueError: A path reads or writes outside its row, or joins multiplicities that do not fit.
+        ValueError: A path reads or writes outside its row.
     """
 
     paths: tuple[Path, ...]
@@ -75,28 +135,28 @@ class Program:
             self._check(number, path)
 
     def _check(self, number: int, path: Path) -> None:
-        names = ("x", "y", "w", "z")
-        width = dict(zip(names, self.widths, strict=True))
+        width = dict(zip(OPERANDS, self.widths, strict=True))
         for name, slot in (("x", path.x), ("y", path.y), ("z", path.z)):
-            end = slot.start + slot.mul * slot.dim
-            if slot.start < 0 or slot.mul < 1 or slot.dim < 1 or end > width[name]:
+            if slot.start < 0 or slot.mul < 1 or slot.dim < 1 or slot.stop > width[name]:
                 raise ValueError(
-                    f"path {number}: {name} must lie in {width[name]} columns, got {slot} to {end}. Correct the slot."
+                    f"path {number}: {name} must lie in {width[name]} columns, got {slot} to {slot.stop}. Correct the "
+                    f"slot."
                 )
-            if slot.mul not in (1, path.z.mul):
+            last = sum(int(axis.offsets(name).max(initial=0)) for axis in path.axes)
+            if last >= slot.mul:
                 raise ValueError(
-                    f"path {number}: {name} must have 1 or {path.z.mul} channels, as z has, got {slot.mul}. "
-                    f"Channels are not mixed here: contract them with a matrix product."
+                    f"path {number}: the axes must stay within the {slot.mul} channels of {name}, got channel {last}. "
+                    f"Correct the steps."
                 )
-        if path.z.mul not in (path.x.mul, path.y.mul):
+        if any(axis.extent < 1 or min(axis.steps) < 0 for axis in path.axes):
             raise ValueError(
-                f"path {number}: x or y must have the {path.z.mul} channels of z, got {path.x.mul} and {path.y.mul}. "
-                f"One of them carries the channels."
+                f"path {number}: axes must have extents of 1 or more and no negative steps, got {path.axes}. "
+                f"Drop a path without channels."
             )
-        if path.weight is not None and not 0 <= path.weight <= width["w"] - path.z.mul:
+        if path.weight is not None and not 0 <= path.weight <= width["w"] - path.weight_count:
             raise ValueError(
-                f"path {number}: its {path.z.mul} weights must lie in {width['w']} columns, got the first in column "
-                f"{path.weight}. Correct the offset."
+                f"path {number}: its {path.weight_count} weights must lie in {width['w']} columns, got the first in "
+                f"column {path.weight}. Correct the offset."
             )
         for i, j, k, s in path.terms:
             if s == 0 or s != s:  # compilers drop a literal 0 * x, and a NaN in x with it
@@ -112,7 +172,7 @@ class Program:
         """Terms of all paths."""
         return sum(len(path.terms) for path in self.paths)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Short content hash: equal programs have equal keys, on every machine."""
         return hashlib.sha256(repr((self.paths, self.widths, self.layout)).encode()).hexdigest()[:16]
@@ -121,33 +181,62 @@ class Program:
         """One line per path."""
         lines = [f"program {self.key}: x {self.widths[0]}, y {self.widths[1]}, w {self.widths[2]}, z {self.widths[3]}"]
         for path in self.paths:
-            weight = "no weights" if path.weight is None else f"w[{path.weight}:{path.weight + path.z.mul}]"
-            hoisted = f", {path.hoisted} first" if path.hoisted else ""
+            weight = "no weights" if path.weight is None else f"w[{path.weight}:{path.weight + path.weight_count}]"
+            extents = " x ".join(str(axis.count) for axis in path.axes) or "1"
             lines.append(
                 f"  z[{path.z.start}: {path.z.dim} x {path.z.mul}] += x[{path.x.start}: {path.x.dim} x {path.x.mul}] * "
-                f"y[{path.y.start}: {path.y.dim} x {path.y.mul}] * {weight}, {len(path.terms)} terms{hoisted}"
+                f"y[{path.y.start}: {path.y.dim} x {path.y.mul}] * {weight}, {len(path.terms)} terms, channels {extents}"
             )
         return "\n".join(lines)
 
 
-def run(program: Program, x: np.ndarray, y: np.ndarray, w: np.ndarray | None) -> np.ndarray:
-    """Interpret a program term by term: the definition that printed kernels are tested against.
+class _Places(NamedTuple):
+    """Columns that one term touches, ``[steps of all axes]`` each; no ``w`` without weights."""
+
+    x: np.ndarray
+    y: np.ndarray
+    w: np.ndarray | None
+    z: np.ndarray
+    coefficient: float
+
+
+def _places(program: Program) -> Iterator[_Places]:
+    for path in program.paths:
+        channels = {}
+        for name in OPERANDS:
+            total = np.zeros(1, dtype=np.int64)
+            for axis in path.axes:
+                total = (total[:, None] + axis.offsets(name)[None, :]).reshape(-1)
+            channels[name] = total
+        columns = {name: getattr(path, name).columns(program.layout) for name in ("x", "y", "z")}
+        w = None if path.weight is None else path.weight + channels["w"]
+        for i, j, k, s in path.terms:
+            x, y, z = (columns[name][c][channels[name]] for name, c in (("x", i), ("y", j), ("z", k)))
+            yield _Places(x, y, w, z, s)
+
+
+def contract(program: Program, wanted: str, **operands: np.ndarray | None) -> np.ndarray:
+    """Interpret a program term by term, in float64: the definition that printed kernels are tested against.
 
     Args:
         program: What to run.
-        x, y: ``[N, width]``.
-        w: ``[N, width]``, ``[1, width]`` for shared weights, or None without weights.
+        wanted: The operand whose gradient of the form to return: 'z' is the product itself.
+        operands: The other three, ``[N, width]`` each; rows of extent 1 are shared, w may be None without weights.
 
     Returns:
-        z, ``[N, width]`` float64.
+        ``[N, width]`` of the wanted operand.
     """
-    layout = program.layout
-    z = np.zeros((x.shape[0], program.widths[3]))
-    for path in program.paths:
-        columns = [slot.columns(layout) for slot in (path.x, path.y, path.z)]
-        weight: float | np.ndarray = 1.0
-        if path.weight is not None and w is not None:
-            weight = w[:, path.weight : path.weight + path.z.mul].astype(np.float64)
-        for i, j, k, s in path.terms:
-            z[:, columns[2][k]] += s * x[:, columns[0][i]].astype(np.float64) * y[:, columns[1][j]] * weight
-    return z
+    others = [name for name in OPERANDS if name != wanted]
+    arrays = {name: None if a is None else np.asarray(a, np.float64) for name, a in operands.items()}
+    rows = max(a.shape[0] for a in arrays.values() if a is not None)
+    out = np.zeros((rows, dict(zip(OPERANDS, program.widths, strict=True))[wanted]))
+    for places in _places(program):
+        value: float | np.ndarray = places.coefficient
+        for name in others:
+            columns, array = getattr(places, name), arrays.get(name)
+            if columns is not None and array is not None:
+                value = value * array[:, columns]
+        target = getattr(places, wanted)
+        if target is not None:
+            np.add.at(out, (slice(None), target), value)
+    return out

@@ -148,7 +148,7 @@ def test_nothing_grows_from_call_to_call() -> None:
     ours = TensorProduct(*MIXED, ROWS).double()
     x, y = torch.randn(3, 8).double(), torch.randn(3, 9).double()
     ours(x, y)
-    kept = [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours._groups]
+    kept = [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours.plan.groups]
     for _ in range(5):
         ours(x, y)
-    assert kept == [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours._groups]
+    assert kept == [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours.plan.groups]

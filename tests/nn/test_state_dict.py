@@ -192,7 +192,7 @@ def test_the_default_device_does_not_reach_the_coefficients() -> None:
         module = TensorProduct(*ARGS)
     finally:
         torch.set_default_device(None)
-    assert {info.device for group in module._groups for info in group.infos} <= {torch.device("cpu"), None}
+    assert {info.device for group in module.plan.groups for info in group.infos} <= {torch.device("cpu"), None}
 
 
 def test_optimizers_see_the_parameters() -> None:

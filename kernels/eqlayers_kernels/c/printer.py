@@ -1,115 +1,114 @@
-"""Prints a channelwise program as C: one small function per path, and drivers that run all paths of a row.
-
-Per path the operand without channels is contracted with the coefficients once, ``A[i, k] = sum_j s y[j]``; then per
-channel only ``z[k] += A[i, k] x[i] w`` remains, a loop that the compiler vectorises with A in registers. The backward
-is one pass: ``t[i] = sum_k A[i, k] g[k]`` gives gx and gw, and sums of ``x[i] w g[k]`` over channels fold back to gy.
-"""
+"""Prints a program as C: one function per path, and a driver that runs all of them for every row or edge."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 
 from ..program import Path, Program, Slot
+from .driver import Driver, run_function
+from .layout import HEAD, print_transposes, wide
+from .path import Kind, arguments, path_body
 
-TYPES = {"float32": "float", "float64": "double"}
+TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
+#: How rows are walked: 'rows' one by one; 'by_z' and 'by_x' the edges of every receiver or sender.
+WALKS = ("rows", "by_z", "by_x")
+UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
 
-_HEAD = """#include <stdint.h>
-typedef {ctype} T;
+
+def _head(dtype: str) -> str:
+    return f"""#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+typedef {TYPES[dtype][0]} T;
 #define EXPORT __attribute__((visibility("default")))
-#define PATH static void __attribute__((noinline))
 """
 
 
-def print_forward(program: Program, dtype: str) -> str:
-    """C source with ``forward(x, y, w, w_step, z, begin, end)``.
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: a program, what of it is computed, and over which rows.
 
-    ``w_step`` is the row stride of w, 0 for shared weights; rows ``begin`` to ``end`` are computed.
+    Attributes:
+        program: The form.
+        kind: What is computed.
+        dtype: 'float32' or 'float64'.
+        walk: One of `WALKS`. By segments, operands and results of nodes are indexed, all others have a row per edge.
+        shared: Whether one row of weights serves all rows; the gradient of it is summed per chunk.
     """
-    parts, calls, written = [_HEAD.format(ctype=TYPES[dtype])], [], set()
-    for number, path in enumerate(program.paths):
-        parts.append(_forward_path(number, path, program.layout, add=path.z in written))
-        written.add(path.z)
-        calls.append(f"p{number}({_at('x', path.x)}, {_at('y', path.y)}, w + {path.weight or 0}, {_at('z', path.z)});")
-    gaps = _unwritten(written, program.widths[3], "z")
-    d1, d2, _, d3 = program.widths
-    parts.append(
-        f"""EXPORT void forward(const T *X, const T *Y, const T *W, int64_t w_step, T *Z, int64_t begin, int64_t end) {{
-  for (int64_t n = begin; n < end; n++) {{
-    const T *x = X + n * {d1}, *y = Y + n * {d2}, *w = W + n * w_step;
-    T *z = Z + n * {d3};
-    {_lines([*gaps, *calls], 4)}
-  }}
-}}
-"""
-    )
-    return "\n".join(parts)
+
+    program: Program
+    kind: Kind
+    dtype: str
+    walk: str = "rows"
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """Identifier for files and profilers."""
+        step = ("forward", "backward", "double_backward")[self.kind.order]
+        return f"{step}_{self.walk}_{self.dtype}"
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """C sources of the translation units; the first has the driver ``run(arguments, begin, end)``.
+
+        ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
+        ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others.
+        """
+        functions: dict[str, str] = {}  # equal bodies are one function
+
+        def function(path: Path, writes: frozenset[str]) -> str:
+            body = path_body(path, self.kind, writes)
+            return functions.setdefault(body, f"p{len(functions)}")
+
+        driver = Driver(self.program, self.kind, self.walk, self.shared, TYPES[self.dtype][1])
+        run = driver.text(function)
+        units: list[list[str]] = [[]]
+        size = 0
+        parameters = arguments(self.kind)
+        declared = []
+        for body, name in functions.items():
+            size += body.count(";")
+            if size > UNIT_STATEMENTS and units[-1]:
+                units.append([])
+                size = body.count(";")
+            units[-1].append(f"void __attribute__((noinline)) {name}({parameters}) {{\n  {body}\n}}\n")
+            declared.append(f"void {name}({parameters});")
+        head = _head(self.dtype)
+        transposes = print_transposes(driver.inward, driver.outward, TYPES[self.dtype][1])
+        first = [head, HEAD, transposes, *declared, *units[0], run]
+        return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
+
+    @property
+    def wants_ir_mul(self) -> tuple[str, ...]:
+        """Operands of nodes ('x', 'z') that the caller must turn to ir_mul first: by segments of a mul_ir program."""
+        if self.walk == "rows" or self.program.layout == "ir_mul":
+            return ()
+        return tuple(name for name in "xz" if any(wide(getattr(path, name)) for path in self.program.paths))
 
 
-def _lines(lines: Iterable[str], indent: int) -> str:
-    return ("\n" + " " * indent).join(lines)
+def print_import(slots: Iterable[Slot], width: int, dtype: str) -> str:
+    """C source with ``run(arguments, begin, end)`` that turns rows from mul_ir to ir_mul.
 
-
-def _at(name: str, slot: Slot) -> str:
-    return f"{name} + {slot.start}"
-
-
-def _unwritten(slots: set[Slot], width: int, name: str) -> list[str]:
-    """Statements that zero the columns that no path writes, as ranges."""
-    covered = sorted((slot.start, slot.start + slot.mul * slot.dim) for slot in slots)
-    gaps, position = [], 0
-    for start, end in [*covered, (width, width)]:
-        if start > position:
-            gaps.append(f"for (int i = {position}; i < {start}; i++) {name}[i] = 0;")
-        position = max(position, end)
-    return gaps
-
-
-def _element(name: str, slot: Slot, component: int, layout: str) -> str:
-    """``name[component, u]`` of a slot; without channels the component alone."""
-    if slot.mul == 1:
-        return f"{name}[{component}]"
-    return f"{name}[u * {slot.dim} + {component}]" if layout == "mul_ir" else f"{name}[u + {component * slot.mul}]"
-
-
-def _sum(terms: Iterable[str]) -> str:
-    return " + ".join(terms)
-
-
-def _hoist(path: Path) -> tuple[str, Slot, str, dict[tuple[int, int], str]]:
-    """(operand with channels, its slot, operand without, coefficients A[i, k] as expressions of the latter)."""
-    swapped = path.hoisted == "x"
-    many, one = ("y", "x") if swapped else ("x", "y")
-    slot = path.y if swapped else path.x
-    tables: dict[tuple[int, int], list[str]] = {}
-    for i, j, k, s in path.terms:
-        a, b = (j, i) if swapped else (i, j)
-        tables.setdefault((a, k), []).append(f"(T){s!r} * {one}[{b}]")
-    return many, slot, one, {key: _sum(terms) for key, terms in tables.items()}
-
-
-def _forward_path(number: int, path: Path, layout: str, add: bool) -> str:
-    weight = "" if path.weight is None else "w[u] * "
-    store = "+=" if add else "="
-    before: list[str] = []
-    sums: dict[int, list[str]] = {k: [] for k in range(path.z.dim)}
-    if path.hoisted is None:
-        for i, j, k, s in path.terms:
-            x, y = _element("x", path.x, i, layout), _element("y", path.y, j, layout)
-            sums[k].append(f"(T){s!r} * {x} * {y}")
-    else:
-        many, slot, _, table = _hoist(path)
-        for (i, k), expression in table.items():
-            before.append(f"const T a{i}_{k} = {expression};")
-            sums[k].append(f"a{i}_{k} * {_element(many, slot, i, layout)}")
-    body = []
-    for k, terms in sums.items():
-        if terms or not add:
-            value = f"{weight}({_sum(terms)})" if terms else "0"
-            body.append(f"{_element('z', path.z, k, layout)} {store} {value};")
-    return f"""PATH p{number}(const T *restrict x, const T *restrict y, const T *restrict w, T *restrict z) {{
-  {_lines(before, 2)}
-  for (int u = 0; u < {path.z.mul}; u++) {{
-    {_lines(body, 4)}
-  }}
-}}
-"""
+    ``arguments`` are int64: rows, chunks, 0, address and row step of the source, and of the target.
+    """
+    lines, position = [], 0
+    changed = sorted(slot for slot in set(slots) if wide(slot))
+    for slot in [*changed, Slot(width, 0, 0)]:
+        if slot.start > position:
+            lines.append(f"memcpy(z + {position}, x + {position}, {slot.start - position} * sizeof(T));")
+        if slot.mul:
+            lines.append(f"in{slot.dim}(x + {slot.start}, z + {slot.start}, {slot.mul});")
+        position = slot.stop
+    loop = [
+        "for (int64_t n = arg[0] * begin / arg[1]; n < arg[0] * end / arg[1]; n++) {",
+        "const T *x = (const T *)arg[3] + n * arg[4];",
+        "T *z = (T *)arg[5] + n * arg[6];",
+        *lines,
+        "}",
+        "return 0;",
+    ]
+    transposes = print_transposes([slot.dim for slot in changed], [], TYPES[dtype][1])
+    return "\n".join([_head(dtype), HEAD, transposes, run_function(loop)])

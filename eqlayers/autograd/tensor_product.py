@@ -1,0 +1,135 @@
+"""Tensor products and convolutions on flat features: one call of a whole form, or sparse products group by group."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..backends import cpu, select_form
+from ..errors import ShapeError
+from ..info.graph import Graph
+from ..info.plan import ProductPlan
+from ..info.terms import PathGroup
+from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
+from ..ops.form import FormCall
+from .form import apply_form, sorted_edges
+from .product import sparse_form
+
+
+def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
+    """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
+    plan.layouts[0].check("x", x)
+    plan.layouts[1].check("y", y)
+    x, y, w = widest_under_autocast(x, y, w)
+    check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
+    leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
+    lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
+    if runs_whole(x.device.type, x.dtype, backend):
+        rows = [_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
+        flat = apply_form(rows[0], rows[1], w if shared else rows[2], [], plan.form.key)
+    else:
+        rows = [_to_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
+        flat = compose(plan, rows[0], rows[1], w if shared else rows[2], lead, backend)
+    return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
+
+
+def run_convolution(
+    plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, graph: Graph, shared: bool, backend: str | None
+) -> Tensor:
+    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``."""
+    plan.layouts[0].check("x", x)
+    plan.layouts[1].check("edge_attr", y)
+    x, y, w = widest_under_autocast(x, y, w)
+    check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
+    wanted = [("x", x, graph.num_src, "senders"), ("edge_attr", y, graph.num_edges, "edges")]
+    for name, tensor, rows, what in wanted if shared else [*wanted, ("weight", w, graph.num_edges, "edges")]:
+        if tensor.ndim != 2 or tensor.shape[0] != rows:
+            raise ShapeError(
+                f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check "
+                f"edge_index, and flatten batch axes into one graph."
+            )
+    if runs_whole(x.device.type, x.dtype, backend):
+        if graph.tables is None:
+            graph.tables = sorted_edges(graph.edge_index, graph.num_src, graph.num_dst)
+        return apply_form(x, y, w, graph.tables, plan.form.key)
+    src, dst = graph.edge_index.to(torch.int64).unbind(0)
+    messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
+    return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
+
+
+@torch.compiler.assume_constant_result
+def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
+    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it."""
+    call = FormCall(dtype, device)
+    if select_form(call, backend) is not None:
+        return True
+    if backend is None and device == "cpu":
+        reason = cpu.refuse(call)
+        if reason is not None:
+            cpu.warn_once(reason)
+    return False
+
+
+def _rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``[..., d]`` to ``[N, d]``, one row for all as a view of stride 0."""
+    if t.ndim == 2 and len(lead) == 1 and t.shape[0] == lead[0]:
+        return t
+    expanded = t.expand(*lead, t.shape[-1])
+    return expanded if len(lead) == 1 else expanded.reshape(math.prod(lead), t.shape[-1])
+
+
+def _to_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``[..., d]`` to ``[N, d]``; a tensor without leading axes stays shared."""
+    if t.ndim == 1 or (t.ndim == 2 and t.shape[:-1] == lead):
+        return t
+    return t.expand(*lead, t.shape[-1]).reshape(math.prod(lead), t.shape[-1])
+
+
+def compose(
+    plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, lead: tuple[int, ...], backend: str | None
+) -> Tensor:
+    """The product as sparse products, group by group; any device, dtype and backend."""
+    blocks: dict[int, Tensor] = {}
+    batch = (math.prod(lead),) if lead else ()
+    out = plan.layouts[2]
+    for group in plan.groups:
+        z = _group(plan, group, x, y, w, backend)
+        z = z.reshape(-1, out.rows[group.muls[2]], group.muls[2])
+        z = z.expand(*batch, *z.shape[1:]) if batch else z[0]
+        known = blocks.get(group.muls[2])
+        blocks[group.muls[2]] = z if known is None else known + z
+    return out.join(blocks, batch, x)
+
+
+def _group(plan: ProductPlan, group: PathGroup, x: Tensor, y: Tensor, weight: Tensor, backend: str | None) -> Tensor:
+    a = _operand(plan, group, 0, x)
+    b = _operand(plan, group, 1, y)
+    infos = tuple(info.on(x.device) for info in group.infos)
+    inter = sparse_form(group.product, a, b, infos, backend=backend)  # type: ignore[arg-type]
+    if group.weighting is None or group.weight_infos is None:
+        return inter
+    w = _stacked(weight, group)
+    infos = tuple(info.on(x.device) for info in group.weight_infos)
+    return sparse_form(group.weighting, inter, w, infos, backend=backend)  # type: ignore[arg-type]
+
+
+def _operand(plan: ProductPlan, group: PathGroup, side: int, flat: Tensor) -> Tensor:
+    block = plan.layouts[side].block(flat, group.muls[side])
+    if group.pairs:
+        mul = group.muls[side]
+        block = block.index_select(-1, torch.triu_indices(mul, mul, 1, device=block.device)[side])
+    if group.summed[side]:
+        return block.sum(-1)
+    return block.squeeze(-1) if group.dropped[side] else block
+
+
+def _stacked(weight: Tensor, group: PathGroup) -> Tensor:
+    """``[..., paths, *shape]``: the weights of a group's paths; a view where they follow each other."""
+    start, size = group.weight_places[0]
+    if all(offset == start + number * size for number, (offset, _) in enumerate(group.weight_places)):
+        flat = weight.narrow(-1, start, size * len(group.weight_places))
+    else:
+        flat = torch.cat([weight.narrow(-1, offset, size) for offset, _ in group.weight_places], -1)
+    return flat.unflatten(-1, (len(group.weight_places), *group.weight_shape))

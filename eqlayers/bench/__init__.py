@@ -1,0 +1,12 @@
+"""`eqlayers bench`: problems as data, checked against float64 e3nn, timed beside peers, reported with their goals.
+
+Needs the extra `bench` (`pip install "eqlayers[bench]"`); `step` also needs `train`, for its molecules.
+"""
+
+from __future__ import annotations
+
+from .problems import Problem, read_problems
+from .run import run_suite
+from .suite import Case, Suite, read_suite
+
+__all__ = ["Case", "Problem", "Suite", "read_problems", "read_suite", "run_suite"]

@@ -1,0 +1,144 @@
+"""`eqlayers bench run|report|step|cold|overhead`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..backends import find
+from .cold import run_cold
+from .console import progress, show
+from .goals import Record
+from .overhead import run_overhead
+from .peers import PEERS
+from .report import count_goals, tables, write_report
+from .results import load, save, save_csv
+from .run import run_suite
+from .step import LoadBatch, run_step
+from .suite import read_suite
+
+EPILOG = """\
+examples:
+  eqlayers bench run smoke                                              (seconds: does everything work?)
+  eqlayers bench run cpu --json cpu.json                                (the CPU tables)
+  eqlayers bench run cpu --only 'fused/mace-*' --peers e3nn,e3nn-compiled
+  eqlayers bench run path/to/suite.yaml
+  eqlayers bench report cpu.json --out report                           (tables and plots again)
+"""
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+_count.__name__ = "positive integer"  # argparse puts it into its message
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    top = argparse.ArgumentParser(
+        prog="eqlayers bench",
+        description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
+        epilog=EPILOG + "\npeers:\n" + "\n".join(f"  {name:16} {peer.about}" for name, peer in PEERS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", metavar="command", required=True)
+
+    def add(name: str, about: str, *options: str, config: str | None = None) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=about, description=about)
+        if config is not None:
+            text = f"name in configs/bench of a checkout, or a path; {config} by default"
+            command.add_argument("--config", default=config, help=text)
+        known: dict[str, dict[str, Any]] = {
+            "--peers": {"help": "names with commas instead of the configuration's", "type": lambda t: t.split(",")},
+            "--threads": {"help": "threads of torch instead of the configuration's", "type": _count},
+            "--runs": {"help": "timed runs instead of the configuration's", "type": _count},
+            "--backend": {"help": "backend of this package's layers; the first that accepts by default"},
+            "--only": {"help": "pattern of names, such as 'fused/mace-*'"},
+            "--json": {"help": "write the result to this file", "metavar": "FILE"},
+            "--csv": {"help": "write one row for each measurement to this file", "metavar": "FILE"},
+        }
+        for option in (*options, "--json", "--csv"):
+            command.add_argument(option, **known[option])
+        return command
+
+    run = add("run", "check and time the cases of a suite", "--peers", "--threads", "--backend", "--only")
+    run.add_argument("suite", help="name in configs/bench of a checkout, or a path")
+    report = commands.add_parser("report", help="tables and plots of a result")
+    report.add_argument("file", help="a JSON file that another command wrote")
+    report.add_argument("--out", help="folder for a Markdown file and PNG pictures", metavar="FOLDER")
+    add(
+        "step",
+        "time a whole training step of the network of molecules",
+        "--threads",
+        "--runs",
+        "--backend",
+        config="step",
+    )
+    options = ("--peers", "--threads", "--runs", "--only")
+    add("cold", "time first calls in fresh processes, with empty and filled caches", *options, config="cold")
+    add("overhead", "time single calls on one molecule and on one edge", "--threads", "--runs", config="overhead")
+    return top
+
+
+def _run(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    suite = read_suite(args.suite).only(args.only)
+    steps = 1 + sum(2 + len(case.directions) for case in suite.cases)
+    with progress(f"bench {suite.name}", steps) as say:
+        return run_suite(suite, peers=args.peers, num_threads=args.threads, backend=args.backend, say=say)
+
+
+def _step(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    kind = {"num_threads": args.threads, "backend": args.backend, "runs": args.runs}
+    with progress("bench step", 3) as say:
+        return run_step(args.config, load_batch=load_batch, **kind, say=say)
+
+
+def _cold(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    kind = {"peers": args.peers, "num_threads": args.threads, "runs": args.runs, "only": args.only}
+    with progress("bench cold") as say:
+        return run_cold(args.config, **kind, say=say)
+
+
+def _overhead(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    with progress("bench overhead") as say:
+        return run_overhead(args.config, num_threads=args.threads, runs=args.runs, say=say)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
+    "run": _run,
+    "step": _step,
+    "cold": _cold,
+    "overhead": _overhead,
+}
+
+
+def run(args: Sequence[str], load_batch: LoadBatch) -> None:
+    """Run one command.
+
+    Args:
+        args: Subcommand and options.
+        load_batch: Gives molecules for `step`; see :mod:`eqlayers.bench.step`.
+
+    Raises:
+        EqlayersError: The input cannot be used; the message says what to change.
+    """
+    parsed = parser().parse_args(args)
+    if parsed.command == "report":
+        result = load(parsed.file)
+        show(tables(result), count_goals(result))
+        if parsed.out is not None:
+            for path in write_report(result, parsed.out):
+                print(f"wrote {path}")
+        return
+    if getattr(parsed, "backend", None) is not None:
+        find(parsed.backend)
+    result = COMMANDS[parsed.command](parsed, load_batch)
+    for path, write in ((parsed.json, save), (parsed.csv, save_csv)):
+        if path is not None:
+            write(result, path)
+    show(tables(result), count_goals(result))

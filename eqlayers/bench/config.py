@@ -1,0 +1,132 @@
+"""Reading YAML by a list of known fields: an unknown key or a wrong value is an error that names the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import ConfigError
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+# kind -> (test, words for what is expected)
+KINDS = {
+    "text": (lambda value: isinstance(value, str), "text"),
+    "count": (_is_count, "a positive integer"),
+    "number": (lambda value: _is_number(value) and value > 0, "a positive number"),
+    "texts": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"),
+    "counts": (lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of positive integers"),
+    "numbers": (
+        lambda value: isinstance(value, dict) and all(_is_number(v) and v > 0 for v in value.values()),
+        "a mapping to positive numbers",
+    ),
+    "mapping": (lambda value: isinstance(value, dict) and len(value) > 0, "a mapping with at least one entry"),
+}
+
+
+def unknown(what: str, name: Any, known: Iterable[str], where: str) -> ConfigError:
+    """The error for a name that is not in a list, with the nearest one that is.
+
+    Example:
+        >>> print(unknown("key", "edgse", ["edges", "layouts"], "cpu.yaml"))
+        cpu.yaml: expected a key among edges, layouts; got 'edgse'. Did you mean 'edges'?
+    """
+    known = list(known)
+    near = difflib.get_close_matches(str(name), known, n=1)
+    fix = f"Did you mean {near[0]!r}?" if near else "Use one of these."
+    return ConfigError(f"{where}: expected a {what} among {', '.join(known)}; got {name!r}. {fix}")
+
+
+def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
+    """Raise unless every name is in the list.
+
+    Raises:
+        ConfigError: With the first that is not.
+    """
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise unknown(what, name, known, where)
+
+
+def read_fields(
+    where: str, given: Any, required: Mapping[str, str], optional: Mapping[str, tuple[str, Any]]
+) -> dict[str, Any]:
+    """The fields of one mapping, checked, with defaults filled in.
+
+    Args:
+        where: File and place, for messages.
+        given: What YAML gave.
+        required: Field to kind, a key of ``KINDS``.
+        optional: Field to kind and default.
+
+    Returns:
+        All fields.
+
+    Raises:
+        ConfigError: An unknown or missing key, or a value of another kind.
+
+    Example:
+        >>> read_fields("graphs.yaml", {"nodes": 3}, {"nodes": "count"}, {"how": ("text", "uniform")})
+        {'nodes': 3, 'how': 'uniform'}
+    """
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where}: expected a mapping, got {given!r}. Write one `key: value` a line.")
+    kinds = {**required, **{name: kind for name, (kind, _) in optional.items()}}
+    check_known("key", given, kinds, where)
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise ConfigError(f"{where}: expected the key {missing[0]!r}, got {', '.join(given) or 'none'}. Add it.")
+    for name, value in given.items():
+        test, words = KINDS[kinds[name]]
+        if not test(value):
+            raise ConfigError(f"{where}: {name} must be {words}, got {value!r}. Change it.")
+    return {**{name: given[name] for name in required}, **{n: given.get(n, d) for n, (_, d) in optional.items()}}
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file.
+
+    Raises:
+        ConfigError: There is no such file, or it is not YAML.
+    """
+    if not path.is_file():
+        near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml")))
+        fix = f"There is {near}." if near else "Check the path."
+        raise ConfigError(f"a configuration file was expected at {str(path)!r}, found none. {fix}")
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected YAML, got text that is not: {' '.join(str(error).split())}") from error
+
+
+def find_config(name: str) -> Path:
+    """The file of a configuration: a path, or the name of one in `configs/bench` of the source checkout.
+
+    Raises:
+        ConfigError: There is none of that name; configurations are not part of an installed package.
+
+    Example:
+        >>> find_config("smoke").name
+        'smoke.yaml'
+    """
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        return Path(name)
+    folder = Path(__file__).resolve().parents[2] / "configs" / "bench"
+    if not folder.is_dir():
+        raise ConfigError(
+            f"a path such as path/to/{name}.yaml was expected, got the name {name!r}: named configurations are in "
+            f"configs/bench of a source checkout and not part of an installed package. Pass the path of a file."
+        )
+    return folder / f"{name}.yaml"

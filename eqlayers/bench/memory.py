@@ -1,0 +1,81 @@
+"""Peak memory of a call: what it adds, at its worst moment, to what was there before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: The kernel counts pages in batches; smaller peaks are not compared.
+RESOLUTION = 2**20
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def _resident(field: str) -> int:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def refusal(device: torch.device) -> str | None:
+    """Why peak memory cannot be measured on a device, or None.
+
+    Example:
+        >>> refusal(torch.device("cuda"))
+    """
+    if device.type == "cuda":
+        return None
+    try:
+        _RESET.write_text("5")
+    except OSError as error:
+        return f"the peak of resident memory cannot be reset here ({error}); Linux with /proc/self/clear_refs can"
+    return None
+
+
+def peak_extra(call: Callable[[], Any], device: torch.device | str = "cpu", repeats: int = 3) -> int:
+    """Bytes that a call needs at its peak beyond those in use before it, its results included.
+
+    On a CPU this is growth of resident memory, as the kernel counts it, so that it sees torch, native code and Python
+    alike: the allocator first gives back what it holds free (otherwise a call could reuse it unseen), the peak is reset
+    to what is resident now, and read again after the call. Memory that the call's code kept from earlier calls does not
+    count. The kernel's count is exact to about a megabyte. On a GPU it is what torch's allocator handed out at most.
+
+    Args:
+        call: Should do all of its work, forward included, and return its results, which stay alive until the peak
+            is read.
+        device: Where it works.
+        repeats: The median is taken.
+
+    Returns:
+        Bytes.
+
+    Example:
+        >>> extra = peak_extra(lambda: torch.ones(4_000_000))
+        >>> refusal(torch.device("cpu")) is not None or 15e6 < extra < 20e6
+        True
+    """
+    device = torch.device(device)
+    call()  # whatever is made once is made now
+    found = []
+    for _ in range(repeats):
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            results = call()
+            torch.cuda.synchronize(device)
+            found.append(torch.cuda.max_memory_allocated(device) - before)
+        else:
+            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others give back by themselves, or not
+            if trim is not None:
+                trim(0)
+            _RESET.write_text("5")
+            before = _resident("VmRSS")
+            results = call()
+            found.append(_resident("VmHWM") - before)
+        del results
+    return max(0, sorted(found)[len(found) // 2])

@@ -1,0 +1,194 @@
+"""Pictures of a suite: ratios by problem with the goals, share of the copy bandwidth, growth of time and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from .goals import Record, fastest
+from .memory import RESOLUTION
+from .peers import OURS
+from .results import whole_file
+
+COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
+GREY = "#666666"
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _plain(axis: Axis) -> None:
+    """Numbers 1, 2, 5, 10, ... without exponents on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _best(case: Record, direction: str) -> Record | None:
+    """This package's result in the layout that is fastest."""
+    own = [r for r in case["results"] if r["implementation"] == OURS and r["direction"] == direction and r["seconds"]]
+    return min(own, key=lambda r: float(r["seconds"]["median"]), default=None)
+
+
+def _ratio(case: Record, direction: str) -> dict[str, float] | None:
+    own, peer = _best(case, direction), fastest(case["results"], direction)
+    if own is None or peer is None:
+        return None
+    key = (own["layout"], direction, peer["implementation"])
+    return next((r["ratio"] for r in case["ratios"] if (r["layout"], r["direction"], r["peer"]) == key), None)
+
+
+def _bars(axis: Axes, cases: list[Record], values: dict[str, list[dict[str, float] | None]], start: float) -> None:
+    """Grouped horizontal bars from a start, one colour for each direction, with the quantiles as thin lines."""
+    height = 0.8 / max(1, len(values))
+    for number, (direction, row) in enumerate(values.items()):
+        at = np.arange(len(cases)) + (number - (len(values) - 1) / 2) * height
+        middle = np.array([np.nan if v is None else v["median"] for v in row])
+        low = np.array([np.nan if v is None else v["median"] - v["q20"] for v in row])
+        high = np.array([np.nan if v is None else v["q80"] - v["median"] for v in row])
+        error = np.nan_to_num(np.clip([low, high], 0, None))
+        axis.barh(at, middle - start, height, start, xerr=error, color=COLOURS[direction], ecolor=GREY, label=direction)
+    axis.set_yticks(np.arange(len(cases)), [f"{case['problem']}, {case['graph']}" for case in cases])
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.25)
+
+
+def _lines(axis: Axes, limits: dict[str, float]) -> None:
+    for direction, limit in limits.items():
+        axis.axvline(limit, color=COLOURS[direction], linestyle="--", linewidth=1.2, label=f"goal {direction}")
+
+
+def ratios(cases: list[Record], title: str) -> Figure:
+    """Times of the fastest peer over those of this package, by problem, on a logarithmic axis.
+
+    Args:
+        cases: Records of one group.
+        title: Above the picture.
+
+    Returns:
+        The figure.
+    """
+    found = {d: [_ratio(case, d) for case in cases] for d in COLOURS}
+    found = {d: row for d, row in found.items() if any(row)}
+    figure = _figure(7.2, 1.6 + 0.42 * len(cases))
+    axis = figure.subplots()
+    _bars(axis, cases, found, 1.0)
+    _lines(axis, cases[0]["goals_asked"].get("ratio", {}))
+    axis.set_xscale("log")
+    _plain(axis.xaxis)
+    axis.axvline(1, color=GREY, linewidth=0.8)
+    axis.set(xlabel="time of the fastest peer / time of eqlayers", title=title)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def shares(cases: list[Record], title: str) -> Figure:
+    """Compulsory bytes over time, as a fraction of the copy bandwidth.
+
+    Args:
+        cases: Records of one group.
+        title: Above the picture.
+
+    Returns:
+        The figure.
+    """
+    found: dict[str, list[dict[str, float] | None]] = {}
+    for direction in COLOURS:
+        best = [_best(case, direction) for case in cases]
+        found[direction] = [None if b is None else {"median": b["share"], **_share_range(b)} for b in best]
+    found = {d: row for d, row in found.items() if any(row)}
+    figure = _figure(7.2, 1.6 + 0.42 * len(cases))
+    axis = figure.subplots()
+    _bars(axis, cases, found, 0.0)
+    _lines(axis, cases[0]["goals_asked"].get("share", {}))
+    axis.set(xlabel="bytes moved once / time, as a share of the copy bandwidth", title=title)
+    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def _share_range(row: Record) -> dict[str, float]:
+    seconds = row["seconds"]
+    return {
+        "q20": row["share"] * seconds["median"] / seconds["q80"],
+        "q80": row["share"] * seconds["median"] / seconds["q20"],
+    }
+
+
+def growth(cases: list[Record], title: str) -> Figure:
+    """Time and peak memory of every implementation against the number of edges.
+
+    Args:
+        cases: Records of one problem in one group, with different numbers of edges.
+        title: Above the picture.
+
+    Returns:
+        The figure.
+    """
+    cases = sorted(cases, key=lambda case: case["edges"])
+    figure = _figure(8.4, 3.8)
+    panels = (("seconds", 1000.0, "ms"), ("memory_bytes", 2**-20, "peak memory, MiB"))
+    for axis, (key, factor, label) in zip(figure.subplots(1, 2), panels, strict=True):
+        lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for case in cases:
+            for row in case["results"]:
+                value: Any = row[key]["median"] if isinstance(row[key], dict) else row[key]
+                if value and (key == "seconds" or value >= RESOLUTION):
+                    who = f"{row['implementation']} {row['layout']}"
+                    lines.setdefault((who, row["direction"]), []).append((case["edges"], value * factor))
+        styles = dict(zip(dict.fromkeys(who for who, _ in lines), ("-", "--", ":", "-."), strict=False))
+        for (who, direction), points in lines.items():
+            x, y = zip(*points, strict=True)
+            style = {"color": COLOURS[direction], "linestyle": styles.get(who, "-"), "marker": "o", "markersize": 3}
+            axis.plot(x, y, label=f"{who}, {direction}", **style)
+        axis.set(xscale="log", yscale="log", xlabel="edges", ylabel=label)
+        _plain(axis.xaxis)
+        _plain(axis.yaxis)
+        axis.grid(alpha=0.25, which="both")
+        if lines:
+            axis.legend(fontsize=6)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def save_plots(result: Record, folder: Path) -> list[Path]:
+    """Write the pictures that a result has the numbers for: ratios and shares by group, growth by problem.
+
+    Args:
+        result: Of ``eqlayers bench run``.
+        folder: Where to.
+
+    Returns:
+        The files.
+    """
+    groups: dict[str, list[Record]] = {}
+    for case in result["cases"]:
+        if any(row["seconds"] for row in case["results"]):
+            groups.setdefault(case["group"], []).append(case)
+    figures = {}
+    for group, cases in groups.items():
+        title = f"{result['suite']}: {group}, {result['dtype']}, {result['machine']['threads']} threads"
+        if any(case["ratios"] for case in cases):
+            figures[f"{group}_ratios"] = ratios(cases, title)
+        if any(_best(case, direction) for case in cases for direction in COLOURS):
+            figures[f"{group}_shares"] = shares(cases, title)
+        for problem in dict.fromkeys(case["problem"] for case in cases):
+            same = [case for case in cases if case["problem"] == problem]
+            if len({case["edges"] for case in same}) > 1:
+                figures[f"{group}_{problem}_growth"] = growth(same, f"{title}, {problem}")
+    paths = []
+    for name, figure in figures.items():
+        path = folder / f"{result['suite']}_{name}.png"
+        with whole_file(path) as file:
+            figure.savefig(file, format="png")
+        paths.append(path)
+    return paths

@@ -1,0 +1,173 @@
+"""From results to tables: times and ratios, goals, and what was refused, wrong or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .goals import WORDS, Record
+from .peers import OURS
+from .plots import save_plots
+from .results import whole_file
+from .tables import Table, mebibytes, number, spread, verdict
+
+
+def _step_cells(row: Record) -> list[str]:
+    about = [row["model"], row["layout"], row["backend"]]
+    return [*about, spread(row["seconds"], 1000), spread(row["ratio"]), str(row["parameters"]), row["status"]]
+
+
+def _cold_cells(row: Record) -> list[str]:
+    times = [spread(row[key], 1000) for key in ("cold_fwd", "cold_bwd", "warm_fwd", "warm_bwd")]
+    return [row["problem"], f"{row['implementation']} ({row['note']})", *times, row["status"]]
+
+
+def _overhead_cells(row: Record) -> list[str]:
+    times = [spread(row["ours"], 1e6), spread(row["theirs"], 1e6), spread(row["ratio"])]
+    return [row["layer"], row["input"], row["gradients"], *times, row["status"]]
+
+
+# kind of result -> title, columns, and the cells of a row
+ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
+    "step": (
+        "training step: forward, loss, backward, clipping, optimizer",
+        ["network", "layout", "backend", ">ms", ">e3nn / this", ">parameters", "status"],
+        _step_cells,
+    ),
+    "cold": (
+        "first calls in a fresh process, ms, imports not counted",
+        ["problem", "who", ">cold, forward", ">cold, backward", ">warm, forward", ">warm, backward", "status"],
+        _cold_cells,
+    ),
+    "overhead": (
+        "host time of one call",
+        ["layer", "input", "gradients", ">this, us", ">e3nn, us", ">e3nn / this", "status"],
+        _overhead_cells,
+    ),
+}
+
+
+def head_notes(result: Record) -> list[str]:
+    """Machine, versions, commit and date, as sentences."""
+    machine, versions = result["machine"], result["versions"]
+    shown = ", ".join(f"{name} {value}" for name, value in versions.items() if value)
+    load = "" if machine["load_average"] is None else f", load {machine['load_average']} at the start"
+    place = f"{machine.get('gpu', machine['cpu'])}, {machine['threads']} threads on {machine['cores']} cores{load}"
+    notes = [f"{place}; {shown}; commit {result['commit'] or 'unknown'}; {result['date']}."]
+    if "copy_bandwidth" in result:
+        notes.append(f"Copy bandwidth: {spread(result['copy_bandwidth'], 1e-9)} GB/s, bytes read and written together.")
+    return notes
+
+
+def tables(result: Record) -> list[Table]:
+    """The tables of a result of any command.
+
+    Args:
+        result: What a command returned, or :func:`eqlayers.bench.results.load` read.
+
+    Returns:
+        Tables for the terminal and for a file.
+    """
+    if result["kind"] == "run":
+        found = [_times(result), _goals(_all_goals(result)), _trouble(result)]
+    else:
+        title, columns, cells = ROWS[result["kind"]]
+        found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
+        found.append(_goals(result["goals"]))
+    found = [table for table in found if table.rows]
+    if found:
+        found[0].notes.extend(head_notes(result))
+    return found
+
+
+def _times(result: Record) -> Table:
+    rows = []
+    for case in result["cases"]:
+        for row in case["results"]:
+            if row["seconds"] is None:
+                continue
+            ratios = [
+                f"{r['peer']}: {spread(r['ratio'])}"
+                for r in case["ratios"]
+                if row["implementation"] == OURS and (r["layout"], r["direction"]) == (row["layout"], row["direction"])
+            ]
+            rows.append(
+                [
+                    case["name"],
+                    row["direction"],
+                    f"{row['implementation']} {row['layout']} ({row['note']})",
+                    spread(row["seconds"], 1000),
+                    "; ".join(ratios) or "-",
+                    number(row["share"]),
+                    mebibytes(row["memory_bytes"]),
+                ]
+            )
+    columns = ["case", "direction", "who", ">ms", ">peer / this", ">share of bandwidth", ">peak, MiB"]
+    notes = [
+        "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. Share: operands read once "
+        "and results written once, over time and copy bandwidth. Peak: memory from the operands to the results of a "
+        "direction, the forward and what it saves included.",
+        *([f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []),
+        *(
+            ["Times with an emptied cache are in the JSON and CSV: seconds_flushed."]
+            if result["device"] == "cuda"
+            else []
+        ),
+    ]
+    return Table(f"suite {result['suite']}, {result['dtype']}, {result['device']}", columns, rows, notes)
+
+
+def _all_goals(result: Record) -> list[Record]:
+    goals = [{"where": f"{case['name']}", **goal} for case in result["cases"] for goal in case["goals"]]
+    return goals + [{"where": goal["group"], **goal} for goal in result["group_goals"]]
+
+
+def _goals(goals: list[Record]) -> Table:
+    rows = []
+    for goal in goals:
+        sign = ">=" if goal["at_least"] else "<="
+        where = " ".join(str(goal[key]) for key in ("where", "direction", "layout") if goal.get(key))
+        words = WORDS.get(goal["quantity"], goal["quantity"])
+        rows.append([where, f"{sign} {number(goal['goal'])} {words}", number(goal["measured"]), verdict(goal["met"])])
+    return Table("goals", ["where", "goal", ">measured", "verdict"], rows)
+
+
+def _trouble(result: Record) -> Table:
+    """What was not timed, and why; equal reasons of several directions in one row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for case in result["cases"]:
+        for row in case["results"]:
+            if row["status"] != "ok":
+                key = (case["name"], f"{row['implementation']} {row['layout']}".strip(), row["status"], row["reason"])
+                rows.setdefault(key, []).append(row["direction"])
+    cells = [[case, who, ", ".join(directions), status, why] for (case, who, status, why), directions in rows.items()]
+    return Table("not timed", ["case", "who", "directions", "status", "reason"], cells)
+
+
+def write_report(result: Record, folder: str | Path) -> list[Path]:
+    """Write the tables as Markdown, and for a suite the plots as PNG.
+
+    Args:
+        result: What :func:`eqlayers.bench.results.load` read.
+        folder: Where to; it is made.
+
+    Returns:
+        The files.
+
+    Raises:
+        ConfigError: The folder cannot be written.
+    """
+    folder = Path(folder)
+    name = result.get("suite", result["kind"])
+    path = folder / f"{name}.md"
+    text = "\n\n".join(table.markdown() for table in tables(result)) + "\n"
+    with whole_file(path) as file:
+        file.write(text.encode())
+    return [path, *(save_plots(result, folder) if result["kind"] == "run" else [])]
+
+
+def count_goals(result: Record) -> str:
+    """One sentence on how many goals were met."""
+    goals = _all_goals(result) if result["kind"] == "run" else result["goals"]
+    counts = {word: sum(verdict(goal["met"]) == word for goal in goals) for word in ("met", "missed", "not measured")}
+    return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -1,0 +1,283 @@
+"""`eqlayers bench step`: a whole training step, against the same network with e3nn's layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from .. import nn
+from ..errors import ConfigError
+from ..info.layout import LAYOUTS
+from ..models import MoleculeNetwork
+from .config import check_known, find_config, read_fields, read_yaml
+from .goals import Record, goal
+from .machine import describe, threads
+from .measure import alternate, ratio, summary
+from .peers import OURS, default_dtype
+from .run import Say, quiet
+
+FIELDS = {"model": "text", "threads": "count", "runs": "count", "layouts": "texts", "goals": "numbers"}
+NETWORK = "eqlayers.models.MoleculeNetwork"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of molecules, and what the network must know of the data.
+
+    Attributes:
+        z, pos, edge_index, batch: ``[A]``, ``[A, 3]`` Angstrom, ``[2, E]``, ``[A]``.
+        num_graphs: Molecules.
+        y: ``[G]`` targets.
+        shifts, scale, mean_neighbors: See :meth:`eqlayers.models.MoleculeNetwork.set_statistics`.
+    """
+
+    z: Tensor
+    pos: Tensor
+    edge_index: Tensor
+    batch: Tensor
+    num_graphs: int
+    y: Tensor
+    shifts: Mapping[int, float]
+    scale: float
+    mean_neighbors: float
+
+
+LoadBatch = Callable[[Mapping[str, Any]], Batch]  # from the section `data` of a training configuration
+
+
+class E3nnConv(torch.nn.Module):
+    """Gather, e3nn's product, sum: in place of :class:`eqlayers.TensorProductConv`."""
+
+    def __init__(self, product: torch.nn.Module) -> None:
+        super().__init__()
+        self.product = product
+
+    def forward(self, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Any, num_nodes: int) -> Tensor:
+        """``[N, in1]``, ``[E, in2]``, ``[E, weights]``, ``[2, E]`` to ``[num_nodes, out]``."""
+        src, dst = edge_index
+        messages = self.product(x.index_select(0, src), edge_attr, weight)
+        return messages.new_zeros(num_nodes, messages.shape[-1]).index_add(0, dst, messages)
+
+
+def _e3nn_product(layer: Any) -> torch.nn.Module:
+    names = ("irreps_in1", "irreps_in2", "irreps_out", "shared_weights", "internal_weights")
+    paths = [tuple(ins)[:5] for ins in layer.instructions]
+    product: torch.nn.Module = o3.TensorProduct(**{name: getattr(layer, name) for name in names}, instructions=paths)
+    return product
+
+
+def _e3nn_linear(layer: Any) -> torch.nn.Module:
+    biases = layer.bias_numel > 0
+    linear: torch.nn.Module = o3.Linear(layer.irreps_in, layer.irreps_out, biases=biases)
+    return linear
+
+
+# class of this package -> the same with e3nn's layer
+SWAPS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
+    nn.TensorProduct: _e3nn_product,
+    nn.Linear: _e3nn_linear,
+}
+if hasattr(nn, "TensorProductConv"):
+    SWAPS[nn.TensorProductConv] = lambda layer: E3nnConv(_e3nn_product(layer))
+
+
+def swap(module: torch.nn.Module) -> int:
+    """Replace every product and every linear map of a network by e3nn's, with the same weights.
+
+    Args:
+        module: Changed in place; its layers must have layout 'mul_ir'. Gates stay: e3nn's estimates its constants by
+            sampling, so that numbers would differ.
+
+    Returns:
+        How many layers were replaced.
+    """
+    count = 0
+    for name, child in module.named_children():
+        make = SWAPS.get(type(child))
+        if make is None:
+            count += swap(child)
+            continue
+        with default_dtype(torch.float64):
+            other = make(child)
+        known = {key: value for key, value in child.state_dict().items() if "_compiled" not in key and value.numel()}
+        for key, parameter in other.named_parameters():
+            parameter.data = known[key.removeprefix("product.")].to(parameter)
+        setattr(module, name, other)
+        count += 1
+    return count
+
+
+def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend: str | None) -> dict[str, Any]:
+    """The network in every layout, and with e3nn's layers: the same weights in all of them, in float64."""
+    torch.manual_seed(0)
+    first = MoleculeNetwork(**options, backend=backend)
+    first.set_statistics(
+        {z: s for z, s in batch.shifts.items() if z in first.species}, batch.scale, batch.mean_neighbors
+    )
+    found: dict[str, Any] = {}
+    for name in [*layouts, "e3nn"]:
+        network = MoleculeNetwork(**options, backend=backend)
+        if name != "ir_mul":
+            relay(network, options, backend)
+        network.load_state_dict(first.state_dict())
+        if name == "e3nn":
+            swap(network)
+        found[name] = network.double()
+    return found
+
+
+def relay(network: MoleculeNetwork, options: dict[str, Any], backend: str | None) -> None:
+    """Make the layers of a network anew in e3nn's layout; its weights are not kept."""
+    kind: dict[str, Any] = {"layout": "mul_ir", "backend": backend}
+    radial = {key: options[key] for key in ("num_basis", "cutoff", "radial_hidden") if key in options}
+    for number, step in enumerate(network.interactions):
+        old: Any = step
+        new = nn.Interaction(old.irreps_in, network.irreps_sh, old.irreps_out, **radial, **kind)
+        network.interactions[number] = new
+    network.gate = nn.GatedNonlinearity(network.gate.irreps_out, **kind)
+    network.mix = nn.Linear(network.mix.irreps_in, network.mix.irreps_out, biases=True, **kind)
+    network.read = nn.Linear(network.read.irreps_in, network.read.irreps_out, **kind)
+
+
+def difference(network: Any, reference: Any, batch: Batch) -> float:
+    """Largest difference of predictions and of gradients of the loss, relative to the largest entry of each."""
+    both = []
+    for net in (network, reference):
+        net.zero_grad()
+        out = net(batch.z, batch.pos.double(), batch.edge_index, batch.batch, batch.num_graphs)
+        loss_of(out, batch).backward()
+        out = (out.detach() - out.detach().mean()) / batch.scale  # without the shifts, which are far larger
+        gradients = torch.cat([p.grad.flatten() for p in _ordered(net) if p.grad is not None])
+        net.zero_grad()
+        both.append((out, gradients))
+    pairs = list(zip(*both, strict=True))
+    if any(a.shape != b.shape for a, b in pairs):
+        return math.inf
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+
+def _ordered(network: torch.nn.Module) -> list[Tensor]:
+    return [parameter for _, parameter in sorted(network.named_parameters())]
+
+
+def loss_of(prediction: Tensor, batch: Batch) -> Tensor:
+    """Mean absolute error in units of the scale."""
+    return ((prediction - batch.y.double()) / batch.scale).abs().mean()
+
+
+def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Callable[[], None]:
+    """Forward, loss, backward, clipping and AdamW, as one call."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.0)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        out = network(batch.z, batch.pos, batch.edge_index, batch.batch, batch.num_graphs)
+        loss_of(out, batch).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), clip)
+        optimizer.step()
+
+    return step
+
+
+def read_training(path: Path) -> dict[str, Any]:
+    """What a step needs from a training configuration: network, data, learning rate and clipping.
+
+    Raises:
+        ConfigError: Something is missing, or the network is another one.
+    """
+    given = read_yaml(path)
+    try:
+        model = given["model"]
+        inner = model["model"]
+        found = {
+            "options": dict(inner.get("init_args", {})) | {"cutoff": given["data"]["cutoff"]},
+            "data": given["data"],
+            "rate": float(model["learning_rate"]),
+            "clip": float(given["trainer"]["gradient_clip_val"]),
+        }
+        class_path = inner["class_path"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: expected a training configuration with data.cutoff, model.learning_rate, model.model.class_path "
+            f"and trainer.gradient_clip_val, missed {error}. Take configs/qm9_mini.yaml as a pattern."
+        ) from error
+    if class_path != NETWORK:
+        raise ConfigError(f"{path}: model.model.class_path must be {NETWORK}, got {class_path!r}. Change it.")
+    return found
+
+
+def run_step(
+    name: str = "step",
+    *,
+    load_batch: LoadBatch,
+    num_threads: int | None = None,
+    backend: str | None = None,
+    runs: int | None = None,
+    say: Say = quiet,
+) -> Record:
+    """Time whole training steps in turn, after the networks were found equal in float64.
+
+    Args:
+        name: Name or path of a configuration.
+        load_batch: Gives the batch for the section `data` of the training configuration.
+        num_threads, runs: Instead of the configuration's.
+        backend: Backend of this package's layers; None for the first that accepts.
+        say: Called with a few words before every step.
+
+    Returns:
+        The result, one row a network.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+    """
+    path = find_config(name)
+    fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    check_known("layout", fields["layouts"], LAYOUTS, str(path))
+    check_known("goal", fields["goals"], ("ratio",), str(path))
+    training = read_training(path.parent / fields["model"])
+    say("data")
+    batch = load_batch(training["data"])
+    with threads(num_threads or fields["threads"]), torch.random.fork_rng(devices=[]):
+        head = describe()
+        say("networks, compared in float64")
+        nets = networks(training["options"], batch, fields["layouts"], backend)
+        errors = {key: difference(net, nets["e3nn"], batch) for key, net in nets.items() if key != "e3nn"}
+        tolerance = 1e5 * torch.finfo(torch.float64).eps  # sums of 1e4 terms through ten layers
+        wrong = {key for key, error in errors.items() if not error <= tolerance}
+        kept = [key for key in nets if key not in wrong]
+        steps = [training_step(nets[key].float(), batch, training["rate"], training["clip"]) for key in kept]
+        say("timing")
+        seconds = dict(zip(kept, alternate(steps, runs or fields["runs"]), strict=True))
+    rows, goals = [], []
+    for key, net in nets.items():
+        own = key != "e3nn"
+        speedup = ratio(seconds["e3nn"], seconds[key]) if own and key not in wrong else None
+        rows.append(
+            {
+                "model": f"{type(net).__name__}, layers of {OURS if own else 'e3nn'}",
+                "layout": key if own else "mul_ir",
+                "backend": (backend or "auto") if own else "-",
+                "status": "wrong" if key in wrong else "ok",
+                "error": errors.get(key),
+                "seconds": summary(seconds[key]) if key in seconds else None,
+                "ratio": speedup,
+                "parameters": sum(p.numel() for p in net.parameters()),
+            }
+        )
+        if own:
+            limit = float(fields["goals"].get("ratio", 0.0))
+            measured = None if speedup is None else speedup["median"]
+            goals.append(goal("ratio", limit, measured, where="training step", layout=key))
+    notes = [
+        f"{batch.num_graphs} molecules, {len(batch.z)} atoms, {batch.edge_index.shape[1]} edges. Predictions and "
+        "gradients of all networks were compared in float64 before. With e3nn's layers, products and linear maps are "
+        "e3nn's; gates, which are a small part, stay."
+    ]
+    return {"kind": "step", **head, "rows": rows, "goals": goals, "notes": notes}

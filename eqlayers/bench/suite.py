@@ -1,0 +1,174 @@
+"""Suites: which problems are timed, on how many edges or which graph, against whom, and what should be reached."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..errors import ConfigError
+from ..info.layout import LAYOUTS
+from .config import check_known, find_config, read_fields, read_yaml
+from .graphs import GraphSpec, read_graphs
+from .operands import DIRECTIONS
+from .problems import Problem, read_problems
+
+OPERATIONS = ("product", "conv")
+DEVICES = ("cpu", "cuda")
+DTYPES = ("float32", "float64")
+# quantity -> whether the goal is a lower limit; values are by direction
+GOALS = {"ratio": True, "median_ratio": True, "share": True, "memory": False, "time_ms": False}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem on one set of operands: what is checked and timed side by side.
+
+    Attributes:
+        group: Name of the group in the suite.
+        problem: The tensor product.
+        operation: 'product', or 'conv': gather by src, product, sum at dst.
+        graph: The graph; for a product only its number of edges counts.
+        layouts: Layouts of this package that are timed.
+        directions: Subset of 'fwd', 'bwd', 'double_bwd'.
+        peers: Names of the peers, or None for the suite's.
+        goals: Quantity to direction to value; the quantities are those of ``GOALS``.
+    """
+
+    group: str
+    problem: Problem
+    operation: str
+    graph: GraphSpec
+    layouts: tuple[str, ...] = ("mul_ir",)
+    directions: tuple[str, ...] = DIRECTIONS
+    peers: tuple[str, ...] | None = None
+    goals: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Group, problem and graph."""
+        return f"{self.group}/{self.problem.name}/{self.graph.name}"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cases with what is common to them.
+
+    Attributes:
+        name: Name of the file.
+        device, dtype: Of the operands.
+        threads: Threads of torch.
+        runs: Timed runs of every implementation and direction.
+        peers: Names of peers, unless a case has its own.
+        cases: The cases, in order.
+    """
+
+    name: str
+    device: str
+    dtype: str
+    threads: int
+    runs: int
+    peers: tuple[str, ...]
+    cases: tuple[Case, ...]
+
+    def only(self, pattern: str | None) -> Suite:
+        """The suite with the cases whose name matches a pattern such as ``unfused/mace-*``.
+
+        Raises:
+            ConfigError: None does.
+        """
+        if pattern is None:
+            return self
+        cases = tuple(case for case in self.cases if fnmatchcase(case.name, pattern))
+        if not cases:
+            names = ", ".join(case.name for case in self.cases)
+            raise ConfigError(f"--only must match a case of {self.name}, got {pattern!r}. The cases are {names}.")
+        return replace(self, cases=cases)
+
+
+TOP = {"device": "text", "dtype": "text", "threads": "count", "runs": "count", "peers": "texts", "problems": "texts"}
+GROUP = {"operation": "text", "problems": "texts"}
+GROUP_OPTIONS: dict[str, tuple[str, Any]] = {
+    "edges": ("counts", []),
+    "degree": ("number", 15.0),
+    "graphs": ("texts", []),
+    "layouts": ("texts", ["mul_ir"]),
+    "directions": ("texts", list(DIRECTIONS)),
+    "peers": ("texts", None),
+    "goals": ("mapping", {}),
+}
+
+
+def read_suite(name: str) -> Suite:
+    """Read a suite with its problems and graphs.
+
+    Args:
+        name: Path of a YAML file, or the name of one in `configs/bench`.
+
+    Returns:
+        The suite; every problem has been compared with its ``check``.
+
+    Raises:
+        ConfigError: A key, a value or a name that is not known; the message has the nearest one.
+
+    Example:
+        >>> [case.name for case in read_suite("smoke").cases][:2]
+        ['unfused/small/E30', 'unfused/odd/E30']
+    """
+    path = find_config(name)
+    top = read_fields(str(path), read_yaml(path), {**TOP, "cases": "mapping"}, {"graphs": ("text", None)})
+    for what, known in (("device", DEVICES), ("dtype", DTYPES)):
+        check_known(what, [top[what]], known, str(path))
+    problems: dict[str, Problem] = {}
+    for file in top["problems"]:
+        found = read_problems(path.parent / file)
+        twice = sorted(problems.keys() & found.keys())
+        if twice:
+            raise ConfigError(f"{path}: problems must have different names, got {twice[0]!r} twice. Rename one.")
+        problems |= found
+    graphs = read_graphs(path.parent / top["graphs"]) if top["graphs"] else {}
+    cases = [
+        case
+        for group, given in top["cases"].items()
+        for case in _read_group(f"{path}, {group}", str(group), given, problems, graphs)
+    ]
+    common = {key: top[key] for key in ("device", "dtype", "threads", "runs")}
+    return Suite(path.stem, **common, peers=tuple(top["peers"]), cases=tuple(cases))
+
+
+def _read_group(
+    where: str, group: str, given: Any, problems: dict[str, Problem], graphs: dict[str, GraphSpec]
+) -> Iterable[Case]:
+    fields = read_fields(where, given, GROUP, GROUP_OPTIONS)
+    check_known("operation", [fields["operation"]], OPERATIONS, where)
+    check_known("layout", fields["layouts"], LAYOUTS, where)
+    check_known("direction", fields["directions"], DIRECTIONS, where)
+    check_known("graph", fields["graphs"], graphs, where)
+    check_known("goal", fields["goals"], GOALS, where)
+    goals = {}
+    for quantity, limits in fields["goals"].items():
+        goals[quantity] = read_fields(f"{where}, {quantity}", limits, {}, dict.fromkeys(DIRECTIONS, ("number", None)))
+    goals = {q: {d: float(v) for d, v in limits.items() if v is not None} for q, limits in goals.items()}
+    chosen = [p for p in problems.values() if any(fnmatchcase(p.name, pattern) for pattern in fields["problems"])]
+    for pattern in fields["problems"]:
+        if not any(fnmatchcase(name, pattern) for name in problems):
+            raise ConfigError(f"{where}: {pattern!r} must match a problem among {', '.join(problems)}. Correct it.")
+    specs = [graphs[name] for name in fields["graphs"]]
+    specs += [GraphSpec(f"E{edges}", math.ceil(edges / fields["degree"]), edges) for edges in fields["edges"]]
+    if not specs:
+        raise ConfigError(f"{where}: expected edges: [...] or graphs: [...], got neither. Add one.")
+    peers = None if fields["peers"] is None else tuple(fields["peers"])
+    for problem in chosen:
+        for spec in specs:
+            yield Case(
+                group,
+                problem,
+                fields["operation"],
+                spec,
+                tuple(fields["layouts"]),
+                tuple(fields["directions"]),
+                peers,
+                goals,
+            )

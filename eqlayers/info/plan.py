@@ -1,0 +1,49 @@
+"""What a tensor product is made of, whoever runs it: layouts, groups of paths for sparse products, and one whole form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from e3nn import o3
+
+from ..ops.form import Form
+from .layout import FlatLayout
+from .paths import Instruction
+from .program import tensor_product_program
+from .terms import PathGroup, group_paths
+
+
+class ProductPlan:
+    """A tensor product of irreps along instructions, prepared once.
+
+    Args:
+        irreps: Of in1, in2 and out.
+        instructions: With their final coefficient in ``path_weight``.
+        layout: 'mul_ir' or 'ir_mul', of all three.
+
+    Attributes:
+        layouts: Of in1, in2 and out.
+        weight_numel: Number of weights.
+
+    Example:
+        >>> from eqlayers import TensorProduct
+        >>> TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).plan.weight_numel
+        4
+    """
+
+    def __init__(
+        self, irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction], layout: str
+    ) -> None:
+        self.irreps = irreps
+        self.instructions = instructions
+        self.layout = layout
+        self.layouts = tuple(FlatLayout(part, layout) for part in irreps)
+        self.form = Form(tensor_product_program(irreps, instructions, layout))
+        self.weight_numel = self.form.program.widths[2]
+
+    @cached_property
+    def groups(self) -> list[PathGroup]:
+        """Paths that run together as sparse products; built when a backend without whole forms needs them."""
+        first, second, out = self.layouts
+        return group_paths(self.irreps, self.instructions, (first, second, out))

@@ -1,0 +1,72 @@
+"""Whole tensor products as one call: a program of paths, known to operators by the hash of its content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from eqlayers_kernels.program import Program
+
+from ..errors import ConfigError
+
+_forms: dict[str, Form] = {}
+
+
+class Form:
+    """A program under its key. Operators take the key, a string, so that compilers see a constant.
+
+    Args:
+        program: All paths of a tensor product.
+
+    Attributes:
+        key: Short content hash.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.key = program.key
+        _forms.setdefault(self.key, self)
+
+    def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
+        return Form, (self.program,)  # a process that loads it knows its key from then on
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Form:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
+
+
+def find_form(key: str) -> Form:
+    """The form of that key.
+
+    Raises:
+        ConfigError: No layer of this process has it.
+    """
+    if key not in _forms:
+        raise ConfigError(
+            f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. Build the "
+            f"layer first: a traced graph holds the key, not the program."
+        )
+    return _forms[key]
+
+
+@dataclass(frozen=True)
+class FormCall:
+    """What a backend must know to say whether it runs whole forms in one call: dtype and type of the device."""
+
+    dtype: torch.dtype
+    device: str
+
+
+class Request(NamedTuple):
+    """What of a form is wanted: ``order`` 0 is z, 1 gradients, 2 their derivatives along ``tangents``.
+
+    ``results`` names operands: 'x', 'y', 'w' for their gradients, 'z' for the product (or what replaces g's gradient).
+    """
+
+    order: int
+    results: tuple[str, ...]
+    tangents: tuple[str, ...] = ()

@@ -1,0 +1,59 @@
+"""Implementations that are wrong in one way each, and torch as users have it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.bench.operands import Operands
+from eqlayers.bench.peers import Implementation, build_peer
+from eqlayers.bench.suite import Case
+
+
+class SlightlyWrongGradient(torch.autograd.Function):
+    """The identity with a gradient that is a thousandth too large."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient * 1.001
+
+
+def one_sign(z: Tensor) -> Tensor:
+    change = torch.zeros_like(z)
+    change[0, 0] = -2 * z.detach()[0, 0]
+    return z + change
+
+
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one sign": one_sign,
+    "a thousandth": lambda z: z * 1.001,
+    "not finite": lambda z: z + torch.tensor(float("nan")),
+    "another shape": lambda z: z[:, 1:],
+    "rows exchanged": lambda z: z.flip(0),
+    "gradient only": SlightlyWrongGradient.apply,
+}
+
+Faulty = Callable[[str, Case, Operands], Implementation]
+
+
+@pytest.fixture
+def faulty() -> Faulty:
+    """Makes e3nn with the fault of that name."""
+
+    def make(fault: str, case: Case, operands: Operands) -> Implementation:
+        right = build_peer("e3nn", case, operands)
+        return replace(right, fn=lambda x, y, w: FAULTS[fault](right.fn(x, y, w)))
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def ordinary_mode() -> None:
+    """Deterministic mode fills fresh memory, which would be measured too; the session's fixture turns it on again."""
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,242 @@
+"""The check before every timing: what is right passes in every direction, and every fault is found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from eqlayers import nn
+from eqlayers.algebra import wigner_3j
+from eqlayers.bench.check import check, counts, magnitude
+from eqlayers.bench.graphs import GraphSpec
+from eqlayers.bench.operands import DIRECTIONS, RESULTS, Columns, Operands, draw, layout_form, prepare
+from eqlayers.bench.peers import NO_DOUBLE, PEERS, Implementation, Refusal, build_peer, gathered, ours, path_signs
+from eqlayers.bench.problems import Problem
+from eqlayers.bench.suite import Case
+
+SMALL = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
+PROBLEMS = (
+    SMALL,
+    Problem("odd", "uvu", "3x0o+5x1o+2x2e", "0e+1o", "0e+0o+1o+2e"),
+    Problem("shared", "uvw", "2x0e+3x1o", "2x0e+1x1o", "2x0e+2x1o", "shared"),
+    Problem("per edge", "uvw", "2x0e+3x1o", "2x0e+1x1o", "2x0e+2x1o"),
+)
+CPU = torch.device("cpu")
+
+
+def case_of(problem: Problem = SMALL, operation: str = "product", edges: int = 23) -> Case:
+    return Case("test", problem, operation, GraphSpec("g", 5, edges))
+
+
+def operands_of(case: Case, dtype: torch.dtype = torch.float32) -> Operands:
+    return draw(case.problem, case.operation, case.graph, dtype, CPU)
+
+
+def layouts() -> list[Callable[[Case, Operands], Implementation]]:
+    return [lambda case, operands, layout=layout: ours(case, operands, layout) for layout in ("mul_ir", "ir_mul")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("operation", ["product", "conv"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_right_implementations_pass(problem: Problem, operation: str, dtype: torch.dtype) -> None:
+    case = case_of(problem, operation)
+    operands = operands_of(case, dtype)
+    items = [build_peer("e3nn", case, operands)]
+    if operation == "product" or hasattr(nn, "TensorProductConv"):
+        items += [build(case, operands) for build in layouts()]
+    verdicts = check(problem, operands, items, DIRECTIONS)
+    assert len(verdicts) == len(items) * len(DIRECTIONS)
+    assert {verdict.status for verdict in verdicts.values()} == {"ok"}
+    if dtype == torch.float32:
+        assert all(v.error > 1e-3 for v in verdicts.values()), "a bound far above the error finds nothing"
+
+
+@pytest.mark.parametrize("operation", ["product", "conv"])
+@pytest.mark.parametrize("fault", ["one sign", "a thousandth", "not finite", "another shape", "rows exchanged"])
+def test_faults_of_the_value_are_found(
+    fault: str, operation: str, faulty: Callable[[str, Case, Operands], Implementation]
+) -> None:
+    case = case_of(operation=operation)
+    operands = operands_of(case)
+    verdict = check(SMALL, operands, [faulty(fault, case, operands)], ("fwd",))[0, "fwd"]
+    assert verdict.status == "wrong"
+    assert "the error of z is" in verdict.reason
+
+
+def test_a_wrong_gradient_is_found_where_the_value_is_right(
+    faulty: Callable[[str, Case, Operands], Implementation],
+) -> None:
+    case = case_of()
+    operands = operands_of(case)
+    verdicts = check(SMALL, operands, [faulty("gradient only", case, operands)], DIRECTIONS)
+    assert [verdicts[0, direction].status for direction in DIRECTIONS] == ["ok", "wrong", "wrong"]
+
+
+def test_a_gradient_that_is_missing_fails_and_says_why() -> None:
+    case = case_of()
+    operands = operands_of(case)
+    right = build_peer("e3nn", case, operands)
+    item = replace(right, fn=lambda x, y, w: right.fn(x, y.detach(), w))
+    verdicts = check(SMALL, operands, [item], ("fwd", "bwd"))
+    assert verdicts[0, "fwd"].status == "ok"
+    assert verdicts[0, "bwd"].status == "failed"
+    assert "RuntimeError" in verdicts[0, "bwd"].reason
+
+
+def test_exchanged_senders_and_receivers_are_found() -> None:
+    case = case_of(operation="conv")
+    operands = operands_of(case)
+    right = build_peer("e3nn", case, operands)
+    assert operands.edge_index is not None
+    turned = build_peer("e3nn", case, replace(operands, edge_index=operands.edge_index.flip(0)))
+    verdicts = check(SMALL, operands, [right, turned], ("fwd", "bwd"))
+    assert [verdicts[n, d].status for n in (0, 1) for d in ("fwd", "bwd")] == ["ok", "ok", "wrong", "wrong"]
+
+
+@pytest.mark.parametrize("operation", ["product", "conv"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_the_reference_may_be_computed_in_parts(
+    problem: Problem, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(problem, operation)
+    operands = operands_of(case)
+    whole = check(problem, operands, [build_peer("e3nn", case, operands)], DIRECTIONS)
+    monkeypatch.setattr("eqlayers.bench.check.PART", 7 * max(problem.irreps_out.dim, problem.weight_numel))
+    parts = check(problem, operands, [build_peer("e3nn", case, operands)], DIRECTIONS)
+    for key, verdict in whole.items():
+        assert parts[key].status == "ok"
+        assert parts[key].error == pytest.approx(verdict.error, rel=1e-3)
+
+
+def test_counts_are_the_terms_of_the_widest_row() -> None:
+    """By hand: 4x0e with 0e+1o, weights per edge; every output channel has one term, gy sums four channels."""
+    problem = Problem("scalar", "uvu", "4x0e", "0e+1o", "0e+1o")
+    case = case_of(problem, "conv")
+    operands = operands_of(case)
+    assert operands.edge_index is not None
+    out_degree, in_degree = (int(torch.bincount(index).max()) for index in operands.edge_index)
+    found = {name: int(value.max()) for name, value in counts(problem, operands).items()}
+    assert found["z"] == in_degree
+    assert (found["gx"], found["gy"], found["gw"]) == (4 * out_degree, 4, 3)
+
+
+def test_magnitudes_bound_the_results() -> None:
+    for problem in PROBLEMS:
+        case = case_of(problem)
+        operands = operands_of(case, torch.float64)
+        positive = {name: value.abs() for name, value in operands.values.items()}
+        right = build_peer("e3nn", case, operands)
+        size = gathered(magnitude(problem, CPU), operands)
+        for direction in DIRECTIONS:
+            values = prepare(right.fn, operands.values, direction)()
+            for value, bound in zip(values, prepare(size, positive, direction)(), strict=True):
+                assert bool((value.abs() <= bound * (1 + 1e-12)).all())
+                assert bool((value.abs() > bound * 0.01).any())
+
+
+def test_directions_are_derivatives() -> None:
+    """The second direction against the first by central differences; both are e3nn's own otherwise."""
+    case = case_of()
+    operands = operands_of(case, torch.float64)
+    right = build_peer("e3nn", case, operands)
+    step, values = 1e-4, operands.values
+    generator = torch.Generator().manual_seed(3)
+    moves = {n: torch.randn(values[n].shape, generator=generator, dtype=torch.float64) for n in ("x", "y", "w", "gz")}
+
+    def first(sign: float) -> float:
+        moved = {n: v + sign * step * moves[n] if n in moves else v for n, v in values.items()}
+        return sum(float((g * values[c]).sum()) for g, c in zip(prepare(right.fn, moved, "bwd")(), "abc", strict=True))
+
+    second = prepare(right.fn, values, "double_bwd")()
+    analytical = sum(float((h * moves[n]).sum()) for h, n in zip(second, ("x", "y", "w", "gz"), strict=True))
+    assert (first(1) - first(-1)) / (2 * step) == pytest.approx(analytical, rel=1e-6)  # error of the step: 1e-8
+
+
+def test_moved_bytes_count_operands_results_and_indices_once() -> None:
+    operands = operands_of(case_of(operation="conv"))
+    x, y, w, z = 5 * 16, 23 * 4, 23 * 16, 5 * 32
+    index = 2 * 23 * 8
+    assert operands.moved_bytes("fwd") == 4 * (x + y + w + z) + index
+    assert operands.moved_bytes("bwd") == 4 * (2 * (x + y + w) + z) + index
+    assert operands.moved_bytes("double_bwd") == 4 * (3 * (x + y + w) + 2 * z) + index
+    assert {len(names) for names in RESULTS.values()} == {1, 3, 4}
+
+
+def test_columns_there_and_back() -> None:
+    columns = Columns(torch.tensor([2, 0, 1]), torch.tensor([1.0, -1.0, 1.0]))
+    x = torch.tensor([[1.0, 2.0, 3.0]])
+    assert columns.into(x).tolist() == [[3.0, -1.0, 2.0]]
+    assert columns.back(columns.into(x)).tolist() == x.tolist()
+    form = layout_form(PROBLEMS[1], "ir_mul")
+    assert form["x"].into(torch.arange(28.0))[:6].tolist() == [0.0, 1.0, 2.0, 3.0, 6.0, 9.0]
+
+
+def test_peers_that_cannot_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of()
+    operands = operands_of(case)
+    compiled = Implementation("e3nn-compiled", "mul_ir", lambda *t: t[0], {}, cannot={"double_bwd": NO_DOUBLE})
+    assert check(SMALL, operands, [compiled], ("double_bwd",))[0, "double_bwd"].reason == NO_DOUBLE
+    monkeypatch.setitem(PEERS, "absent", replace(PEERS["e3nn"], packages=("no_such_package",)))
+    with pytest.raises(Refusal, match="no_such_package is not installed"):
+        build_peer("absent", case, operands)
+
+
+def test_signs_of_other_coefficients() -> None:
+    """One odd path with the other sign; other numbers are refused."""
+    signs = path_signs(SMALL, lambda *ls: -3 * wigner_3j(*ls) if ls == (1, 0, 1) else wigner_3j(*ls))
+    assert signs == [1.0, 1.0, -1.0, 1.0]
+    with pytest.raises(Refusal, match=r"coefficients of \(1, 1, 0\) are not e3nn's"):
+        path_signs(SMALL, lambda *ls: np.roll(wigner_3j(*ls), 1, 0) if ls == (1, 1, 0) else wigner_3j(*ls))
+
+
+def fake_cuequivariance() -> tuple[SimpleNamespace, SimpleNamespace]:
+    """Its interface as far as the table uses it, on e3nn: outputs and weights sorted as it does, one sign changed."""
+    from e3nn import o3
+
+    def layer(in1: o3.Irreps, in2: o3.Irreps, keep: list[o3.Irrep], **options: object) -> Callable[..., torch.Tensor]:
+        problem = Problem("theirs", "uvu", str(in1), str(in2), "+".join(f"1x{ir}" for ir in keep))
+        paths = [(in1[i].mul, problem.irreps_out[k].ir, (i, j)) for i, j, k, *_ in problem.instructions]
+        paths.sort(key=lambda path: (path[1].l, -path[1].p * (-1) ** path[1].l))
+        outputs = o3.Irreps([(mul, ir) for mul, ir, _ in paths])
+        instructions = [(i, j, k, "uvu", True) for k, (_, _, (i, j)) in enumerate(paths)]
+        inner = o3.TensorProduct(in1, in2, outputs, instructions, shared_weights=False, internal_weights=False)
+        form = {"x": in1, "y": in2, "z": outputs}
+        orders = {
+            key: layout_form(SimpleNamespace(irreps_in1=r, irreps_in2=r, irreps_out=r), "ir_mul")["x"]
+            for key, r in form.items()
+        }
+        flip = torch.cat([torch.full((mul,), -1.0 if ir.l == 1 else 1.0) for mul, ir, _ in paths])
+
+        def forward(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return orders["z"].into(inner(orders["x"].back(x), orders["y"].back(y), w * flip))
+
+        return forward
+
+    cue = SimpleNamespace(
+        O3=None,
+        ir_mul="ir_mul",
+        Irreps=lambda group, text: o3.Irreps(text),
+        SO3=lambda l: l,
+        clebsch_gordan=lambda *ls: [wigner_3j(*ls) * (-1 if ls[2] == 1 else 1)],
+    )
+    return cue, SimpleNamespace(ChannelWiseTensorProduct=layer)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:2], ids=lambda problem: problem.name)
+def test_a_peer_with_other_columns_and_signs_is_compared_rightly(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue, cuet = fake_cuequivariance()
+    monkeypatch.setattr("eqlayers.bench.peers.import_module", lambda name: cuet if name.endswith("torch") else cue)
+    case = case_of(problem)
+    operands = operands_of(case)
+    item = PEERS["cuequivariance"].build(case, operands)
+    assert {v.status for v in check(problem, operands, [item], DIRECTIONS).values()} == {"ok"}
+    with pytest.raises(Refusal, match="only channelwise products"):
+        PEERS["cuequivariance"].build(case_of(PROBLEMS[2]), operands)
+    with pytest.raises(Refusal, match="GPUs only"):
+        PEERS["openequivariance"].build(case, operands)
