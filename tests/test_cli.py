@@ -11,7 +11,8 @@ import pytest
 import torch
 import yaml
 
-from eqlayers.cli import main
+from eqlayers.cli import main, molecules
+from eqlayers.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -202,7 +203,7 @@ def test_every_configuration_runs(path: Path, tmp_path: Path) -> None:
 def test_help_version_and_info_do_not_import_lightning() -> None:
     probe = (
         "import sys; from eqlayers.cli import main; main(['--version']); main(['info']); main([]); "
-        "assert 'lightning' not in sys.modules and 'jsonargparse' not in sys.modules"
+        "assert not {'lightning', 'jsonargparse', 'rich', 'matplotlib', 'eqlayers.bench'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
@@ -210,11 +211,36 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
     assert "eqlayers fit -c configs/qm9_mini.yaml" in done.stdout
 
 
-def test_training_without_its_extra_names_the_extra() -> None:
-    probe = "import sys; sys.modules['lightning'] = None; from eqlayers.cli import main; sys.exit(main(['fit']))"
+@pytest.mark.parametrize(
+    ("package", "command", "extra"),
+    [
+        ("lightning", ["fit"], "train"),
+        ("rich", ["bench", "run", "smoke"], "bench"),
+        ("matplotlib", ["bench", "report", "x.json"], "bench"),
+        ("torch_geometric", ["bench", "step"], "train"),
+    ],
+)
+def test_a_command_without_its_extra_names_the_extra(package: str, command: list[str], extra: str) -> None:
+    probe = f"import sys; sys.modules[{package!r}] = None; from eqlayers.cli import main; sys.exit(main({command!r}))"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 2
-    assert "pip install 'eqlayers[train]'" in done.stderr
+    assert done.returncode == 2, done.stderr
+    assert f"pip install 'eqlayers[{extra}]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bench_with_a_suite_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected at 'no/such.yaml', found none" in fails(capsys, "bench", "run", "no/such.yaml")
+    assert "Did you mean 'e3nn'" in fails(capsys, "bench", "run", "smoke", "--peers", "e3n")
+
+
+def test_bench_step_takes_real_molecules(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+    batch = molecules({"dataset": "mini", "target": "U0", "cutoff": 4.0, "batch_size": 8})
+    assert (batch.num_graphs, len(batch.y)) == (8, 8)
+    assert int(batch.edge_index.max()) < len(batch.z) == len(batch.pos) == len(batch.batch)
+    assert set(batch.z.tolist()) <= set(batch.shifts)
+    with pytest.raises(ConfigError, match="expected options of MoleculeDataModule"):
+        molecules({"cutof": 4.0})
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

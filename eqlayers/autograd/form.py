@@ -165,15 +165,16 @@ class _Double(torch.autograd.Function):
             for b, cotangent in enumerate(grads):
                 if along is None or cotangent is None or not ctx.wanted[b] or a == b:
                     continue
+                key = find_form(ctx.key).weighted.key if 2 in (a, b) else ctx.key  # F of other paths has no w
                 places = list(primal)
                 places[a], places[b] = along, cotangent
                 targets = {slot: 4 + slot if slot == a else slot for slot in range(4) if slot != b}
                 wanted = {slot for slot, target in targets.items() if needs[target]}
                 found: list[Any] = [None] * 4
                 if wanted & {0, 1, 2}:
-                    found[:3] = _backward(*places, graph, ctx.key, [slot in wanted for slot in range(3)])
+                    found[:3] = _backward(*places, graph, key, [slot in wanted for slot in range(3)])
                 if 3 in wanted:
-                    found[3] = _form(*places[:3], graph, ctx.key)
+                    found[3] = _form(*places[:3], graph, key)
                 for slot in wanted:
                     known = out[targets[slot]]
                     out[targets[slot]] = found[slot] if known is None else known + found[slot]

@@ -26,7 +26,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
-    if runs_whole(x.device.type, x.dtype, backend):
+    if plan.paths and runs_whole(x.device.type, x.dtype, backend):
         rows = [_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = apply_form(rows[0], rows[1], w if shared else rows[2], [], plan.form.key)
     else:
@@ -50,7 +50,7 @@ def run_convolution(
                 f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check "
                 f"edge_index, and flatten batch axes into one graph."
             )
-    if runs_whole(x.device.type, x.dtype, backend):
+    if plan.paths and runs_whole(x.device.type, x.dtype, backend):
         if graph.tables is None:
             graph.tables = sorted_edges(graph.edge_index, graph.num_src, graph.num_dst)
         return apply_form(x, y, w, graph.tables, plan.form.key)

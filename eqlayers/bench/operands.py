@@ -76,7 +76,7 @@ def draw(
         >>> problem = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
         >>> ops = draw(problem, "conv", GraphSpec("g", 5, 9), torch.float32, torch.device("cpu"))
         >>> ops.values["x"].shape, ops.values["w"].shape, ops.moved_bytes("fwd")
-        (torch.Size([5, 16]), torch.Size([9, 16]), 1984)
+        (torch.Size([5, 16]), torch.Size([9, 16]), 1824)
     """
     generator = torch.Generator().manual_seed(seed)
     conv = operation == "conv"

@@ -63,8 +63,8 @@ class Pair:
 
     def error(self) -> float:
         """Largest difference relative to what is allowed."""
-        mine = self.columns[-1].back(self.ours(*self.arguments(True, False)))
-        theirs = self.theirs(*self.arguments(False, False))
+        mine = self.columns[-1].back(self.ours(*self.arguments(True, False)).detach())
+        theirs = self.theirs(*self.arguments(False, False)).detach()
         if mine.shape != theirs.shape:
             return float("inf")
         size = float(theirs.abs().max()) or 1.0

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import nn
 from ..algebra import wigner_3j
+from ..info.graph import Graph
 from .operands import Columns, Form, Function, Operands, layout_form
 from .problems import Problem
 from .suite import Case
@@ -99,7 +100,7 @@ def ours(case: Case, operands: Operands, layout: str, backend: str | None = None
     note = layer.selected_backend(x.device, x.dtype)
     if operands.edge_index is None:
         return Implementation(OURS, layout, layer, form, note)
-    graph = getattr(nn, "Graph")(operands.edge_index, operands.nodes, operands.nodes)
+    graph = Graph(operands.edge_index, operands.nodes, operands.nodes)
     return Implementation(OURS, layout, lambda x, y, w: layer(x, y, w, graph), form, note)
 
 

@@ -51,7 +51,7 @@ class Problem:
 
     Example:
         >>> Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o").facts()
-        (16, 4, 40, 16, 4, 10)
+        (16, 4, 32, 16, 4, 10)
     """
 
     name: str

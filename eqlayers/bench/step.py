@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import nn
 from ..errors import ConfigError
+from ..info.graph import Graph
 from ..info.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from .config import check_known, find_config, read_fields, read_yaml
@@ -59,11 +60,14 @@ class E3nnConv(torch.nn.Module):
         super().__init__()
         self.product = product
 
-    def forward(self, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Any, num_nodes: int) -> Tensor:
-        """``[N, in1]``, ``[E, in2]``, ``[E, weights]``, ``[2, E]`` to ``[num_nodes, out]``."""
-        src, dst = edge_index
+    def forward(
+        self, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Tensor | Graph, num_nodes: int | None = None
+    ) -> Tensor:
+        """``[N, in1]``, ``[E, in2]``, ``[E, weights]``, ``[2, E]`` or a graph to ``[receivers, out]``."""
+        graph = edge_index if isinstance(edge_index, Graph) else Graph(edge_index, len(x), num_nodes)
+        src, dst = graph.edge_index
         messages = self.product(x.index_select(0, src), edge_attr, weight)
-        return messages.new_zeros(num_nodes, messages.shape[-1]).index_add(0, dst, messages)
+        return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
 
 
 def _e3nn_product(layer: Any) -> torch.nn.Module:

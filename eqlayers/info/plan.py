@@ -24,6 +24,8 @@ class ProductPlan:
 
     Attributes:
         layouts: Of in1, in2 and out.
+        form: All paths as one program.
+        paths: Number of paths that contribute; without any the result is a constant zero.
         weight_numel: Number of weights.
 
     Example:
@@ -40,6 +42,7 @@ class ProductPlan:
         self.layout = layout
         self.layouts = tuple(FlatLayout(part, layout) for part in irreps)
         self.form = Form(tensor_product_program(irreps, instructions, layout))
+        self.paths = len(self.form.program.paths)
         self.weight_numel = self.form.program.widths[2]
 
     @cached_property

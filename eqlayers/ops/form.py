@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,12 @@ class Form:
         self.program = program
         self.key = program.key
         _forms.setdefault(self.key, self)
+
+    @cached_property
+    def weighted(self) -> Form:
+        """The form of the paths with weights: what remains when another vector takes the weights' place."""
+        paths = tuple(path for path in self.program.paths if path.weight is not None)
+        return Form(replace(self.program, paths=paths))
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
         return Form, (self.program,)  # a process that loads it knows its key from then on

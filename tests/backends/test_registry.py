@@ -41,8 +41,8 @@ def registry():
 
 
 def test_the_order_of_preference():
-    assert list(BACKENDS) == ["triton", "torch", "reference"]
-    assert [b.automatic for b in BACKENDS.values()] == [True, True, False]
+    assert list(BACKENDS) == ["triton", "cpu", "torch", "reference"]
+    assert [b.automatic for b in BACKENDS.values()] == [True, True, True, False]
     assert all(find(name).name == name for name in BACKENDS)
 
 
@@ -92,7 +92,7 @@ def test_a_named_backend_that_refuses_says_why_and_nothing_else_runs(registry):
 
 def test_unknown_names():
     for function in (lambda: find("cuda"), lambda: select(CALLS["product"], "cuda")):
-        with pytest.raises(ConfigError, match=r"one of triton, torch, reference or None, got 'cuda'\. Pass one"):
+        with pytest.raises(ConfigError, match=r"one of triton, cpu, torch, reference or None, got 'cuda'\. Pass one"):
             function()
 
 

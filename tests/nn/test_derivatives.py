@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import eqlayers as eq
 from eqlayers import TensorProduct, algebra
-from eqlayers.info import terms
+from eqlayers.info import program, terms
 from eqlayers.testing import check_derivatives, equivariance_residual
 
 MIXED = ("2x0e + 2x1o", "2x1o + 1x1e", "2x1o + 4x0e + 2x1e")
@@ -66,8 +66,11 @@ def test_one_flipped_coefficient_is_not_equivariant(monkeypatch: pytest.MonkeyPa
 
     args = ("1o", "1o", "1e", [(0, 0, 0, "uuu", False)])
     assert equivariance_residual(TensorProduct(*args), ["1o", "1o"], "1e") < 1e-13
-    monkeypatch.setattr(terms, "wigner_3j", flipped)
-    assert equivariance_residual(TensorProduct(*args), ["1o", "1o"], "1e") > 1e-2
+    monkeypatch.setattr(terms, "wigner_3j", flipped)  # sparse products
+    monkeypatch.setattr(program, "_terms", program._terms.__wrapped__)  # whole forms
+    monkeypatch.setattr(program, "wigner_3j", flipped)
+    for backend in (None, "torch"):
+        assert equivariance_residual(TensorProduct(*args, backend=backend), ["1o", "1o"], "1e") > 1e-2
 
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])

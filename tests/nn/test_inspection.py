@@ -96,10 +96,12 @@ def test_explain_names_backends_and_reasons() -> None:
     layer = TensorProduct(*ARGS)
     text = layer.explain()
     assert text.startswith("TensorProduct on cpu, torch.float32, backend=auto\n")
-    assert text.count(": torch runs") == 5  # two products of each weighted path, one of the other
+    assert text.count(": cpu runs") == 1  # all paths in one call
+    composed = TensorProduct(*ARGS, backend="torch").explain()
+    assert composed.count(": torch runs") == 5  # two products of each weighted path, one of the other
     for name in eq.backends.registry.BACKENDS:
         assert f"    {name}: " in text
-    assert layer.selected_backend() == "torch"
+    assert layer.selected_backend() == "cpu"
     named = TensorProduct(*ARGS, backend="reference")
     assert named.selected_backend() == "reference"
     assert "backend=reference" in named.explain()
