@@ -1,6 +1,7 @@
 """O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs."""
 
 from . import autograd, backends, errors, functional, info, nn, ops
+from .info.graph import Graph
 from .info.layout import to_ir_mul, to_mul_ir
 from .nn import (
     ElementwiseTensorProduct,
@@ -9,6 +10,7 @@ from .nn import (
     Linear,
     SO3Scale,
     TensorProduct,
+    TensorProductConv,
     TensorSquare,
     explain,
 )
@@ -19,9 +21,11 @@ __all__ = [
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
+    "Graph",
     "Linear",
     "SO3Scale",
     "TensorProduct",
+    "TensorProductConv",
     "TensorSquare",
     "autograd",
     "backends",

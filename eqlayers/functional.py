@@ -1,18 +1,24 @@
-"""The sparse products and the sparse scale as functions: what layers are made of."""
+"""The sparse products, the sparse scale and whole tensor products as functions: what layers are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
 from .autograd import SparseScale
 from .autograd.product import sparse_form
+from .autograd.tensor_product import run_convolution, run_product
+from .errors import ShapeError
+from .info.graph import Graph
+from .info.plan import ProductPlan
 from .info.structs import SparseProductInfo, SparseScaleInfo
 from .ops.channels import Channels
 from .ops.table import PRODUCTS, channels_of
 
 __all__ = [
+    "as_graph",
     "sparse_inner",
     "sparse_mat_t_vec",
     "sparse_mul",
@@ -22,6 +28,8 @@ __all__ = [
     "sparse_scavec",
     "sparse_vecmat",
     "sparse_vecsca",
+    "tensor_product",
+    "tensor_product_conv",
 ]
 
 
@@ -136,3 +144,94 @@ def sparse_scale(
                 [ 2.]])
     """
     return SparseScale.apply(input, info_fwd, info_bwd, backend)
+
+
+def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, backend: str | None = None) -> Tensor:
+    """A tensor product of irreps, as the layer :class:`eqlayers.TensorProduct` runs it.
+
+    Args:
+        plan: Irreps, instructions and layout; the ``plan`` of a layer, or :class:`eqlayers.info.ProductPlan`.
+        x: ``[..., in1.dim]``.
+        y: ``[..., in2.dim]``; leading axes broadcast with those of x.
+        weight: ``[weight_numel]`` shared by all samples, or ``[..., weight_numel]`` per sample.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., out.dim]``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit the plan or each other.
+        BackendError: The named backend refuses.
+
+    Example:
+        >>> import torch, eqlayers
+        >>> plan = eqlayers.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)]).plan
+        >>> tensor_product(plan, torch.ones(5, 2), torch.ones(5, 3), torch.ones(2)).shape
+        torch.Size([5, 6])
+    """
+    _check_weight(plan, weight)
+    return run_product(plan, x, y, weight, weight.ndim == 1, backend)
+
+
+def tensor_product_conv(
+    plan: ProductPlan, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Any, *, backend: str | None = None
+) -> Tensor:
+    """Gather, tensor product and sum over neighbours, as :class:`eqlayers.TensorProductConv` runs it.
+
+    Args:
+        plan: As of :func:`tensor_product`.
+        x: ``[num_src, in1.dim]``.
+        edge_attr: ``[E, in2.dim]``.
+        weight: ``[weight_numel]`` shared, or ``[E, weight_numel]``.
+        edge_index: ``[2, E]`` (src, dst) among the nodes of x, or a :class:`eqlayers.Graph`.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[num_dst, out.dim]``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit the plan or each other.
+        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+        BackendError: The named backend refuses.
+
+    Example:
+        >>> import torch, eqlayers
+        >>> plan = eqlayers.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)]).plan
+        >>> edge_index = torch.tensor([[0, 1], [1, 0]])
+        >>> tensor_product_conv(plan, torch.ones(2, 2), torch.ones(2, 3), torch.ones(2), edge_index).shape
+        torch.Size([2, 6])
+    """
+    plan.layouts[0].check("x", x)
+    _check_weight(plan, weight)
+    return run_convolution(plan, x, edge_attr, weight, as_graph(edge_index, x.shape[0]), weight.ndim == 1, backend)
+
+
+def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:
+    """``edge_index`` as a graph: itself if it is one.
+
+    Raises:
+        ShapeError, DTypeError: Neither a graph of so many nodes nor ``[2, E]`` integers.
+
+    Example:
+        >>> import torch
+        >>> as_graph(torch.tensor([[0, 1], [1, 0]]), num_src=2)
+        Graph(2 edges, 2 senders, 2 receivers)
+    """
+    if not isinstance(edge_index, Graph):
+        return Graph(edge_index, num_src, num_dst)
+    if edge_index.num_src != num_src or num_dst not in (None, edge_index.num_dst):
+        wanted = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
+        raise ShapeError(
+            f"the graph must have {wanted}, got {edge_index!r}. Build it with "
+            f"Graph(edge_index, num_src={num_src}, num_dst=...)."
+        )
+    return edge_index
+
+
+def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
+    if not isinstance(weight, Tensor) or weight.ndim == 0 or weight.shape[-1] != plan.weight_numel:
+        got = list(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+        raise ShapeError(
+            f"weight must be [{plan.weight_numel}] or [..., {plan.weight_numel}], got {got}. Take the number from "
+            f"plan.weight_numel."
+        )

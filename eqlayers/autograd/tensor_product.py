@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..backends import cpu, select_form
-from ..errors import ShapeError
+from ..errors import DeviceError, ShapeError
 from ..info.graph import Graph
 from ..info.plan import ProductPlan
 from ..info.terms import PathGroup
@@ -50,11 +50,15 @@ def run_convolution(
                 f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check "
                 f"edge_index, and flatten batch axes into one graph."
             )
+    if graph.edge_index.device != x.device:
+        raise DeviceError(
+            f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with `.to(...)`."
+        )
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
         if graph.tables is None:
             graph.tables = sorted_edges(graph.edge_index, graph.num_src, graph.num_dst)
         return apply_form(x, y, w, graph.tables, plan.form.key)
-    src, dst = graph.edge_index.to(torch.int64).unbind(0)
+    src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c import compiler, launch
+from eqlayers_kernels.c import compiler, launch, memory
 from eqlayers_kernels.c.edges import sort_edges
 from eqlayers_kernels.c.errors import CompilerError
 from eqlayers_kernels.c.launch import Compiled, Rows
@@ -104,7 +104,7 @@ def _run(
     results = {}
     for name in request.results:
         rows = chunks if name == "w" and shared else counts[name]
-        results[name] = torch.empty(rows, widths[name], dtype=compute, device="cpu")
+        results[name] = _empty(rows, widths[name], compute)
     pointers = []
     for name, operand in kernel.kind.pointers:
         tensor = given[name] if name in given else results[operand]
@@ -116,6 +116,13 @@ def _run(
     if shared and "w" in results:
         results["w"] = results["w"].sum(0)
     return results if compute == dtype else {name: value.to(dtype) for name, value in results.items()}
+
+
+def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(rows, width, dtype=dtype, device="cpu")
+    if (size := out.nbytes) >= memory.WORTH_BYTES:
+        memory.advise_huge_pages(out.data_ptr(), size)
+    return out
 
 
 def _rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -143,7 +150,7 @@ def _load_import(form: Form, operand: str, dtype: str) -> Compiled:
 
 
 def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
-    out = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+    out = _empty(*tensor.shape, tensor.dtype)
     pointers = [Rows(tensor.data_ptr(), tensor.stride(0)), Rows(out.data_ptr(), out.stride(0))]
     turn(tensor.shape[0], pointers, chunks=launch.chunks_for(2 * tensor.numel(), workers, False), workers=workers)
     return out

@@ -166,7 +166,7 @@ def _measure(task: dict[str, Any], runs: int, say: Say) -> Record:
     seconds: dict[str, list[float]] = {}
     for number in range(runs):
         with tempfile.TemporaryDirectory() as cache:
-            for state in STATES[:1]:
+            for state in STATES:
                 say(f"{row['problem']}, {row['implementation']}: {state}, {number + 1} of {runs}")
                 found = in_fresh_process(task, Path(cache))
                 if found["status"] != "ok":

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,18 +59,17 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def convolve(layer: Function, x: Tensor, y: Tensor, w: Tensor, edge_index: Tensor, nodes: int) -> Tensor:
+    """Gather by src, product, sum at dst, as networks with e3nn's layers do it."""
+    src, dst = edge_index
+    messages = layer(x.index_select(0, src), y, w)
+    return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, dst, messages)
+
+
 def gathered(layer: Function, operands: Operands) -> Function:
     """A product as it is, or between a gather by src and a sum at dst if there are edges."""
-    if operands.edge_index is None:
-        return layer
-    src, dst = operands.edge_index
-    nodes = operands.nodes
-
-    def conv(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        messages = layer(x.index_select(0, src), y, w)
-        return messages.new_zeros(nodes, messages.shape[-1]).index_add(0, dst, messages)
-
-    return conv
+    index, nodes = operands.edge_index, operands.nodes
+    return layer if index is None else lambda x, y, w: convolve(layer, x, y, w, index, nodes)
 
 
 def e3nn_layer(problem: Problem, dtype: torch.dtype, device: torch.device) -> Function:
@@ -85,18 +83,11 @@ def e3nn_layer(problem: Problem, dtype: torch.dtype, device: torch.device) -> Fu
 
 
 def ours(case: Case, operands: Operands, layout: str, backend: str | None = None) -> Implementation:
-    """This package in one layout: ``TensorProduct``, or ``TensorProductConv`` with a graph that was sorted before.
-
-    Raises:
-        Refusal: This installation has no such layer.
-    """
+    """This package in one layout: ``TensorProduct``, or ``TensorProductConv`` with a graph that was sorted before."""
     x = operands.values["x"]
-    kind: dict[str, Any] = {"layout": layout, "backend": backend}
     form = layout_form(case.problem, layout)
-    name = "TensorProduct" if operands.edge_index is None else "TensorProductConv"
-    if not hasattr(nn, name):
-        raise Refusal(f"eqlayers.{name} is not in this version")
-    layer: Any = getattr(nn, name)(**case.problem.arguments(), **kind).to(x.device)
+    kind = nn.TensorProduct if operands.edge_index is None else nn.TensorProductConv
+    layer = kind(**case.problem.arguments(), layout=layout, backend=backend).to(x.device)
     note = layer.selected_backend(x.device, x.dtype)
     if operands.edge_index is None:
         return Implementation(OURS, layout, layer, form, note)

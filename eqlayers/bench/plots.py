@@ -124,6 +124,20 @@ def _share_range(row: Record) -> dict[str, float]:
     }
 
 
+def _against_edges(
+    cases: list[Record], key: str, factor: float, least: float
+) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Points (edges, value) by implementation and direction; values that cannot be told from nothing are left out."""
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for case in cases:
+        for row in case["results"]:
+            value: Any = row[key]["median"] if isinstance(row[key], dict) else row[key]
+            if value and value >= least:
+                who = f"{row['implementation']} {row['layout']}"
+                lines.setdefault((who, row["direction"]), []).append((case["edges"], value * factor))
+    return lines
+
+
 def growth(cases: list[Record], title: str) -> Figure:
     """Time and peak memory of every implementation against the number of edges.
 
@@ -135,16 +149,11 @@ def growth(cases: list[Record], title: str) -> Figure:
         The figure.
     """
     cases = sorted(cases, key=lambda case: case["edges"])
-    figure = _figure(8.4, 3.8)
-    panels = (("seconds", 1000.0, "ms"), ("memory_bytes", 2**-20, "peak memory, MiB"))
-    for axis, (key, factor, label) in zip(figure.subplots(1, 2), panels, strict=True):
-        lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
-        for case in cases:
-            for row in case["results"]:
-                value: Any = row[key]["median"] if isinstance(row[key], dict) else row[key]
-                if value and (key == "seconds" or value >= RESOLUTION):
-                    who = f"{row['implementation']} {row['layout']}"
-                    lines.setdefault((who, row["direction"]), []).append((case["edges"], value * factor))
+    panels = [("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION))]
+    found = [(label, _against_edges(cases, key, factor, least)) for key, factor, label, least in panels]
+    found = [(label, lines) for label, lines in found if lines]
+    figure = _figure(4.4 * len(found) + 1.2, 3.8)
+    for axis, (label, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
         styles = dict(zip(dict.fromkeys(who for who, _ in lines), ("-", "--", ":", "-."), strict=False))
         for (who, direction), points in lines.items():
             x, y = zip(*points, strict=True)
@@ -154,8 +163,7 @@ def growth(cases: list[Record], title: str) -> Figure:
         _plain(axis.xaxis)
         _plain(axis.yaxis)
         axis.grid(alpha=0.25, which="both")
-        if lines:
-            axis.legend(fontsize=6)
+    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     figure.suptitle(title, fontsize=10)
     return figure
 
@@ -176,7 +184,7 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
             groups.setdefault(case["group"], []).append(case)
     figures = {}
     for group, cases in groups.items():
-        title = f"{result['suite']}: {group}, {result['dtype']}, {result['machine']['threads']} threads"
+        title = f"{result['suite']}: {group}, {result['dtype']}, threads: {result['machine']['threads']}"
         if any(case["ratios"] for case in cases):
             figures[f"{group}_ratios"] = ratios(cases, title)
         if any(_best(case, direction) for case in cases for direction in COLOURS):

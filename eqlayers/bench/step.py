@@ -21,7 +21,7 @@ from .config import check_known, find_config, read_fields, read_yaml
 from .goals import Record, goal
 from .machine import describe, threads
 from .measure import alternate, ratio, summary
-from .peers import OURS, default_dtype
+from .peers import OURS, convolve, default_dtype
 from .run import Say, quiet
 
 FIELDS = {"model": "text", "threads": "count", "runs": "count", "layouts": "texts", "goals": "numbers"}
@@ -65,9 +65,7 @@ class E3nnConv(torch.nn.Module):
     ) -> Tensor:
         """``[N, in1]``, ``[E, in2]``, ``[E, weights]``, ``[2, E]`` or a graph to ``[receivers, out]``."""
         graph = edge_index if isinstance(edge_index, Graph) else Graph(edge_index, len(x), num_nodes)
-        src, dst = graph.edge_index
-        messages = self.product(x.index_select(0, src), edge_attr, weight)
-        return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
+        return convolve(self.product, x, edge_attr, weight, graph.edge_index, graph.num_dst)
 
 
 def _e3nn_product(layer: Any) -> torch.nn.Module:
@@ -86,10 +84,9 @@ def _e3nn_linear(layer: Any) -> torch.nn.Module:
 # class of this package -> the same with e3nn's layer
 SWAPS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
     nn.TensorProduct: _e3nn_product,
+    nn.TensorProductConv: lambda layer: E3nnConv(_e3nn_product(layer)),
     nn.Linear: _e3nn_linear,
 }
-if hasattr(nn, "TensorProductConv"):
-    SWAPS[nn.TensorProductConv] = lambda layer: E3nnConv(_e3nn_product(layer))
 
 
 def swap(module: torch.nn.Module) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import DTypeError, ShapeError
+from ..errors import DTypeError, IndexRangeError, ShapeError
 
 
 def check_edge_index(edge_index: Any) -> Tensor:
@@ -25,6 +25,18 @@ def check_edge_index(edge_index: Any) -> Tensor:
         fix = "Pass edge_index.t()." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else "Stack [src, dst]."
         raise ShapeError(f"edge_index must be [2, E] = [src, dst], got {list(edge_index.shape)}. {fix}")
     return edge_index
+
+
+def check_range(name: str, index: Tensor, size: int, what: str) -> None:
+    """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
+
+    Elsewhere a look at the values would stall the stream.
+    """
+    if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexRangeError(
+            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
+            f"{int(index.max())}. Count {what} from 0, within a batch throughout."
+        )
 
 
 class Graph:
@@ -54,6 +66,18 @@ class Graph:
     def num_edges(self) -> int:
         """E."""
         return self.edge_index.shape[1]
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Senders and receivers of the edges, ``[E]`` int64 each.
+
+        Raises:
+            IndexRangeError: One lies outside its nodes (found on CPU only).
+        """
+        src, dst = self.edge_index.to(torch.int64).unbind(0)
+        check_range("edge_index[0] (src)", src, self.num_src, "senders")
+        check_range("edge_index[1] (dst)", dst, self.num_dst, "receivers")
+        return src, dst
 
     def to(self, device: torch.device | str) -> Graph:
         """The graph on another device; itself if it is there."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
+from ..info.graph import Graph, check_range
 from ..info.paths import check_choice
 from ..nn.activation import GatedNonlinearity
 from ..nn.base import KeepsFloat64
@@ -168,8 +169,9 @@ class MoleculeNetwork(KeepsFloat64):
         lengths = vectors.norm(dim=-1)
         edge_attr = self.spherical_harmonics(vectors)
         x = self.embedding(kind)
+        graph = Graph(edge_index, len(z))  # sorted once for all steps
         for step in self.interactions:
-            x = step(x, edge_attr, lengths, edge_index)
+            x = step(x, edge_attr, lengths, graph)
         out = self.read(self.gate(self.mix(x))).double()
         if self.readout == "vector":
             return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)
@@ -195,8 +197,8 @@ class MoleculeNetwork(KeepsFloat64):
             )
         if z.dtype != torch.int64 or batch.dtype != torch.int64:
             raise DTypeError(f"z and batch must be int64, got {z.dtype} and {batch.dtype}. Convert with `.long()`.")
-        _check_range("edge_index", edge_index, len(z), "atoms")
-        _check_range("batch", batch, num_graphs, "molecules")
+        check_range("edge_index", edge_index, len(z), "atoms")
+        check_range("batch", batch, num_graphs, "molecules")
         if pos.dtype != self.embedding.weight.dtype:
             raise DTypeError(
                 f"pos must have the dtype of the model, {self.embedding.weight.dtype}, got {pos.dtype}. "
@@ -209,15 +211,6 @@ class MoleculeNetwork(KeepsFloat64):
                 f"z must hold species among {list(self.species)}, got also {unknown}. Build the model with them."
             )
         return kind
-
-
-def _check_range(name: str, index: Tensor, size: int, what: str) -> None:
-    # On the CPU only: elsewhere a look at the values would stall the stream.
-    if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-        raise IndexRangeError(
-            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
-            f"{int(index.max())}. Count {what} from 0 within the batch."
-        )
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Equivariant layers."""
 
 from .activation import GatedNonlinearity, NormalizedActivation
+from .conv import TensorProductConv
 from .explain import explain
 from .interaction import Interaction
 from .linear import Linear
@@ -22,6 +23,7 @@ __all__ = [
     "RadialNetwork",
     "SO3Scale",
     "TensorProduct",
+    "TensorProductConv",
     "TensorSquare",
     "explain",
 ]

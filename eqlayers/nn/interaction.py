@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
 from ..errors import IrrepsError
+from ..info.graph import Graph
 from .activation import GatedNonlinearity
 from .base import EquivariantModule, KeepsFloat64
+from .conv import TensorProductConv
 from .linear import Linear
 from .radial import RadialNetwork, check_positive
-from .tensor_product import TensorProduct
 
 
 def channelwise_instructions(
@@ -90,7 +91,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         middle, paths = channelwise_instructions(self.irreps_in, irreps_sh, self.irreps_out)
         self.gate = GatedNonlinearity(self.irreps_out, **kind)
         self.up = Linear(self.irreps_in, self.irreps_in, **kind)
-        self.product = TensorProduct(
+        self.product = TensorProductConv(
             self.irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
         )
         self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden)
@@ -101,21 +102,19 @@ class Interaction(KeepsFloat64, EquivariantModule):
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
         self._residual = self.irreps_in == self.irreps_out
 
-    def forward(self, x: Tensor, edge_attr: Tensor, lengths: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_attr: Tensor, lengths: Tensor, edge_index: Tensor | Graph) -> Tensor:
         """One step.
 
         Args:
             x: ``[A, irreps_in.dim]`` node features.
             edge_attr: ``[E, irreps_sh.dim]`` spherical harmonics of the edges.
             lengths: ``[E]`` Angstrom.
-            edge_index: ``[2, E]`` (src, dst); dst receives.
+            edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
 
         Returns:
             ``[A, irreps_out.dim]``.
         """
-        src, dst = edge_index[0], edge_index[1]
-        messages = self.product(self.up(x).index_select(0, src), edge_attr, self.radial(lengths))
-        received = messages.new_zeros(x.shape[0], messages.shape[-1]).index_add(0, dst, messages)
+        received = self.product(self.up(x), edge_attr, self.radial(lengths), edge_index)
         h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype)) + self.self_connection(x)
         h = self.gate(h)
         return x + h if self._residual else h

@@ -149,7 +149,8 @@ class TensorProduct(E3nnState, EquivariantModule):
         """The matrix of the map ``x -> forward(x, y)``, ``[..., irreps_in1.dim, irreps_out.dim]``."""
         eye = torch.eye(self.irreps_in1.dim, dtype=y.dtype, device=y.device)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
-        return self(eye, y.unsqueeze(-2), w if self.shared_weights else w.unsqueeze(-2))
+        w = w if self.shared_weights else w.unsqueeze(-2)
+        return run_product(self.plan, eye, y.unsqueeze(-2), w, self.shared_weights, self.backend)
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., *path_shape]`` of the weights of one instruction."""

@@ -21,7 +21,6 @@ from eqlayers.errors import BackendError, ConfigError
 
 STORED = Path(__file__).parent / "stored" / "run.json"
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "bench"
-HAS_CONV = hasattr(nn, "TensorProductConv")
 
 NETWORK = """
 data: {cutoff: 4.0, batch_size: 2}
@@ -112,7 +111,7 @@ def test_the_other_network_has_no_layer_of_ours_that_e3nn_has() -> None:
     options = {"hidden": "4x0e + 4x1o", "layers": 2, "num_basis": 4, "radial_hidden": [8]}
     nets = networks(options, molecules(), ["mul_ir"], None)
     kinds = {type(module) for module in nets["e3nn"].modules()}
-    assert not kinds & {nn.TensorProduct, nn.Linear}
+    assert not kinds & {nn.TensorProduct, nn.TensorProductConv, nn.Linear}
     assert swap(nets["e3nn"]) == 0
     mine = dict(nets["mul_ir"].named_parameters())
     theirs = {name.replace(".product.product.", ".product."): p for name, p in nets["e3nn"].named_parameters()}
@@ -159,18 +158,13 @@ def test_overhead_of_every_layer(layout: str, folder: Path) -> None:
     result = run_overhead(str(folder / "overhead.yaml"))
     assert {row["layer"] for row in result["rows"]} == set(LAYERS)
     for row in result["rows"]:
-        if row["layer"] == "TensorProductConv" and not HAS_CONV:
-            assert "TensorProductConv is not in this version" in row["status"]
-            continue
         assert row["status"] == "ok", row
         assert row["ours"]["median"] > 0 < row["theirs"]["median"]
     small = [row for row in result["rows"] if row["input"] == "one edge"]
     assert [g["measured"] for g in result["goals"]] == [row["ours"] and row["ours"]["median"] * 1e6 for row in small]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in LAYERS if name not in ("TensorProductConv", "FullyConnectedTensorProduct")]
-)
+@pytest.mark.parametrize("name", LAYERS)
 def test_a_wrong_layer_has_no_overhead(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = getattr(nn, name)
     right = layer.forward

@@ -21,7 +21,6 @@ from eqlayers.bench.suite import Case, Suite, read_suite
 from eqlayers.errors import ConfigError
 
 STORED = Path(__file__).parent / "stored" / "run.json"
-HAS_CONV = hasattr(nn, "TensorProductConv")
 
 
 @pytest.fixture
@@ -45,12 +44,10 @@ def test_the_smoke_suite(tmp_path: Path) -> None:
     assert [case["name"] for case in result["cases"]] == [case.name for case in smoke().cases]
     assert len(said) == 1 + sum(2 + len(case.directions) for case in smoke().cases), "the bar counts these"
     for case in result["cases"]:
-        wanted = "ok" if case["operation"] == "product" or HAS_CONV else "refused"
         for row in case["results"]:
-            assert row["status"] == ("ok" if row["implementation"] == "e3nn" else wanted), row
-            timed = row["status"] == "ok"
-            assert (row["seconds"] is not None) == timed
-            assert not timed or (row["error"] <= 1 and row["share"] > 0)
+            assert row["status"] == "ok", row
+            assert row["error"] <= 1
+            assert row["seconds"]["median"] > 0 < row["share"]
     first = result["cases"][0]
     assert {(r["layout"], r["direction"], r["peer"]) for r in first["ratios"]} == {
         (layout, direction, "e3nn") for layout in ("ir_mul", "mul_ir") for direction in ("fwd", "bwd", "double_bwd")
@@ -171,7 +168,15 @@ def test_report_of_a_stored_result(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files[1:])
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names), "no temporary file is left"
     text = files[0].read_text()
-    for cell in ("unfused/odd/E30", "missed", "e3nn: ", "Copy bandwidth", result["date"], result["machine"]["cpu"]):
+    for cell in (
+        "unfused/odd/E30",
+        "| met |",
+        "not measured",
+        "e3nn: ",
+        "Copy bandwidth",
+        result["date"],
+        result["machine"]["cpu"],
+    ):
         assert cell in text
     goals = [g for case in result["cases"] for g in case["goals"]] + result["group_goals"]
     assert count_goals(result).startswith(f"{len(goals)} goals: {sum(bool(g['met']) for g in goals)} met")

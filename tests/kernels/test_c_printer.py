@@ -1,106 +1,212 @@
-"""Printed C against the interpreter of programs: values, every column written, nothing written beyond."""
+"""Printed kernels against the interpreter: all modes, layouts, dtypes and requests; NaN, denormals, many paths."""
 
 from __future__ import annotations
 
-import ctypes
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c import compiler
-from eqlayers_kernels.c.printer import TYPES, print_forward
-from eqlayers_kernels.program import Path, Program, Slot, run
+from eqlayers_kernels.c.path import Kind
+from eqlayers_kernels.c.printer import TYPES, Kernel
+from eqlayers_kernels.program import LAYOUTS, Path, Program, Slot
 
-pytestmark = pytest.mark.skipif(compiler.why_not() is not None, reason="no C compiler")
-
-ROWS = 5
-
-
-def random_path(rng: np.random.Generator, muls: tuple[int, int], starts: list[int], weight: int | None) -> Path:
-    """A path of random terms; some output components have none."""
-    dims = [int(d) for d in rng.choice([1, 3, 5], size=3)]
-    mul = max(muls)
-    slots = [Slot(s, m, d) for s, m, d in zip(starts, (*muls, mul), dims, strict=True)]
-    count = int(rng.integers(1, 9))
-    terms = {tuple(int(rng.integers(d)) for d in dims): float(rng.normal()) for _ in range(count)}
-    return Path(slots[0], slots[1], slots[2], weight, tuple((i, j, k, s) for (i, j, k), s in sorted(terms.items())))
+FORWARD = Kind(0, ("z",))
+BACKWARD = Kind(1, ("x", "y", "w"))
+DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+SMALL = (("uvu", (5, 2, 0), (3, 1, 3)), ("uvw", (2, 1, 9), (1, 3, 1)), ("uuu", (4, 4, 0), (1, 3, 1)))
 
 
-def random_program(seed: int, layout: str, weighted: bool) -> Program:
-    """Paths of all three kinds and odd multiplicities; two of them add to one slot; gaps in z between others."""
+def subsets(names: str, least: int = 1) -> list[tuple[str, ...]]:
+    return [s for n in range(least, len(names) + 1) for s in itertools.combinations(names, n)]
+
+
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+@pytest.mark.parametrize(
+    ("layout", "dtype", "shared"), [("mul_ir", "float32", False), ("ir_mul", "float32", False), ("mul_ir", "float64", True)]
+)
+def test_all_modes(kernels: Any, layout: str, dtype: str, shared: bool, kind: Kind) -> None:
+    """Where weights are shared, modes that can do without have none. Chunks and ways to store change no bit."""
+    program = kernels.random_program(layout, not shared)
+    kernel = Kernel(program, kind, dtype, shared=shared)
+    arrays = kernels.draw(program, dtype, shared=shared)
+    once = kernels.check(kernel, arrays)
+    for chunks, past in ((1, True), (3, False), (8, True)):
+        again = kernels.check(kernel, arrays, chunks=chunks, workers=2, past=past)
+        for name in once:  # a gradient that is summed over the rows is summed by chunk
+            assert (shared and name == "w") or (once[name] == again[name]).all()
+
+
+# of order 2: every single result and every single tangent; test_every_request has the rest
+REQUESTS = [
+    *(Kind(1, results) for results in subsets("xyw")[:5]),
+    *(Kind(2, (result,), ("x", "y", "w")) for result in "xywz"),
+    *(Kind(2, ("x", "y", "w", "z"), (tangent,)) for tangent in "xyw"),
+]
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
+def test_only_what_is_wanted(kernels: Any, kind: Kind) -> None:
+    program = kernels.random_program("ir_mul", False, SMALL)
+    kernels.check(Kernel(program, kind, "float64"), kernels.draw(program, "float64"), chunks=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_request(kernels: Any, layout: str, shared: bool) -> None:
+    program = kernels.random_program(layout, True, SMALL, seed=5)
+    arrays = kernels.draw(program, "float32", shared=shared)
+    for results, tangents in itertools.product(subsets("xywz"), subsets("xyw")):
+        kernels.check(Kernel(program, Kind(2, results, tangents), "float32", shared=shared), arrays)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_random_multiplicities(kernels: Any, layout: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    paths: list[Path] = []
-    ends = [0, 0, 0, 0]
-    for muls in ((53, 1), (7, 1), (1, 4), (6, 6), (1, 1), (16, 1)):
-        weight = ends[2] if weighted else None
-        path = random_path(rng, muls, [ends[0], ends[1], ends[3] + int(rng.integers(3))], weight)
-        paths.append(path)
-        ends = [path.x.start + path.x.mul * path.x.dim, path.y.start + path.y.mul * path.y.dim, ends[2], ends[3]]
-        ends[2] += max(muls) if weighted else 0
-        ends[3] = path.z.start + path.z.mul * path.z.dim
-    first = paths[0]
-    paths.append(first._replace(terms=tuple((i, j, k, 2 * s + 0.1) for i, j, k, s in first.terms)))
-    return Program(tuple(paths), (ends[0], ends[1], ends[2], ends[3] + 2), layout)
+    specs = []
+    for mode, _, _ in kernels.SPECS:
+        u, v, w = (int(n) for n in rng.choice([1, 2, 3, 4, 7, 8, 9, 16, 17], size=3))
+        equal = mode in ("uuw", "uuu", "uvu<v", "u<vw")
+        u = max(u, 2) if "<" in mode else u
+        specs.append((mode, (u, u if equal else v, w), tuple(int(d) for d in rng.choice([1, 3, 5, 7, 9, 11, 13], size=3))))
+    program = kernels.random_program(layout, bool(seed % 2), specs, seed, gap=seed - 1)
+    for kind in (FORWARD, BACKWARD, DOUBLE):
+        kernels.check(Kernel(program, kind, "float32"), kernels.draw(program, "float32"), past=True)
 
 
-def call(program: Program, dtype: str, x: Any, y: Any, w: Any, begin: int = 0, end: int = ROWS) -> np.ndarray:
-    """z of the printed kernel, NaN where it wrote nothing, inside a larger buffer that must stay NaN."""
-    library = compiler.load(print_forward(program, dtype), "test")
-    width = program.widths[3]
-    buffer = np.full(ROWS * width + 64, np.nan, dtype=dtype)
-    z = buffer[32 : 32 + ROWS * width].reshape(ROWS, width)
-    x, y, w = (np.ascontiguousarray(a, dtype=dtype) for a in (x, y, w))
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, y, w, z)]
-    step = w.shape[1] if w.shape[0] > 1 else 0
-    numbers = [ctypes.c_int64(n) for n in (step, begin, end)]
-    library.forward(*pointers[:3], numbers[0], pointers[3], *numbers[1:])
-    assert np.isnan(buffer[:32]).all(), "written before the result"
-    assert np.isnan(buffer[-32:]).all(), "written behind the result"
-    return z
+def many_paths(kernels: Any, count: int, layout: str = "ir_mul") -> Program:
+    """Paths of degrees up to 6, no two alike."""
+    dims = itertools.cycle([(13, 13, 13), (1, 13, 13), (13, 11, 1), (11, 9, 7), (5, 3, 13)])
+    specs = [("uvu", (3, 1, 0), next(dims)) for _ in range(count * 3 // 4)]
+    return kernels.random_program(layout, True, specs, gap=0)
 
 
-def operands(program: Program, dtype: str, shared: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(7)
-    rows = (ROWS, ROWS, 1 if shared else ROWS)
-    x, y, w = (rng.normal(size=(n, max(1, c))).astype(dtype) for n, c in zip(rows, program.widths, strict=False))
-    return x, y, w
+def test_degree_six(kernels: Any) -> None:
+    program = many_paths(kernels, 8, "mul_ir")
+    assert max(path.z.dim for path in program.paths) == 13
+    kernels.check(Kernel(program, BACKWARD, "float32"), kernels.draw(program, "float32", rows=2))
+
+
+def test_hundreds_of_paths_are_several_units(kernels: Any) -> None:
+    """Each function is in one unit; the driver, in the first, declares all."""
+    kernel = Kernel(many_paths(kernels, 300), DOUBLE, "float32")
+    assert len(kernel.program.paths) == 300
+    assert len(kernel.sources) > 4
+    sizes = [source.count(";") for source in kernel.sources[1:]]
+    assert max(sizes) < 2000, "units should be about equally long: they are compiled side by side"
+    names = [line for source in kernel.sources for line in source.splitlines() if "noinline" in line]
+    assert len(names) == len(set(names)) == 300
+    assert all("EXPORT int64_t run" not in source for source in kernel.sources[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+def test_hundreds_of_paths_are_right(kernels: Any, kind: Kind) -> None:
+    kernel = Kernel(many_paths(kernels, 300), kind, "float32")
+    assert len(kernel.sources) > 1
+    kernels.check(kernel, kernels.draw(kernel.program, "float32", rows=2))
+
+
+def test_two_units_are_right(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eqlayers_kernels.c.printer.UNIT_STATEMENTS", 60)
+    kernel = Kernel(kernels.random_program("ir_mul", True, SMALL), BACKWARD, "float64")
+    assert len(kernel.sources) > 1
+    kernels.check(kernel, kernels.draw(kernel.program, "float64"))
+
+
+def test_equal_paths_are_one_function(kernels: Any) -> None:
+    first = kernels.random_program("ir_mul", True, SMALL[:1]).paths[0]
+    moved = first._replace(z=first.z._replace(start=40), weight=11)
+    sources = Kernel(Program((first, moved), (20, 2, 30, 60), "ir_mul"), FORWARD, "float64").sources
+    assert sum(source.count("noinline") for source in sources) == 1
+
+
+def test_equal_kernels_print_equal_sources_others_print_others(kernels: Any) -> None:
+    def sources(layout: str = "mul_ir", kind: Kind = BACKWARD, dtype: str = "float32", **how: Any) -> tuple[str, ...]:
+        return Kernel(kernels.random_program(layout, True, SMALL, how.pop("seed", 0)), kind, dtype, **how).sources
+
+    assert sources() == sources()
+    others = [
+        sources("ir_mul"), sources(kind=Kind(1, ("x",))), sources(dtype="float64"), sources(walk="by_x"),
+        sources(shared=True), sources(seed=1), sources(kind=Kind(2, ("x", "y", "w"), ("x",))),
+    ]  # fmt: skip
+    assert len({sources(), *others}) == 1 + len(others)
+
+
+def test_names_tell_what_a_kernel_does(kernels: Any) -> None:
+    program = kernels.random_program("ir_mul", True, SMALL)
+    assert Kernel(program, DOUBLE, "float64", "by_x").name == "double_backward_by_x_float64"
+
+
+def test_coefficients_are_printed_exactly(kernels: Any) -> None:
+    """A product by 1 of every coefficient gives it back, to the last bit."""
+    values = [1 / 3, -(2**0.5), 1e-300, np.nextafter(1, 2), 0.1]
+    terms = tuple((i, 0, i, float(v)) for i, v in enumerate(values))
+    program = Program((Path(Slot(0, 1, 5), Slot(0, 1, 1), Slot(0, 1, 5), None, (), terms),), (5, 1, 0, 5), "ir_mul")
+    arrays = {"x": np.ones((1, 5)), "y": np.ones((1, 1)), "w": np.ones((1, 0))}
+    assert kernels.run(Kernel(program, FORWARD, "float64"), arrays)["z"][0].tolist() == values
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nan_and_infinity_reach_what_depends_on_them_and_nothing_else(kernels: Any, layout: str, bad: float) -> None:
+    """By the interpreter: coefficients that are not zero decide. No other channel, path or row."""
+    program = kernels.random_program(layout)
+    kernel = Kernel(program, FORWARD, "float32")
+    clean = kernels.draw(program, "float32")
+    for name, row in (("x", 1), ("y", 2), ("w", 4)):
+        arrays = {n: a.copy() for n, a in clean.items()}
+        path = program.paths[0]
+        columns = {"x": path.x.columns(layout)[path.terms[0][0], 7], "y": path.y.start + path.terms[0][1]}
+        arrays[name][row, columns.get(name, 11)] = bad
+        with np.errstate(invalid="ignore"):
+            value = kernels.expected(program, FORWARD, arrays)["z"][0]
+        got = kernels.run(kernel, arrays)["z"]
+        touched = ~np.isfinite(value)
+        assert touched.any()
+        assert touched.any(1).tolist() == [i == row for i in range(5)]
+        np.testing.assert_array_equal(~np.isfinite(got), touched)
+        if np.isnan(bad):  # inf * (a - b) is inf, and inf * a - inf * b is not
+            np.testing.assert_array_equal(np.isnan(got), touched)
+        np.testing.assert_array_equal(got[~touched], kernels.run(kernel, clean)["z"][~touched])
+
+
+def test_nan_in_a_cotangent_reaches_the_gradients_that_read_it(kernels: Any) -> None:
+    program = kernels.random_program("mul_ir")
+    arrays = kernels.draw(program, "float32")
+    path = program.paths[1]
+    arrays["g"][3, path.z.columns("mul_ir")[path.terms[0][2], 2]] = np.nan
+    with np.errstate(invalid="ignore"):
+        want = kernels.expected(program, BACKWARD, arrays)
+    got = kernels.run(Kernel(program, BACKWARD, "float32"), arrays)
+    for name in "xyw":
+        assert np.isnan(want[name][0]).any()
+        np.testing.assert_array_equal(np.isnan(got[name]), np.isnan(want[name][0]))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
-@pytest.mark.parametrize("weights", ["none", "shared", "sample"])
-@pytest.mark.parametrize("seed", range(2))
-def test_forward_equals_the_interpreter(seed: int, weights: str, layout: str, dtype: str) -> None:
-    program = random_program(seed, layout, weights != "none")
-    x, y, w = operands(program, dtype, weights == "shared")
-    want = run(program, x, y, w)
-    magnitudes = tuple(p._replace(terms=tuple((i, j, k, abs(s)) for i, j, k, s in p.terms)) for p in program.paths)
-    size = run(Program(magnitudes, program.widths, layout), abs(x), abs(y), abs(w))
-    got = call(program, dtype, x, y, w)
-    # at most 9 terms a path and two paths a slot; three factors and the coefficient are rounded
-    bound = (2 * 9 + 4) * np.finfo(dtype).eps * size
-    assert (np.abs(got - want) <= bound).all()
+def test_denormals_are_kept(kernels: Any, dtype: str) -> None:
+    """Results below the smallest normal number are rounded to the grid of denormals, and not to zero."""
+    shared = dtype == "float64"
+    program, info = kernels.random_program("mul_ir", not shared), np.finfo(dtype)
+    arrays = kernels.draw(program, dtype, shared=shared)
+    arrays["x"] *= info.smallest_normal / 50
+    value, size, count = kernels.expected(program, FORWARD, arrays)["z"]
+    got = kernels.run(Kernel(program, FORWARD, dtype, shared=shared), arrays)["z"]
+    # a factor that was rounded to the grid is multiplied by the others, all below 4
+    assert (np.abs(got - value) <= (count + 5) * (info.eps * size + 64 * info.smallest_subnormal)).all()
+    small = (np.abs(value) < info.smallest_normal / 2) & (np.abs(value) > info.smallest_normal / 8)
+    assert small.sum() > 50
+    assert (got[small] != 0).all()
 
 
-def test_only_the_rows_asked_for_are_written() -> None:
-    program = random_program(3, "mul_ir", True)
-    z = call(program, "float64", *operands(program, "float64", False), begin=1, end=3)
-    assert np.isnan(z[[0, 3, 4]]).all()
-    assert np.isfinite(z[1:3]).all()
-
-
-def test_nan_and_infinity_stay_with_the_terms_that_read_them() -> None:
-    program = random_program(4, "ir_mul", True)
-    x, y, w = operands(program, "float32", False)
-    x[2, program.paths[1].x.start] = np.nan
-    w[3, 0] = np.inf
-    with np.errstate(invalid="ignore"):
-        want = run(program, x, y, w)
-    np.testing.assert_array_equal(np.isfinite(call(program, "float32", x, y, w)), np.isfinite(want))
-
-
-def test_equal_programs_print_equal_sources() -> None:
-    first, second = random_program(5, "mul_ir", True), random_program(5, "mul_ir", True)
-    assert print_forward(first, "float32") == print_forward(second, "float32")
-    assert print_forward(first, "float32") != print_forward(first, "float64")
+def test_loading_a_kernel_leaves_the_processor_s_mode_alone(kernels: Any) -> None:
+    kernels.run(
+        Kernel(program := kernels.random_program("ir_mul", True, SMALL), FORWARD, "float64"),
+        kernels.draw(program, "float64"),
+    )
+    assert (np.full(64, 1e-310) * np.full(64, 0.5) > 0).all()

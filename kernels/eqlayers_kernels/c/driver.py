@@ -14,6 +14,8 @@ from .layout import wide
 from .path import RESULTS, Kind
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
+FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
+AHEAD = 2  # edges: how early the weights of a receiver's next edge are fetched
 STREAMED_WEIGHTS = range(64, 8193)  # paths with so many weights have their gradient stored past the caches
 
 _SEGMENT = """
@@ -101,7 +103,8 @@ class Driver:
         return [slot for slot in self.slots[operand] if wide(slot)]
 
     def _by_region(self, pointer: str) -> bool:
-        return self.by_rows and self.pointers[pointer] == "z"
+        """Whether a pointer shaped as z is held one region at a time: by rows g and z, by receivers z."""
+        return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_z" and pointer == "z"))
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
         """Where a path finds its block."""
@@ -112,7 +115,7 @@ class Driver:
         start = slot.start - (region.start if self._by_region(pointer) else 0)
         if slot in self._converted(pointer):
             return f"s_{pointer} + {start}"
-        return f"{'z_' if pointer == 'z' and self.by_rows else pointer} + {start if pointer == 'z' else slot.start}"
+        return f"z_ + {start}" if pointer == "z" else f"{pointer} + {slot.start}"
 
     def _streams_weights(self, path: Path) -> bool:
         return not self.shared and "gw" in self.pointers and path.weight_count in STREAMED_WEIGHTS
@@ -121,65 +124,90 @@ class Driver:
 
     def text(self, function: Callable[[Path, frozenset[str]], str]) -> str:
         """The driver; ``function`` names the function of a path that overwrites the given results."""
-        regions = self._regions() if self.by_rows else [Region(0, self.width["z"], self.slots["z"])]
+        regions = self._regions()
         body: list[str] = []
         for number, region in enumerate(regions):
             following = regions[number + 1] if number + 1 < len(regions) else regions[0]
-            body += self._region(region, following, number + 1 == len(regions), function)
+            calls = []
+            for slot in region.slots:
+                paths = [path for path in self.program.paths if path.z == slot]
+                for place, path in enumerate(paths):
+                    calls += self._call(path, region, place == 0, function)
+            if self.walk == "by_z":
+                body += self._over_edges(region, following, calls)
+            else:
+                last = number + 1 == len(regions)
+                inside = [*self._enter(region), *calls, *self._leave(region)] if self.by_rows else calls
+                body += [*self._fetch(following, "{0} + {0}_step" if last and self.by_rows else "{0}"), *inside]
         return self._loops(body)
 
     def _regions(self) -> list[Region]:
-        pieces = sorted([*((slot, True) for slot in self.slots["z"]), *((s, False) for s in self._z_gaps())])
+        used = [(slot, True) for slot in self.slots["z"]]
+        free = [(slot, False) for slot in gaps(self.slots["z"], self.width["z"])]
         out: list[Region] = []
-        for slot, used in pieces:
+        for slot, is_used in sorted([*used, *free]):
             if not out or (slot.stop - out[-1].start) * self.item > REGION_BYTES:
                 out.append(Region(slot.start, slot.stop))
-            (out[-1].slots if used else out[-1].gaps).append(slot)
+            (out[-1].slots if is_used else out[-1].gaps).append(slot)
             out[-1].stop = slot.stop
         return out
 
-    def _z_gaps(self) -> list[Slot]:
-        return gaps(self.slots["z"], self.width["z"])
+    def _over_edges(self, region: Region, following: Region, calls: list[str]) -> list[str]:
+        """A region of a receiver's result, summed over its edges while it stays in the nearest cache."""
+        begin, end = self._rows_of("edge")
+        ahead = []
+        if "w" in self.pointers and not self.shared:
+            here, there = (self._weight_ranges(part) for part in (region, following))
+            ahead = [
+                f"if (e + {AHEAD} < stop) {{ const T *next = w0 + edges[e + {AHEAD}] * w_step; (void)next;",
+                *(f"fetch(next + {start}, {count});" for start, count in here),
+                f"}} else {{ const T *next = w0 + edges[start + (e + {AHEAD} - stop) % (stop - start)] * w_step; (void)next;",
+                *(f"fetch(next + {start}, {count});" for start, count in there),
+                "}",
+            ]
+        return [
+            *self._enter(region),
+            "for (int64_t e = start; e < stop; e++) {",
+            "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
+            *begin, *ahead, *calls, *end,
+            "}",
+            *self._leave(region),
+        ]  # fmt: skip
 
-    def _region(
-        self, region: Region, following: Region, last: bool, function: Callable[[Path, frozenset[str]], str]
-    ) -> list[str]:
-        lines: list[str] = []
-        if self.by_rows:
-            lines += self._fetch(following, last)
-            lines += self._enter(region)
-        for slot in region.slots:
-            paths = [path for path in self.program.paths if path.z == slot]
-            for number, path in enumerate(paths):
-                lines += self._call(path, region, number == 0, function)
-        return lines + (self._leave(region) if self.by_rows else [])
+    def _weight_ranges(self, region: Region) -> list[tuple[int, int]]:
+        """First column and number of the weights of a region's paths, but for those too many to fetch ahead."""
+        ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
+        return sorted((start, count) for start, count in ranges if count <= FETCHED_WEIGHTS)
 
     def _paths(self, region: Region) -> list[Path]:
         return [path for path in self.program.paths if path.z in region.slots]
 
-    def _fetch(self, region: Region, of_next_row: bool) -> list[str]:
-        """Read what the next region needs, ahead of its use."""
+    def _fetch(self, region: Region, row: str) -> list[str]:
+        """Read what the next region needs, ahead of its use; ``row`` says where its row begins."""
         lines = []
         for pointer, operand in self.kind.pointers:
             if pointer in RESULTS.values():
                 continue
-            ahead = f"{pointer} + {pointer}_step" if of_next_row else pointer
+            ahead = row.format(pointer)
             if operand == "z":
                 lines.append(f"fetch({ahead} + {region.start}, {region.stop - region.start});")
             elif operand == "w" and not self.shared:
-                ranges = sorted({(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None})
-                lines += [f"fetch({ahead} + {start}, {count});" for start, count in ranges if count <= 4096]
-            elif operand == "x" and of_next_row:
+                lines += [f"fetch({ahead} + {start}, {count});" for start, count in self._weight_ranges(region)]
+            elif operand == "x" and row != "{0}":
                 lines.append(f"fetch({ahead}, {self.width['x']});")
         return lines
 
     def _enter(self, region: Region) -> list[str]:
-        lines = []
+        """Before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
+        lines = ["{"]
         size = region.stop - region.start
-        if "z" in self.pointers:
+        if "z" in self.pointers and self.by_rows:
             self._reserve("s_past", size)
             lines.append(f"T *const z_ = past ? s_past : z + {region.start};")
             lines += [f"memset(z_ + {gap.start - region.start}, 0, {gap.mul} * sizeof(T));" for gap in region.gaps]
+        elif "z" in self.pointers:
+            lines.append(f"T *const z_ = z + {region.start};")
+            lines.append(f"memset(z_, 0, {size} * sizeof(T));")
         for pointer in self.pointers:
             converted = [slot for slot in self._converted(pointer) if slot in region.slots]
             if not self._by_region(pointer) or not converted:
@@ -187,17 +215,20 @@ class Driver:
             self._reserve(f"s_{pointer}", size)
             if pointer != "z":
                 lines += self._moves("in", pointer, f"s_{pointer}", converted, region.start, inside=True)
-        return ["{", *lines]
+            elif not self.by_rows:
+                lines.append(f"memset(s_z, 0, {size} * sizeof(T));")
+        return lines
 
     def _leave(self, region: Region) -> list[str]:
+        """Behind the paths of a region: its part of z goes where it belongs."""
         lines = []
         if "z" in self.pointers:
-            converted = [slot for slot in self._converted("z") if slot in region.slots]
-            for slot in converted:
+            for slot in [slot for slot in self._converted("z") if slot in region.slots]:
                 start = slot.start - region.start
                 self.outward.add(slot.dim)
                 lines.append(f"out{slot.dim}(s_z + {start}, z_ + {start}, {slot.mul});")
-            lines.append(f"if (past) store_past_caches(s_past, z + {region.start}, {region.stop - region.start});")
+            if self.by_rows:
+                lines.append(f"if (past) store_past_caches(s_past, z + {region.start}, {region.stop - region.start});")
         return [*lines, "}"]
 
     def _moves(self, way: str, source: str, target: str, slots: list[Slot], base: int, inside: bool) -> list[str]:
@@ -246,25 +277,19 @@ class Driver:
     def _reserve(self, name: str, elements: int) -> None:
         self.scratch[name] = max(self.scratch.get(name, 0), -(-elements // 16) * 16)
 
-    def _loops(self, body: list[str]) -> str:
-        setup: list[str] = []
-        segment_begin: list[str] = []
-        segment_end: list[str] = []
-        row_begin: list[str] = []
-        row_end: list[str] = []
-        for number, (pointer, operand) in enumerate(self.kind.pointers):
-            result = pointer in RESULTS.values()
-            const = "" if result else "const "
-            setup.append(f"{const}T *const {pointer}0 = ({const}T *)arg[{3 + 2 * number}];")
-            setup.append(f"const int64_t {pointer}_step = arg[{4 + 2 * number}];")
-            of_segment = operand == self.node
-            row = "n" if self.by_rows or of_segment else "other" if operand in "xz" else "edge"
-            if pointer == "gw" and self.shared:
-                setup.append("T *gw = gw0;")  # its row is the chunk's
+    def _rows_of(self, scope: str) -> tuple[list[str], list[str]]:
+        """Lines at the begin and the end of a scope, 'segment' or 'edge', for the rows that live as long as it."""
+        begin: list[str] = []
+        end: list[str] = []
+        for pointer, operand in self.kind.pointers:
+            if (operand == self.node) != (scope == "segment") or (pointer == "gw" and self.shared):
                 continue
-            begin, end = (segment_begin, segment_end) if of_segment else (row_begin, row_end)
-            begin.append(f"{const}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
-            converted = [] if self._by_region(pointer) else self._converted(pointer)
+            result = pointer in RESULTS.values()
+            row = "n" if self.by_rows or operand == self.node else "other" if operand in "xz" else "edge"
+            begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
+            if self._by_region(pointer):
+                continue
+            converted = self._converted(pointer)
             if converted:
                 self._reserve(f"s_{pointer}", self.width[operand])
                 if result:
@@ -272,28 +297,45 @@ class Driver:
                     end.extend(self._moves("out", f"s_{pointer}", pointer, converted, 0, inside=False))
                 else:
                     begin.extend(self._moves("in", pointer, f"s_{pointer}", converted, 0, inside=True))
-            if result and not self._by_region(pointer):
+            if result:
                 begin.extend(self._zeros(pointer))
+        return begin, end
+
+    def _loops(self, body: list[str]) -> str:
+        setup = ["const int past = (int)arg[2]; (void)past;"]
+        for number, (pointer, _) in enumerate(self.kind.pointers):
+            const = "" if pointer in RESULTS.values() else "const "
+            setup.append(f"{const}T *const {pointer}0 = ({const}T *)arg[{3 + 2 * number}];")
+            setup.append(f"const int64_t {pointer}_step = arg[{4 + 2 * number}];")
         chunk = []
         if self.shared and "gw" in self.pointers:
-            chunk = ["gw = gw0 + chunk * gw_step;", f"memset(gw, 0, {self.width['w']} * sizeof(T));"]
-        row = [*row_begin, *body, *row_end]
+            setup.append("T *gw = gw0;")  # its row is the chunk's
+            chunk += ["gw = gw0 + chunk * gw_step;", f"memset(gw, 0, {self.width['w']} * sizeof(T));"]
+        row_begin, row_end = self._rows_of("edge")
         if self.by_rows:
             chunk += [
                 "const int64_t first = arg[0] * chunk / arg[1], last = arg[0] * (chunk + 1) / arg[1];",
-                "for (int64_t n = first; n < last; n++) {", *row, "}",
+                "for (int64_t n = first; n < last; n++) {", *row_begin, *body, *row_end, "}",
             ]  # fmt: skip
         else:
             tables = 3 + 2 * len(self.kind.pointers)
             setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
+            begin, end = self._rows_of("segment")
+            if self.walk == "by_x":
+                body = [
+                    "for (int64_t e = start; e < stop; e++) {",
+                    "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
+                    *row_begin, *body, *row_end,
+                    "}",
+                ]  # fmt: skip
             chunk += [
                 "const int64_t first = segment(ptr, arg[0], arg[1], chunk);",
                 "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
-                "for (int64_t n = first; n < last; n++) {", *segment_begin,
-                "for (int64_t e = ptr[n]; e < ptr[n + 1]; e++) {",
-                "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
-                *row, "}", *segment_end, "}",
+                "for (int64_t n = first; n < last; n++) {",
+                "const int64_t start = ptr[n], stop = ptr[n + 1];",
+                *begin, *body, *end,
+                "}",
             ]  # fmt: skip
         room, offset = [], 0
         for name, size in self.scratch.items():
@@ -302,11 +344,9 @@ class Driver:
         if room:
             taken = [f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));", "if (scratch == NULL) return 1;"]
             room = [*taken, *room]
-        lines = ["const int past = (int)arg[2]; (void)past;", *setup, *room]
-        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
+        lines = [*setup, *room, "for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
         lines += ["finish_stores();", *(["free(scratch);"] if offset else []), "return 0;"]
-        return f"""{"" if self.by_rows else _SEGMENT}
-{run_function(lines)}"""
+        return f"{'' if self.by_rows else _SEGMENT}\n{run_function(lines)}"
 
     def _zeros(self, pointer: str) -> list[str]:
         """Zero what is added to, and of gradients of weights the columns that no path writes."""

@@ -1,0 +1,130 @@
+"""Loops of kernels: over rows in regions, and over the edges of receivers and of senders, against gathered rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eqlayers_kernels.c import driver, launch
+from eqlayers_kernels.c.path import Kind
+from eqlayers_kernels.c.printer import Kernel
+from eqlayers_kernels.program import LAYOUTS, Slot
+
+SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
+KINDS = {
+    "values": ("by_z", Kind(0, ("z",))),
+    "gradients": ("by_x", Kind(1, ("x", "y", "w"))),
+    "second gradients": ("by_x", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "tangents": ("by_z", Kind(2, ("z",), ("x", "y", "w"))),
+}
+# (senders, receivers) of every edge; numbers of nodes
+GRAPHS = {
+    "unsorted": ([5, 0, 3, 3, 5, 0, 1, 5, 3, 3, 0, 5], [2, 2, 0, 5, 2, 1, 5, 0, 0, 5, 2, 2], 6, 6),
+    "more receivers": ([1, 0, 1, 1], [8, 3, 3, 0], 2, 11),
+    "more senders": ([8, 3, 3, 0], [1, 0, 1, 1], 11, 2),
+    "one star": ([0] * 9, [2] * 9, 1, 4),
+    "no edges": ([], [], 3, 5),
+    "no edges, no nodes": ([], [], 0, 0),
+}
+
+
+def edges_of(kernels: Any, name: str) -> Any:
+    src, dst, senders, receivers = GRAPHS[name]
+    return kernels.Edges(np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64), senders, receivers)
+
+
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what: str) -> None:
+    """For every graph, in any number of chunks, to the last bit."""
+    walk, kind = KINDS[what]
+    program = kernels.random_program(layout, False, SPECS)
+    kernel = Kernel(program, kind, "float64", walk)
+    assert kernel.wants_ir_mul == (("x", "z") if layout == "mul_ir" else ())
+    for name in GRAPHS:
+        edges = edges_of(kernels, name)
+        arrays = kernels.draw(program, "float64", edges=edges)
+        once = kernels.check(kernel, arrays, edges)
+        for chunks in (2, 5, 40):
+            again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=2, past=True)
+            assert all((once[result] == again[result]).all() for result in kind.results)
+        nobody = {"x": edges.src, "z": edges.dst}
+        for result in set(kind.results) & {"x", "z"}:
+            lonely = np.setdiff1d(np.arange(edges.rows(result)), nobody[result])
+            assert (once[result][lonely] == 0).all(), "nodes without edges have zeros"
+
+
+@pytest.mark.parametrize("what", ["gradients", "second gradients"])
+def test_the_gradient_of_shared_weights_is_summed_over_all_edges(kernels: Any, what: str) -> None:
+    walk, kind = KINDS[what]
+    program = kernels.random_program("ir_mul", True, SPECS)
+    kernel = Kernel(program, kind, "float32", walk, shared=True)
+    for name in ("unsorted", "more senders", "no edges"):
+        edges = edges_of(kernels, name)
+        arrays = kernels.draw(program, "float32", shared=True, edges=edges)
+        for chunks in (1, 16):
+            kernels.check(kernel, arrays, edges, chunks=chunks, workers=2)
+
+
+def test_a_nan_in_one_sender_reaches_its_receivers_only(kernels: Any) -> None:
+    program = kernels.random_program("mul_ir", False, SPECS)
+    edges = edges_of(kernels, "unsorted")
+    arrays = kernels.draw(program, "float64", edges=edges)
+    path = program.paths[0]
+    arrays["x"][1, path.x.columns("mul_ir")[path.terms[0][0], 3]] = np.nan
+    want = kernels.expected(program, KINDS["values"][1], arrays, edges)["z"][0]
+    got = kernels.run(Kernel(program, KINDS["values"][1], "float64", "by_z"), arrays, edges)["z"]
+    assert np.isnan(want).any(1).nonzero()[0].tolist() == [5]
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+
+
+@pytest.mark.parametrize(("walk", "wanted"), [("by_z", "z"), ("by_x", "y")])
+def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, wanted: str) -> None:
+    """The tables name rows from 2^33 on, and addresses are given as if there were rows before: none is touched."""
+    far = 2**33
+    kind = Kind(0, ("z",)) if wanted == "z" else Kind(1, ("y",))
+    program = kernels.random_program("ir_mul", False, SPECS)
+    kernel = Kernel(program, kind, "float64", walk)
+    edges = edges_of(kernels, "unsorted")
+    arrays = kernels.draw(program, "float64", edges=edges)
+    ptr, order, others = edges.tables(walk)
+    result = np.full((edges.rows(wanted), program.widths["xywz".index(wanted)]), np.nan)
+    pointers = []
+    for name, operand in kernel.kind.pointers:
+        rows = kernels.rows_of(arrays.get(name, result))
+        node_of_segment = operand == {"by_z": "z", "by_x": "x"}[walk]
+        pointers.append(rows if node_of_segment else rows._replace(address=rows.address - far * rows.step * 8))
+    tables = [ptr, order + far, others + far]
+    launch.load(kernel)(ptr.size - 1, pointers, [t.ctypes.data for t in tables], chunks=3)
+    np.testing.assert_array_equal(result, kernels.run(kernel, arrays, edges)[wanted])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("what", ["values", "gradients"])
+def test_regions_and_streamed_weights(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, what: str, layout: str
+) -> None:
+    """Rows of z larger than a region, slots larger than one, gaps between; some gradients of weights streamed."""
+    kind = KINDS[what][1]
+    program = kernels.random_program(layout, True, SPECS, seed=3, gap=40)
+    arrays = kernels.draw(program, "float64")
+    whole = kernels.run(Kernel(program, kind, "float64"), arrays)
+    monkeypatch.setattr(driver, "REGION_BYTES", 256)
+    monkeypatch.setattr(driver, "STREAMED_WEIGHTS", range(5, 18))
+    kernel = Kernel(program, kind, "float64")
+    if what == "values":
+        assert kernel.sources[0].count("store_past_caches(s_past") > 3
+    else:
+        assert kernel.sources[0].count("store_past_caches(s_gw") == 2  # of 17, 18, 4 and 17
+    for past in (False, True):
+        got = kernels.check(kernel, arrays, chunks=2, past=past)
+        assert all((got[name] == whole[name]).all() for name in kind.results)
+
+
+def test_gaps() -> None:
+    slots = [Slot(9, 2, 3), Slot(2, 1, 3), Slot(2, 1, 3), Slot(5, 1, 1)]
+    assert driver.gaps(slots, 20) == [Slot(0, 2, 1), Slot(6, 3, 1), Slot(15, 5, 1)]
+    assert driver.gaps([], 4) == [Slot(0, 4, 1)]
+    assert driver.gaps([Slot(0, 2, 2)], 4) == []
