@@ -144,7 +144,17 @@ class _Backward(torch.autograd.Function):
 class _Double(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor, w: Tensor, g: Tensor, dx: Any, dy: Any, dw: Any, graph: Any, key: str, wanted: Any
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        w: Tensor,
+        g: Tensor,
+        dx: Any,
+        dy: Any,
+        dw: Any,
+        graph: Any,
+        key: str,
+        wanted: Any,
     ) -> Any:
         ctx.save_for_backward(x, y, w, g, dx, dy, dw, *graph)
         ctx.key, ctx.wanted = key, wanted

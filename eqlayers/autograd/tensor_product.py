@@ -91,9 +91,7 @@ def _to_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
     return t.expand(*lead, t.shape[-1]).reshape(math.prod(lead), t.shape[-1])
 
 
-def compose(
-    plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, lead: tuple[int, ...], backend: str | None
-) -> Tensor:
+def compose(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, lead: tuple[int, ...], backend: str | None) -> Tensor:
     """The product as sparse products, group by group; any device, dtype and backend."""
     blocks: dict[int, Tensor] = {}
     batch = (math.prod(lead),) if lead else ()

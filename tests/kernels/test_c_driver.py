@@ -102,24 +102,26 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, want
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("what", ["values", "gradients"])
+@pytest.mark.parametrize(("what", "graph"), [("values", None), ("gradients", None), ("values", "unsorted")])
 def test_regions_and_streamed_weights(
-    kernels: Any, monkeypatch: pytest.MonkeyPatch, what: str, layout: str
+    kernels: Any, monkeypatch: pytest.MonkeyPatch, what: str, graph: str | None, layout: str
 ) -> None:
     """Rows of z larger than a region, slots larger than one, gaps between; some gradients of weights streamed."""
-    kind = KINDS[what][1]
+    walk, kind = KINDS[what]
+    edges = edges_of(kernels, graph) if graph else None
     program = kernels.random_program(layout, True, SPECS, seed=3, gap=40)
-    arrays = kernels.draw(program, "float64")
-    whole = kernels.run(Kernel(program, kind, "float64"), arrays)
+    arrays = kernels.draw(program, "float64", edges=edges)
+    make = (program, kind, "float64", walk if graph else "rows")
+    whole = kernels.run(Kernel(*make), arrays, edges)
     monkeypatch.setattr(driver, "REGION_BYTES", 256)
     monkeypatch.setattr(driver, "STREAMED_WEIGHTS", range(5, 18))
-    kernel = Kernel(program, kind, "float64")
+    kernel = Kernel(*make)
     if what == "values":
-        assert kernel.sources[0].count("store_past_caches(s_past") > 3
+        assert kernel.sources[0].count("T *const z_ = ") > 3
     else:
         assert kernel.sources[0].count("store_past_caches(s_gw") == 2  # of 17, 18, 4 and 17
     for past in (False, True):
-        got = kernels.check(kernel, arrays, chunks=2, past=past)
+        got = kernels.check(kernel, arrays, edges, chunks=2, past=past)
         assert all((got[name] == whole[name]).all() for name in kind.results)
 
 

@@ -6,62 +6,18 @@ stored when it is complete. Over edges, the results of a node are summed in plac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..program import OPERANDS, Path, Program, Slot
 from .layout import wide
+from .loops import SEGMENT, gaps, run_function
 from .path import RESULTS, Kind
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
 FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
 AHEAD = 2  # edges: how early the weights of a receiver's next edge are fetched
 STREAMED_WEIGHTS = range(64, 8193)  # paths with so many weights have their gradient stored past the caches
-
-_SEGMENT = """
-static int64_t segment(const int64_t *ptr, int64_t segments, int64_t chunks, int64_t chunk) {
-  /* first segment of a chunk: chunks have equal numbers of edges and segments together, as nearly as that goes */
-  const int64_t total = ptr[segments] + segments, wanted = total * chunk / chunks;
-  int64_t low = 0, high = segments;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (ptr[middle] + middle < wanted) low = middle + 1; else high = middle;
-  }
-  return low;
-}
-"""
-
-
-def indent(lines: Iterable[str], by: int) -> str:
-    """Lines as text."""
-    return ("\n" + " " * by).join(lines)
-
-
-def run_function(lines: Iterable[str]) -> str:
-    """The exported functions of a kernel: chunks of the rows, and all chunks that a thread can get hold of."""
-    return f"""EXPORT int64_t run(const int64_t *arg, int64_t begin, int64_t end) {{
-  {indent(lines, 2)}
-}}
-typedef struct {{ const int64_t *arg; int64_t chunks, next, status; }} Job;
-EXPORT void work(void *data) {{
-  Job *const job = data;
-  for (;;) {{
-    const int64_t chunk = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-    if (chunk >= job->chunks) return;
-    if (run(job->arg, chunk, chunk + 1)) __atomic_store_n(&job->status, 1, __ATOMIC_RELAXED);
-  }}
-}}
-"""
-
-
-def gaps(slots: Iterable[Slot], width: int) -> list[Slot]:
-    """The columns that no slot covers."""
-    out, position = [], 0
-    for start, stop in [*sorted((slot.start, slot.stop) for slot in slots), (width, width)]:
-        if start > position:
-            out.append(Slot(position, start - position, 1))
-        position = max(position, stop)
-    return out
 
 
 @dataclass
@@ -346,7 +302,7 @@ class Driver:
             room = [*taken, *room]
         lines = [*setup, *room, "for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
         lines += ["finish_stores();", *(["free(scratch);"] if offset else []), "return 0;"]
-        return f"{'' if self.by_rows else _SEGMENT}\n{run_function(lines)}"
+        return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
 
     def _zeros(self, pointer: str) -> list[str]:
         """Zero what is added to, and of gradients of weights the columns that no path writes."""

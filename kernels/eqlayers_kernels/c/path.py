@@ -236,4 +236,3 @@ def arguments(kind: Kind) -> str:
     """Parameters of every path's function of a kind."""
     results = {RESULTS[name] for name in kind.results}
     return ", ".join(f"{'' if name in results else 'const '}T *restrict {name}" for name, _ in kind.pointers)
-

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..program import Path, Program, Slot
-from .driver import Driver, run_function
+from .driver import Driver
 from .layout import HEAD, print_transposes, wide
+from .loops import run_function
 from .path import Kind, arguments, path_body
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}

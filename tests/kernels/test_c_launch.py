@@ -1,0 +1,209 @@
+"""Calls of printed kernels: on torch's threads or the pool, from several threads, after a fork, on far addresses."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eqlayers_kernels.c import launch, openmp, threads
+from eqlayers_kernels.c.path import Kind
+from eqlayers_kernels.c.printer import Kernel
+from eqlayers_kernels.program import LAYOUTS
+
+SPECS = (("uvu", (9, 1, 0), (3, 5, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def case(kernels: Any) -> tuple[Kernel, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A kernel of gradients with shared weights, its operands, and its results on one thread in 16 chunks."""
+    program = kernels.random_program("mul_ir", True, SPECS)
+    kernel = Kernel(program, Kind(1, ("x", "y", "w")), "float32", shared=True)
+    arrays = kernels.draw(program, "float32", ROWS, shared=True)
+    return kernel, arrays, kernels.check(kernel, arrays, chunks=16)
+
+
+@pytest.fixture(params=["torch's team", "the pool"])
+def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Both ways to run on several threads; holds which were used."""
+    used: list[str] = []
+    real = openmp.parallel()
+    if request.param == "the pool":
+        monkeypatch.setattr(openmp, "parallel", lambda: None)
+        real_run = threads.run
+
+        def counted_run(*args: Any, **kwargs: Any) -> None:
+            used.append("the pool")
+            real_run(*args, **kwargs)
+
+        monkeypatch.setattr(threads, "run", counted_run)
+    else:
+        if real is None:
+            pytest.skip("torch is not linked to an OpenMP runtime with GNU's entry point")
+
+        def counted(*args: int) -> None:
+            used.append("torch's team")
+            real(*args)
+
+        monkeypatch.setattr(openmp, "parallel", lambda: counted)
+    yield used
+    assert set(used) <= {request.param}
+
+
+def assert_same(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> None:
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize("workers", [2, 3, 7, 40])
+def test_the_threads_do_not_change_a_bit(kernels: Any, case: Any, team: list[str], workers: int) -> None:
+    kernel, arrays, want = case
+    assert_same(kernels.run(kernel, arrays, chunks=16, workers=workers), want)
+    assert len(team) == 1
+
+
+def test_two_threads_work_at_the_same_time(kernels: Any, team: list[str]) -> None:
+    """Each chunk waits until the other has begun: one thread alone would never come back (and fail by the timeout)."""
+    source = """#include <stdint.h>
+#include <time.h>
+__attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) {
+  int *const begun = (int *)arg[3];
+  __atomic_fetch_add(begun, 1, __ATOMIC_SEQ_CST);
+  const struct timespec nap = {0, 1000000};
+  for (int i = 0; i < 20000; i++) {
+    if (__atomic_load_n(begun, __ATOMIC_SEQ_CST) >= 2) return 0;
+    nanosleep(&nap, 0);
+  }
+  return 1;
+}
+""" + WORK
+    begun = np.zeros(1, dtype=np.int32)
+    launch.Compiled("both", (source,))(2, [launch.Rows(begun.ctypes.data, 0)], chunks=2, workers=2)
+    assert begun[0] == 2
+    assert len(team) == 1
+
+
+#: `work` of a hand-written kernel, as the driver prints it.
+WORK = """
+typedef struct { const int64_t *arg; int64_t chunks, next, status; } Job;
+__attribute__((visibility("default"))) void work(void *data) {
+  Job *const job = data;
+  for (;;) {
+    const int64_t chunk = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
+    if (chunk >= job->chunks) return;
+    if (run(job->arg, chunk, chunk + 1)) __atomic_store_n(&job->status, 1, __ATOMIC_RELAXED);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_room_for_scratch_is_an_error(kernels: Any, team: list[str], workers: int) -> None:
+    source = """#include <stdint.h>
+__attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) { return begin <= 5 && 5 < end; }
+""" + WORK
+    failing = launch.Compiled("failing", (source,))
+    with pytest.raises(MemoryError, match="expected room for the scratch of a kernel, found none; free memory"):
+        failing(10, [], chunks=10, workers=workers)
+    failing(5, [], chunks=5, workers=workers)
+
+
+def test_several_python_threads_at_once(kernels: Any, case: Any, team: list[str]) -> None:
+    kernel, arrays, want = case
+    begin, wrong = threading.Barrier(4), []
+
+    def call() -> None:
+        begin.wait(20)
+        try:
+            for _ in range(10):
+                assert_same(kernels.run(kernel, arrays, chunks=16, workers=3), want)
+        except BaseException as error:
+            wrong.append(error)
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for thread in callers:
+        thread.start()
+    for thread in callers:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in callers)
+    assert wrong == []
+    assert len(team) == 40
+
+
+def in_child(check: Callable[[], None]) -> int:
+    """Run ``check`` in a forked child, which must end by itself and successfully."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(20)  # a deadlock becomes a failure
+            check()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("before", ["nothing", "torch", "kernels"])
+def test_a_forked_child_works_whatever_threads_the_parent_used(kernels: Any, case: Any, before: str) -> None:
+    """The threads of the team do not survive the fork, and GNU's runtime would wait for them for ever."""
+    kernel, arrays, want = case
+    torch.set_num_threads(2)
+    if before == "torch":
+        torch.randn(1 << 18).sin_()
+    elif before == "kernels":
+        assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
+
+    def check() -> None:
+        assert openmp.parallel() is None
+        assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
+
+    assert in_child(check) == 0
+    assert in_child(lambda: in_child(check) == 0 or os._exit(3)) == 0
+    assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)  # and the parent goes on
+
+
+def test_small_work_is_one_chunk_and_shared_gradients_have_as_many_on_any_number_of_threads() -> None:
+    small, large = launch.SERIAL_ELEMENTS - 1, launch.SERIAL_ELEMENTS
+    assert [launch.chunks_for(small, workers, shared) for workers in (1, 8) for shared in (False, True)] == [1] * 4
+    assert launch.chunks_for(large, 1, False) == 1
+    assert launch.chunks_for(large, 8, False) > 8
+    assert launch.chunks_for(large, 1, True) == launch.chunks_for(large, 8, True) > 8
+
+
+def far_rows(count: int, width: int, step: int) -> np.ndarray:
+    """Rows that lie ``step`` float32 apart in memory that is not there until someone touches it."""
+    reserve = 0x4000  # MAP_NORESERVE: the size counts against no limit
+    size = 4 * ((count - 1) * step + width)
+    buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | reserve)
+    flat = np.frombuffer(buffer, dtype=np.float32)
+    return np.lib.stride_tricks.as_strided(flat, (count, width), (4 * step, 4))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_offsets_beyond_32_bits(kernels: Any, layout: str) -> None:
+    """Operands and results whose rows are 2^30 elements apart; only the rows themselves are touched."""
+    program = kernels.random_program(layout, True, SPECS)
+    step = 2**30
+    for kind in (Kind(0, ("z",)), Kind(1, ("x", "y", "w"))):
+        kernel = Kernel(program, kind, "float32")
+        arrays = kernels.draw(program, "float32", rows=4)
+        want = kernels.run(kernel, arrays)
+        given, pointers = {}, []
+        for name, operand in kind.pointers:
+            given[name] = far_rows(4, program.widths["xywz".index(operand)], step)
+            if name in arrays:
+                given[name][...] = arrays[name]
+            pointers.append(launch.Rows(given[name].ctypes.data, step))
+        launch.load(kernel)(4, pointers, chunks=2, workers=2, past_caches=True)
+        for name, operand in kind.pointers[-len(kind.results) :]:
+            np.testing.assert_array_equal(given[name], want[operand])
