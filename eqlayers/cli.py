@@ -18,6 +18,8 @@ TRAINING = {
 
 BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead"
 
+CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
+
 EPILOG = """\
 training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml
@@ -29,6 +31,10 @@ training commands take a configuration file, and every key in it as an option:
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
   eqlayers bench --help
+
+kernels that were compiled for CPUs are kept on disk:
+  eqlayers cache info
+  eqlayers cache clear
 """
 
 
@@ -61,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"eqlayers {__version__}")
         elif parsed.command == "info":
             info()
+        elif parsed.command == "cache":
+            cache(parsed.action)
         else:
             parser().print_help()
     except EqlayersError as error:
@@ -162,6 +170,36 @@ def info() -> None:
         print(layer.explain(device))
 
 
+def cache(action: str) -> None:
+    """Print what the cache of compiled kernels holds, or empty it.
+
+    Args:
+        action: One of ``CACHE``.
+
+    Raises:
+        EqlayersError: The folder cannot be emptied.
+    """
+    from eqlayers_kernels.c import cache as disk
+
+    from .errors import EqlayersError
+
+    if action == "info":
+        found = disk.info()
+        print(f"folder   {found.directory or 'none'}")
+        print(f"kernels  {found.entries}")
+        print(f"size     {found.size / 2**20:.1f} MiB of at most {found.limit / 2**20:.0f} MiB")
+        print(f"problem  {found.problem or 'none'}")
+        return
+    try:
+        removed = disk.clear()
+        print(f"removed {removed} {'kernel' if removed == 1 else 'kernels'} from {disk.directory()}")
+    except OSError as error:
+        raise EqlayersError(
+            f"the folder of compiled kernels must be yours to empty, got: {error}. Become its owner with write "
+            f"permission that nobody else has, or set EQLAYERS_CACHE_DIR to another folder."
+        ) from error
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of everything but training."""
     top = argparse.ArgumentParser(
@@ -175,4 +213,7 @@ def parser() -> argparse.ArgumentParser:
     rest = {"bench": BENCH, "info": "versions, devices, and the backends that can run here"}
     for name, about in (TRAINING | rest).items():
         commands.add_parser(name, help=about)
+    about = "kernels compiled for CPUs and kept on disk: info, clear"
+    kept = commands.add_parser("cache", help=about, description=about)
+    kept.add_argument("action", choices=CACHE, help="; ".join(f"{name}: {what}" for name, what in CACHE.items()))
     return top

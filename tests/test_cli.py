@@ -13,6 +13,7 @@ import yaml
 
 from eqlayers.cli import main, molecules
 from eqlayers.errors import ConfigError
+from eqlayers_kernels.c import cache as disk
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -241,6 +242,77 @@ def test_bench_step_takes_real_molecules(place: Path, monkeypatch: pytest.Monkey
     assert set(batch.z.tolist()) <= set(batch.shifts)
     with pytest.raises(ConfigError, match="expected options of MoleculeDataModule"):
         molecules({"cutof": 4.0})
+
+
+def kernels_in(folder: Path, monkeypatch: pytest.MonkeyPatch, payloads: list[bytes]) -> Path:
+    """A cache folder with kernels of these contents; returns where they lie."""
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(folder))
+    for number, payload in enumerate(payloads):
+        disk.store(f"kernel-{number:064x}", payload)
+    return folder / "kernels"
+
+
+def test_cache_info_and_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = kernels_in(tmp_path, monkeypatch, [b"x" * 3 * 2**19, b"y" * 2**20])
+    (folder / "notes.txt").write_text("of somebody else")
+    assert main(["cache", "info"]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["folder", str(folder)],
+        ["kernels", "2"],
+        ["size", "2.5 MiB of at most 512 MiB"],
+        ["problem", "none"],
+    ]
+    for removed in ("2 kernels", "0 kernels"):
+        assert main(["cache", "clear"]) == 0
+        assert capsys.readouterr().out == f"removed {removed} from {folder}\n"
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    kernels_in(tmp_path, monkeypatch, [b"z"])
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out.startswith("removed 1 kernel from ")
+
+
+def test_cache_before_anything_was_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "new"))
+    assert main(["cache", "info"]) == 0
+    assert "kernels  0\nsize     0.0 MiB" in capsys.readouterr().out
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out.startswith("removed 0 kernels")
+    assert not (tmp_path / "new").exists(), "a command that only looks makes no folder"
+
+
+def test_cache_that_others_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = kernels_in(tmp_path, monkeypatch, [b"x"])
+    folder.chmod(0o777)
+    assert main(["cache", "info"]) == 0
+    assert "problem  expected a folder that only its owner can write, its mode is 777" in capsys.readouterr().out
+    message = fails(capsys, "cache", "clear")
+    assert "must be yours to empty, got: expected a folder that only its owner can write, its mode is 777" in message
+    assert "set EQLAYERS_CACHE_DIR" in message
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_cache_whose_place_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "file"))
+    assert main(["cache", "info"]) == 0
+    assert "Not a directory" in capsys.readouterr().out
+    assert "Not a directory" in fails(capsys, "cache", "clear")
+
+
+def test_cache_without_an_action(capsys: pytest.CaptureFixture[str]) -> None:
+    for args, message in ((["cache"], "required: action"), (["cache", "empty"], "invalid choice: 'empty'")):
+        with pytest.raises(SystemExit, match="2"):
+            main(args)
+        assert message in capsys.readouterr().err
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,23 +11,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.cpu import edge_tables, run_form
+from eqlayers_kernels.c.edges import tables
+
+from ..backends.cpu import edge_tables, receivers_of, run_form
 from ..ops.form import Request, find_form
 
 _NAMES = ("x", "y", "w", "z")
 _library = torch.library.Library("eqlayers", "DEF")
-_library.define("form(Tensor x, Tensor y, Tensor w, Tensor[] graph, str key) -> Tensor")
+_library.define("form(Tensor x, Tensor y, Tensor w, Tensor? graph, str key) -> Tensor")
 _library.define(
-    "form_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor[] graph, str key, bool[] wanted)"
+    "form_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? graph, str key, bool[] wanted)"
     " -> (Tensor, Tensor, Tensor)"
 )
 _library.define(
-    "form_double_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? dx, Tensor? dy, Tensor? dw, Tensor[] graph, "
+    "form_double_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? dx, Tensor? dy, Tensor? dw, Tensor? graph, "
     "str key, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)"
 )
-_library.define(
-    "edge_tables(Tensor edge_index, SymInt num_src, SymInt num_dst) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
+_library.define("edge_tables(Tensor edge_index, SymInt num_src, SymInt num_dst) -> Tensor")
 _form, _backward, _double, _tables = (
     getattr(torch.ops.eqlayers, name).default
     for name in ("form", "form_backward", "form_double_backward", "edge_tables")
@@ -37,12 +37,12 @@ _form, _backward, _double, _tables = (
 # -- what runs on CPU tensors -----------------------------------------------------------------------------------------
 
 
-def _run_form(x: Tensor, y: Tensor, w: Tensor, graph: list[Tensor], key: str) -> Tensor:
+def _run_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
     return run_form(key, Request(0, ("z",)), {"x": x, "y": y, "w": w}, graph)["z"]
 
 
 def _run_backward(
-    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: list[Tensor], key: str, wanted: list[bool]
+    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
     results = tuple(name for name, want in zip(_NAMES, wanted, strict=False) if want)
     found = run_form(key, Request(1, results), {"x": x, "y": y, "w": w, "g": g}, graph) if results else {}
@@ -57,7 +57,7 @@ def _run_double(
     dx: Tensor | None,
     dy: Tensor | None,
     dw: Tensor | None,
-    graph: list[Tensor],
+    graph: Tensor | None,
     key: str,
     wanted: list[bool],
 ) -> tuple[Tensor, ...]:
@@ -68,22 +68,16 @@ def _run_double(
     return tuple(found[name] if name in found else x.new_empty(0) for name in _NAMES)
 
 
-def _run_tables(edge_index: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, ...]:
-    src, dst = edge_index.to(torch.int64).unbind(0)
-    receivers = edge_tables(dst, src, num_dst, ("edge_index[1] (dst)", "number of receivers"))
-    return (*receivers, *edge_tables(src, dst, num_src, ("edge_index[0] (src)", "number of senders")))
-
-
 # -- shapes, for tracing ----------------------------------------------------------------------------------------------
 
 
-def _fake_form(x: Tensor, y: Tensor, w: Tensor, graph: list[Tensor], key: str) -> Tensor:
-    rows = graph[0].shape[0] - 1 if graph else x.shape[0]
+def _fake_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
+    rows = x.shape[0] if graph is None else receivers_of(graph, x.shape[0], y.shape[0])
     return x.new_empty(rows, find_form(key).program.widths[3])
 
 
 def _fake_backward(
-    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: list[Tensor], key: str, wanted: list[bool]
+    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w), wanted, strict=True))
 
@@ -92,12 +86,9 @@ def _fake_double(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tupl
     return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w, g), rest[-1], strict=True))
 
 
-def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, ...]:
-    def one(nodes: int) -> tuple[Tensor, ...]:
-        places = edge_index.new_empty(edge_index.shape[1], dtype=torch.int64)
-        return edge_index.new_empty(nodes + 1, dtype=torch.int64), places, torch.empty_like(places)
-
-    return (*one(num_dst), *one(num_src))
+def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    length = tables(edge_index.shape[1], num_src, num_dst).length
+    return edge_index.new_empty(length, dtype=torch.int64)
 
 
 # -- derivatives ------------------------------------------------------------------------------------------------------
@@ -105,15 +96,15 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> tuple[Tensor
 
 class _Form(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, graph: list[Tensor], key: str) -> Tensor:
-        ctx.save_for_backward(x, y, w, *graph)
+    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
+        ctx.save_for_backward(x, y, w, graph)
         ctx.key = key
         with torch._C._AutoDispatchBelowAutograd():
             return _form(x, y, w, graph, key)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        x, y, w, *graph = ctx.saved_tensors
+        x, y, w, graph = ctx.saved_tensors
         wanted = list(ctx.needs_input_grad[:3])
         found = _backward(x, y, w, grads[0], graph, ctx.key, wanted)
         return (*(g if want else None for g, want in zip(found, wanted, strict=True)), None, None)
@@ -122,7 +113,7 @@ class _Form(torch.autograd.Function):
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Any, key: str, wanted: Any) -> Any:
-        ctx.save_for_backward(x, y, w, g, *graph)
+        ctx.save_for_backward(x, y, w, g, graph)
         ctx.key, ctx.wanted = key, wanted
         ctx.set_materialize_grads(False)
         with torch._C._AutoDispatchBelowAutograd():
@@ -132,7 +123,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        x, y, w, g, *graph = ctx.saved_tensors
+        x, y, w, g, graph = ctx.saved_tensors
         dx, dy, dw = (t if want else None for t, want in zip(grads, ctx.wanted, strict=True))
         wanted = list(ctx.needs_input_grad[:4])
         if dx is None and dy is None and dw is None:
@@ -156,7 +147,7 @@ class _Double(torch.autograd.Function):
         key: str,
         wanted: Any,
     ) -> Any:
-        ctx.save_for_backward(x, y, w, g, dx, dy, dw, *graph)
+        ctx.save_for_backward(x, y, w, g, dx, dy, dw, graph)
         ctx.key, ctx.wanted = key, wanted
         ctx.set_materialize_grads(False)
         with torch._C._AutoDispatchBelowAutograd():
@@ -167,7 +158,7 @@ class _Double(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         """The sum of F over all pairs of a tangent's and a cotangent's place, differentiated term by term."""
-        x, y, w, g, dx, dy, dw, *graph = ctx.saved_tensors
+        x, y, w, g, dx, dy, dw, graph = ctx.saved_tensors
         primal, tangent = (x, y, w, g), (dx, dy, dw)
         needs = ctx.needs_input_grad
         out: list[Tensor | None] = [None] * 7
@@ -195,7 +186,7 @@ for _name, _implementation, _fake, _function in (
     ("form", _run_form, _fake_form, _Form),
     ("form_backward", _run_backward, _fake_backward, _Backward),
     ("form_double_backward", _run_double, _fake_double, _Double),
-    ("edge_tables", _run_tables, _fake_tables, None),
+    ("edge_tables", edge_tables, _fake_tables, None),
 ):
     _library.impl(_name, _implementation, "CPU")
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
@@ -203,13 +194,13 @@ for _name, _implementation, _fake, _function in (
         _library.impl(_name, _function.apply, "Autograd")
 
 
-def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: list[Tensor], key: str) -> Tensor:
+def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
     """Run the form of that key.
 
     Args:
         x, y: ``[N, width]``. With a graph x has a row per sender and y per edge.
         w: ``[N, width]``, or ``[width]`` shared by all rows.
-        graph: Empty, or the tables of a :class:`Graph`.
+        graph: None, or the sorted edges of a graph.
         key: Of a :class:`eqlayers.ops.form.Form`.
 
     Returns:
@@ -218,10 +209,10 @@ def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: list[Tensor], key: str) -
     return _form(x, y, w, graph, key)  # type: ignore[no-any-return]
 
 
-def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> list[Tensor]:
-    """The edges by receiver and by sender: ptr, edges and others of each.
+def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """The edges sorted by receiver and by sender, in one ``int64`` tensor.
 
     Raises:
         IndexRangeError: An index lies outside its nodes.
     """
-    return list(_tables(edge_index, num_src, num_dst))
+    return _tables(edge_index, num_src, num_dst)  # type: ignore[no-any-return]

@@ -27,8 +27,8 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
-        rows = [_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
-        flat = apply_form(rows[0], rows[1], w if shared else rows[2], [], plan.form.key)
+        rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
+        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form.key)
     else:
         rows = [_to_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = compose(plan, rows[0], rows[1], w if shared else rows[2], lead, backend)
@@ -76,7 +76,7 @@ def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
     return False
 
 
-def _rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
     """``[..., d]`` to ``[N, d]``, one row for all as a view of stride 0."""
     if t.ndim == 2 and len(lead) == 1 and t.shape[0] == lead[0]:
         return t

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.c import compiler, launch, memory
-from eqlayers_kernels.c.edges import sort_edges
+from eqlayers_kernels.c.edges import sort_edges, tables
 from eqlayers_kernels.c.errors import CompilerError
-from eqlayers_kernels.c.launch import Compiled, Rows
+from eqlayers_kernels.c.launch import Compiled
 from eqlayers_kernels.c.path import RESULTS, Kind
 from eqlayers_kernels.c.printer import Kernel
 from eqlayers_kernels.program import OPERANDS
@@ -25,7 +25,7 @@ from .registry import Backend, Call
 PAST_CACHES_BYTES = 4 << 20
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-_compiled: dict[tuple[object, ...], Compiled] = {}
+_runners: dict[tuple[object, ...], _Runner] = {}
 _said: set[str] = set()
 
 
@@ -52,7 +52,7 @@ def warn_once(reason: str) -> None:
         )
 
 
-def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: list[Tensor]) -> dict[str, Tensor]:
+def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
     """Run one form.
 
     Args:
@@ -60,7 +60,7 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: l
         request: What is wanted.
         tensors: By the kernel's names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw
             ``[width]`` if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
-        graph: Empty, or the tables of :func:`edge_tables` for receivers, then for senders.
+        graph: None, or the tables of :func:`edge_tables`.
 
     Returns:
         The results by operand.
@@ -68,112 +68,137 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: l
     Raises:
         BackendError: The compiler failed.
     """
-    form = find_form(key)
-    if graph and request.order == 2:  # z belongs to receivers, gradients to senders: two walks
-        parts = [tuple(r for r in request.results if (r == "z") == is_z) for is_z in (True, False)]
+    if graph is not None and request.order == 2:  # z belongs to receivers, gradients to senders: two walks
         out: dict[str, Tensor] = {}
-        for part in parts:
-            if part:
-                walk = "by_z" if "z" in part else "by_x"
-                out |= _run(form, request._replace(results=part), tensors, graph, walk)
+        for walk, part in (("by_z", ("z",)), ("by_x", ("x", "y", "w"))):
+            results = tuple(name for name in request.results if name in part)
+            if results:
+                out |= _runner(key, request._replace(results=results), tensors, walk)(tensors, graph)
         return out
-    walk = "rows" if not graph else "by_z" if request.order == 0 else "by_x"
-    return _run(form, request, tensors, graph, walk)
+    walk = "rows" if graph is None else "by_z" if request.order == 0 else "by_x"
+    return _runner(key, request, tensors, walk)(tensors, graph)
 
 
-def _run(
-    form: Form, request: Request, tensors: Mapping[str, Tensor], graph: list[Tensor], walk: str
-) -> dict[str, Tensor]:
-    dtype = tensors["x"].dtype
-    compute = ACCUMULATE[dtype]
-    shared = tensors["w"].ndim == 1
-    kernel, compiled = _load(form, request, _NAMES[compute], walk, shared)
-    widths = dict(zip(OPERANDS, form.program.widths, strict=True))
-    given = {name: _rows(tensors[name], compute) for name, _ in kernel.kind.pointers if name in tensors}
-    tables = graph[:3] if walk == "by_z" else graph[3:]
-    edges = given["y"].shape[0]
-    segments = tables[0].shape[0] - 1 if graph else edges
-    counts = {"x": given["x"].shape[0], "y": edges, "w": edges, "z": graph[0].shape[0] - 1 if graph else edges}
-    workers = torch.get_num_threads()
-    elements = edges * sum(widths[operand] for _, operand in kernel.kind.pointers)
-    chunks = launch.chunks_for(elements, workers, shared and "w" in request.results)
-    for operand in kernel.wants_ir_mul:
-        turned = _load_import(form, operand, _NAMES[compute])
-        for name in [n for n, o in kernel.kind.pointers if o == operand and n in given]:
-            given[name] = _turned(given[name], turned, workers)
-    results = {}
-    for name in request.results:
-        rows = chunks if name == "w" and shared else counts[name]
-        results[name] = _empty(rows, widths[name], compute)
-    pointers = []
-    for name, operand in kernel.kind.pointers:
-        tensor = given[name] if name in given else results[operand]
-        step = 0 if operand == "w" and shared and name in given else tensor.stride(0)
-        pointers.append(Rows(tensor.data_ptr(), step))
-    largest = max(t.numel() for t in results.values()) * given["x"].element_size()
-    addresses = [table.data_ptr() for table in tables]
-    compiled(segments, pointers, addresses, chunks, workers, past_caches=largest > PAST_CACHES_BYTES)
-    if shared and "w" in results:
-        results["w"] = results["w"].sum(0)
-    return results if compute == dtype else {name: value.to(dtype) for name, value in results.items()}
+def _runner(key: str, request: Request, tensors: Mapping[str, Tensor], walk: str) -> _Runner:
+    name = (key, request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
+    found = _runners.get(name)
+    if found is None:
+        try:
+            found = _runners[name] = _Runner(find_form(key), request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
+        except CompilerError as error:
+            raise BackendError(f"{error}. Or pass backend='torch'.") from error
+    return found
+
+
+class _Runner:
+    """A kernel that is loaded, and all that its calls have in common.
+
+    Args:
+        form: The program.
+        request: What is wanted.
+        dtype: Of the operands; half precision is computed in float32.
+        walk: 'rows', 'by_z' (edges of every receiver) or 'by_x' (of every sender).
+        shared: Whether one row of weights serves all rows.
+    """
+
+    def __init__(self, form: Form, request: Request, dtype: torch.dtype, walk: str, shared: bool) -> None:
+        self.dtype, self.compute = dtype, ACCUMULATE[dtype]
+        name = _NAMES[self.compute]
+        kernel = Kernel(form.program, Kind(*request), name, walk, shared)
+        self.compiled = launch.load(kernel)
+        widths = dict(zip(OPERANDS, form.program.widths, strict=True))
+        pointers = kernel.kind.pointers
+        made = {RESULTS[operand]: operand for operand in request.results}
+        self.given = [(pointer, operand) for pointer, operand in pointers if pointer not in made]
+        self.made = [(operand, widths[operand]) for pointer, operand in pointers if pointer in made]
+        self.turns = {
+            pointer: launch.load_import(form.program, operand, name)
+            for pointer, operand in self.given
+            if operand in kernel.wants_ir_mul
+        }
+        self.elements = sum(widths[operand] for _, operand in pointers)
+        self.walk, self.shared = walk, shared
+        self.sums_weights = shared and "w" in request.results
+        self.item = self.compute.itemsize
+
+    def __call__(self, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+        """Results by operand."""
+        edges, senders = tensors["y"].shape[0], tensors["x"].shape[0]
+        receivers = edges if graph is None else receivers_of(graph, senders, edges)
+        segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
+        workers = torch.get_num_threads()
+        chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
+        packed, keep = [], []
+        for pointer, operand in self.given:
+            tensor = tensors[pointer]
+            if tensor.dtype != self.compute:
+                tensor = tensor.to(self.compute)
+            if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+                tensor = tensor.contiguous()  # rows may lie anywhere, the elements of a row side by side
+            if pointer in self.turns:
+                tensor = _turned(tensor, self.turns[pointer], workers)
+            keep.append(tensor)  # lives until the kernel has read it
+            packed += (tensor.data_ptr(), 0 if self.shared and operand == "w" else tensor.stride(0))
+        results, largest = {}, 0
+        for operand, width in self.made:
+            rows = edges
+            if operand == "x":
+                rows = senders
+            elif operand == "z":
+                rows = receivers
+            elif operand == "w" and self.sums_weights:
+                rows = chunks
+            results[operand] = _empty(rows, width, self.compute)
+            packed += (results[operand].data_ptr(), width)
+            largest = max(largest, rows * width)
+        if graph is not None:
+            first = graph.data_ptr()
+            packed += [first + 8 * offset for offset in getattr(tables(edges, senders, receivers), self.walk)]
+        self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+        if self.sums_weights:
+            results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
+        if self.compute != self.dtype:
+            results = {name: value.to(self.dtype) for name, value in results.items()}
+        return results
 
 
 def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     out = torch.empty(rows, width, dtype=dtype, device="cpu")
-    if (size := out.nbytes) >= memory.WORTH_BYTES:
+    if (size := rows * width * dtype.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)
     return out
 
 
-def _rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A tensor that kernels can read: rows anywhere in memory, elements of a row side by side."""
-    tensor = tensor if tensor.dtype == dtype else tensor.to(dtype)
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1 else tensor.contiguous()
-
-
-def _load(form: Form, request: Request, dtype: str, walk: str, shared: bool) -> tuple[Kernel, Compiled]:
-    name = (form.key, request, dtype, walk, shared)
-    if name not in _compiled:
-        kernel = Kernel(form.program, Kind(*request), dtype, walk, shared)
-        try:
-            _compiled[name] = (kernel, launch.load(kernel))
-        except CompilerError as error:
-            raise BackendError(f"{error}. Or pass backend='torch'.") from error
-    return _compiled[name]
-
-
-def _load_import(form: Form, operand: str, dtype: str) -> Compiled:
-    name = (form.key, operand, dtype)
-    if name not in _compiled:
-        _compiled[name] = launch.load_import(form.program, operand, dtype)
-    return _compiled[name]
-
-
 def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
     out = _empty(*tensor.shape, tensor.dtype)
-    pointers = [Rows(tensor.data_ptr(), tensor.stride(0)), Rows(out.data_ptr(), out.stride(0))]
-    turn(tensor.shape[0], pointers, chunks=launch.chunks_for(2 * tensor.numel(), workers, False), workers=workers)
+    packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
+    turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
     return out
 
 
-def edge_tables(key: Tensor, other: Tensor, nodes: int, names: tuple[str, str]) -> list[Tensor]:
-    """Edges in the order of ``key``: where each node's begin ``[nodes + 1]``, their numbers and other ends ``[E]``.
+def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """The edges ``[2, E]`` sorted by receiver and by sender, as `eqlayers_kernels.c.edges.tables` describes.
 
     Raises:
-        IndexRangeError: ``key`` has an element outside ``[0, nodes)``; ``names`` say of what.
+        IndexRangeError: An index lies outside its nodes.
     """
-    key, other = key.contiguous(), other.contiguous()
-    ptr, edges = torch.empty(nodes + 2, dtype=torch.int64, device="cpu"), torch.empty_like(key)
-    others = torch.empty_like(key)
-    wrong = sort_edges(
-        key.data_ptr(), other.data_ptr(), key.shape[0], nodes, ptr.data_ptr(), edges.data_ptr(), others.data_ptr()
-    )
-    if wrong >= 0:
+    edges = edge_index.to(torch.int64).contiguous()
+    count = edges.shape[1]
+    out = torch.empty(tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
+    wrong = sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
+    if wrong is not None:
+        row, edge = wrong
+        name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]
         raise IndexRangeError(
-            f"{names[0]} must lie in [0, {nodes}), the {names[1]}, got {int(key[wrong])} at edge {wrong}. Check that "
-            f"edge_index is [src, dst], and pass num_nodes if some receivers have no edges."
+            f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got {int(edges[row, edge])} at "
+            f"edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there are more receivers than senders."
         )
-    return [ptr[:-1], edges, others]
+    return out
+
+
+def receivers_of(graph: Tensor, senders: int, edges: int) -> int:
+    """Number of receivers of a graph's tables."""
+    return graph.shape[0] - tables(edges, senders, 0).length
 
 
 def _never(call: ProductCall | ScaleCall) -> Tensor:

@@ -60,7 +60,7 @@ class Graph:
         self.edge_index = check_edge_index(edge_index)
         self.num_src = num_src
         self.num_dst = num_src if num_dst is None else num_dst
-        self.tables: list[Tensor] | None = None  # sorted edges, filled by the first convolution that needs them
+        self.tables: Tensor | None = None  # sorted edges, filled by the first convolution that needs them
 
     @property
     def num_edges(self) -> int:

@@ -41,6 +41,23 @@ def tensor_product_program(
     return Program(tuple(paths), (irreps[0].dim, irreps[1].dim, offset, irreps[2].dim), layout)
 
 
+def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float], layout: str) -> Program:
+    """Every irreps group times its scalars, as a program: x the features, y the scalars, no weights.
+
+    Args:
+        irreps: Of the features.
+        scalars: One group of 0e per group of irreps, with as many copies or with one.
+        norms: Constant factor of each group.
+        layout: 'mul_ir' or 'ir_mul', of the features.
+    """
+    paths = []
+    for slot, scalar, norm in zip(_slots(irreps), _slots(scalars), norms, strict=True):
+        if slot.mul and slot.dim:
+            axes = (Axis(slot.mul, x=1, y=int(scalar.mul > 1), z=1),) if slot.mul > 1 else ()
+            paths.append(Path(slot, scalar, slot, None, axes, tuple((m, 0, m, float(norm)) for m in range(slot.dim))))
+    return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
+
+
 def _slots(irreps: o3.Irreps) -> list[Slot]:
     return [Slot(columns.start, mul, ir.dim) for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True)]
 

@@ -104,6 +104,8 @@ class Linear(EquivariantModule):
         self.instructions = paths + bias_paths
         self._paths = paths
         self._bias_slots = [self._out.slots[i].columns for i, flag in enumerate(flags) if flag]
+        factors = {path.path_weight for path in paths}
+        self._factor = factors.pop() if len(factors) == 1 else None
         self.num_paths = len(paths)
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
@@ -204,26 +206,28 @@ class Linear(EquivariantModule):
                 leads["bias"] = b.shape[: b.ndim - len(lead_w[1:]) - 1]
             lead = broadcast_lead(**leads)
         batch = math.prod(lead)
-        x = features.expand(*lead, *axis, self._in.dim).reshape(batch, *axis, self._in.dim)
+        x = features
+        if len(lead) != 1 or lead != lead_x:
+            x = features.expand(*lead, *axis, self._in.dim).reshape(batch, *axis, self._in.dim)
         if not self.shared_weights:
             w = w.expand(*lead, *lead_w, self.weight_numel).reshape(batch, *lead_w, self.weight_numel)
         y = self._map(x, w, (batch, *([] if self.f_out is None else [self.f_out])))
-        y = y.reshape(*lead, *y.shape[1:])
+        if len(lead) != 1:
+            y = y.reshape(*lead, *y.shape[1:])
         return self._add_bias(y, b) if self.bias_numel else y
 
     def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
-        f, g = ("", "") if self.f_in is None else ("f", "g")
-        n = "" if self.shared_weights else "n"
-        inner, outer = ("du", "dw") if self.layout == "ir_mul" else ("ud", "wd")
         pieces: list[Tensor | None] = [None] * len(self._out.slots)
+        if self._factor is not None:  # one factor for all paths: one multiplication instead of one per path
+            w = w * self._factor
         for number, path in enumerate(self._paths):
             if 0 in path.path_shape:
                 continue
             source, target = self._in.slots[path.i_in], self._out.slots[path.i_out]
-            shape = (source.dim, source.mul) if self.layout == "ir_mul" else (source.mul, source.dim)
-            block = x.narrow(-1, source.columns.start, source.mul * source.dim).unflatten(-1, shape)
-            matrix = self._weights.view(w, number) * path.path_weight
-            piece = torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block, matrix)
+            block = x.narrow(-1, source.columns.start, source.mul * source.dim)
+            matrix = self._weights.view(w, number)
+            matrix = matrix if self._factor is not None else matrix * path.path_weight
+            piece = self._product(block, matrix, source.mul, source.dim)
             piece = piece.reshape(*lead, target.mul * target.dim)
             known = pieces[path.i_out]
             pieces[path.i_out] = piece if known is None else known + piece
@@ -234,6 +238,20 @@ class Linear(EquivariantModule):
         if len(flat) == 1:
             return flat[0]
         return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)
+
+    def _product(self, block: Tensor, matrix: Tensor, mul: int, dim: int) -> Tensor:
+        """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]``: a matrix product per irrep."""
+        if self.shared_weights and self.f_in is None:
+            if dim == 1:
+                return block @ matrix
+            if self.layout == "ir_mul":
+                return block.unflatten(-1, (dim, mul)) @ matrix
+            return (block.unflatten(-1, (mul, dim)).mT @ matrix).mT
+        f, g = ("", "") if self.f_in is None else ("f", "g")
+        n = "" if self.shared_weights else "n"
+        ir_mul = self.layout == "ir_mul"
+        inner, outer, shape = ("du", "dw", (dim, mul)) if ir_mul else ("ud", "wd", (mul, dim))
+        return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
 
     def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
         parts, start = [], 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,19 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..autograd import SparseScale
+from ..autograd.form import apply_form
 from ..autograd.product import sparse_form
+from ..autograd.tensor_product import as_rows, runs_whole
+from ..backends import select_form
 from ..backends.registry import Call
 from ..errors import DTypeError, ShapeError
 from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
+from ..info.program import scale_program
 from ..ops.call import ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.channels import parse
+from ..ops.form import Form, FormCall
 from .base import EquivariantModule
 
 
@@ -83,9 +89,13 @@ class SO3Scale(EquivariantModule):
             entry = np.arange(self.irreps_in.dim)
             self._infos: Any = sparse_scale_infos(entry, entry, self._values, in_size=len(entry), out_size=len(entry))
             return
-        self._block_infos = {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
+        self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, self._norms(), layout))
         if scale == "learned":
             self.weight = torch.nn.Parameter(torch.ones(self.num_scales))
+
+    @cached_property
+    def _block_infos(self) -> dict[int, Any]:
+        return {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
 
     def _norms(self) -> list[float]:
         return [1.0 if self.normalization == "component" else ir.dim**-0.5 for _, ir in self.irreps_in]
@@ -156,6 +166,9 @@ class SO3Scale(EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
+        if self.irreps_in.dim and runs_whole(x.device.type, x.dtype, self.backend):
+            z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form.key)
+            return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
         blocks: dict[int, Tensor] = {}
         for mul, infos in self._block_infos.items():
             s_block = self._scalar_block(s, mul)
@@ -171,10 +184,14 @@ class SO3Scale(EquivariantModule):
         return s if len(groups) == s.shape[-1] else s.index_select(-1, torch.tensor(groups, device=s.device))
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """One call per block of equal multiplicity, on an empty batch."""
+        """One call for all where a backend runs it so, else one per block of equal multiplicity, on an empty batch."""
         if self.scale == "fixed":
             x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
             yield "S x", ScaleCall(x, self._infos[0].on(device))
+            return
+        whole = FormCall(dtype, device.type)
+        if select_form(whole, self.backend) is not None:
+            yield "all groups", whole
             return
         for mul, infos in self._block_infos.items():
             x = torch.empty(0, infos[0].out_size, mul, dtype=dtype, device=device)

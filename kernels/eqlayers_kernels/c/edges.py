@@ -1,17 +1,18 @@
-"""Edges in the order of their nodes, by counting: one pass to count and check, one to place."""
+"""Edges in the order of their receivers and of their senders, by counting: one pass to count and check, one to place."""
 
 from __future__ import annotations
 
 import ctypes
 from functools import cache
+from typing import NamedTuple
 
 from . import compiler
 
 _SOURCE = f"""#include <stdint.h>
 #include <string.h>
-{compiler.EXPORT} int64_t sort_edges(const int64_t *key, const int64_t *other, int64_t count, int64_t nodes,
-                                     int64_t *ptr, int64_t *edges, int64_t *others) {{
-  /* stable; returns the first edge whose key lies outside [0, nodes), or -1. ptr has nodes + 2 places: the last moves */
+static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int64_t nodes,
+                    int64_t *ptr, int64_t *edges, int64_t *others) {{
+  /* stable; the first edge whose key lies outside [0, nodes), or -1 */
   memset(ptr, 0, (nodes + 2) * sizeof *ptr);
   for (int64_t e = 0; e < count; e++) {{
     if (key[e] < 0 || key[e] >= nodes) return e;
@@ -25,30 +26,64 @@ _SOURCE = f"""#include <stdint.h>
   }}
   return -1;
 }}
+{compiler.EXPORT} int64_t sort_edges(const int64_t *edge_index, int64_t count, int64_t num_src, int64_t num_dst,
+                                     int64_t *tables) {{
+  /* -1, or 2 * edge + row of the first index out of range */
+  const int64_t *const src = edge_index, *const dst = edge_index + count;
+  int64_t *const by_src = tables + num_dst + 2 + 2 * count;
+  int64_t wrong = sort(dst, src, count, num_dst, tables, tables + num_dst + 2, tables + num_dst + 2 + count);
+  if (wrong >= 0) return 2 * wrong + 1;
+  wrong = sort(src, dst, count, num_src, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
+  return wrong >= 0 ? 2 * wrong : -1;
+}}
 """
+
+
+class Tables(NamedTuple):
+    """Elements before each of the six tables of a graph in one buffer of int64, and its length.
+
+    For receivers, then for senders: where each node's edges begin (one place more than the last end is scratch), the
+    numbers of the edges in that order, and the nodes at their other ends.
+    """
+
+    by_z: tuple[int, int, int]
+    by_x: tuple[int, int, int]
+    length: int
+
+
+def tables(count: int, num_src: int, num_dst: int) -> Tables:
+    """Where the tables of a graph lie.
+
+    Example:
+        >>> tables(10, 3, 4)
+        Tables(by_z=(0, 6, 16), by_x=(26, 31, 41), length=51)
+    """
+    second = num_dst + 2 + 2 * count
+    by_x = (second, second + num_src + 2, second + num_src + 2 + count)
+    return Tables((0, num_dst + 2, num_dst + 2 + count), by_x, by_x[2] + count)
 
 
 @cache
 def _function() -> ctypes._CFuncPtr:
     found = compiler.load(_SOURCE, "edges").sort_edges
-    found.argtypes = (*[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 3)
+    found.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
     found.restype = ctypes.c_int64
     return found
 
 
-def sort_edges(key: int, other: int, count: int, nodes: int, ptr: int, edges: int, others: int) -> int:
-    """Sort edges by node; all but the numbers are addresses of contiguous int64.
+def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int) -> tuple[int, int] | None:
+    """Sort edges by receiver and by sender.
 
     Args:
-        key, other: ``[count]`` the node to sort by, and the node at the other end.
-        count, nodes: Number of edges and of nodes.
-        ptr: ``[nodes + 2]``, written: where the edges of each node begin; the last place is scratch.
-        edges, others: ``[count]``, written: numbers of the edges in order, and their other ends.
+        edge_index: Address of ``[2, count]`` contiguous int64, (src, dst).
+        count, num_src, num_dst: Number of edges, senders and receivers.
+        out: Address of the buffer described by `tables`.
 
     Returns:
-        The first edge whose key is no node, or -1; then nothing else is to be used.
+        None, or (row, edge) of the first index that is no node; the buffer is then of no use.
 
     Raises:
         CompilerError: There is no compiler, or it failed.
     """
-    return int(_function()(key, other, count, nodes, ptr, edges, others))
+    wrong = int(_function()(edge_index, count, num_src, num_dst, out))
+    return None if wrong < 0 else (wrong % 2, wrong // 2)

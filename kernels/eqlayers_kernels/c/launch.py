@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ..program import Program, Slot
 from . import compiler, openmp, threads
@@ -15,13 +14,6 @@ SERIAL_ELEMENTS = 1 << 15
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that results do not depend on threads.
 SHARED_CHUNKS = 16
 CHUNKS_PER_THREAD = 4  # evens out unequal segments
-
-
-class Rows(NamedTuple):
-    """An operand or result in memory: address of its first row, and elements from row to row."""
-
-    address: int
-    step: int
 
 
 class Compiled:
@@ -44,20 +36,14 @@ class Compiled:
         self._work = ctypes.cast(library.work, ctypes.c_void_p).value or 0
 
     def __call__(
-        self,
-        rows: int,
-        operands: Sequence[Rows],
-        tables: Sequence[int] = (),
-        chunks: int = 1,
-        workers: int = 1,
-        past_caches: bool = False,
+        self, rows: int, addresses: Sequence[int], chunks: int = 1, workers: int = 1, past_caches: bool = False
     ) -> None:
         """Run over ``rows`` rows (or segments) in ``chunks`` pieces.
 
         Args:
             rows: Number of rows.
-            operands: In the order of the kernel's pointers.
-            tables: Addresses of int64 tables: ptr, edges, others of a walk by segments.
+            addresses: Address of the first row and elements from row to row, for each of the kernel's pointers in
+                order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others.
             chunks: Pieces; work is handed to threads by the piece.
             workers: Threads that may work at once.
             past_caches: Whether to store large results past the caches.
@@ -65,9 +51,7 @@ class Compiled:
         Raises:
             MemoryError: No room for the scratch rows.
         """
-        packed = (ctypes.c_int64 * (3 + 2 * len(operands) + len(tables)))(
-            rows, chunks, past_caches, *(number for pair in operands for number in pair), *tables
-        )
+        packed = (ctypes.c_int64 * (3 + len(addresses)))(rows, chunks, past_caches, *addresses)
         workers = min(workers, chunks)
         if workers == 1:
             self._run(packed, 0, chunks)

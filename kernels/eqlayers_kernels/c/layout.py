@@ -73,7 +73,7 @@ def print_transposes(inward: Iterable[int], outward: Iterable[int], item: int) -
 
 def _function(name: str, dim: int, item: int) -> str:
     # element (m, u) lies at m * mul + u inside, and at u * dim + m outside
-    inside, outside = f"{{}}[{{}} * mul + u]", f"{{}}[u * {dim} + {{}}]"
+    inside, outside = "{}[{} * mul + u]", f"{{}}[u * {dim} + {{}}]"
     near, far = (outside, inside) if name == "in" else (inside, outside)
     tail = " ".join(f"{far.format('to', m)} = {near.format('from', m)};" for m in range(dim))
     variants = [

@@ -136,7 +136,7 @@ class _Printer:
             self.add("z", k, times(w, plus(sums.get(k, ()))) if "z" in self.kind.results else Dual())
 
     def _one(self, w: Dual | None, g: dict[int, Dual], many: str, one: str) -> None:
-        """x or y is the same for all channels: contracted first."""
+        """X or y is the same for all channels: contracted first."""
         swap = many == "y"
         terms = [((j, i, k, s) if swap else (i, j, k, s)) for i, j, k, s in self.path.terms]
         ones = {j: self.load(one, j) for j in sorted({t[1] for t in terms})}
@@ -194,7 +194,7 @@ class _Printer:
                     self.result_after(operand, component, plus(values))
 
     def _both(self, w: Dual | None, g: dict[int, Dual]) -> None:
-        """x and y have the channels of the loop: nothing to contract first."""
+        """X and y have the channels of the loop: nothing to contract first."""
         x = {i: self.load("x", i) for i in sorted({t[0] for t in self.path.terms})}
         y = {j: self.load("y", j) for j in sorted({t[1] for t in self.path.terms})}
         table: dict[int, list[Dual]] = {}
