@@ -17,7 +17,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds the wheel once
 TOPS = {"eqlayers": ROOT, "eqlayers_kernels": ROOT / "kernels"}  # import name -> folder that holds it
-SOURCES = ("eqlayers", "kernels", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = ("eqlayers", "kernels", "configs", "pyproject.toml", "README.md", "LICENSE")
+SUITES = Path("share", "eqlayers", "bench")  # where an installation has the files of configs/bench
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -59,8 +60,21 @@ def test_every_folder_with_code_is_a_package() -> None:
 
 
 def test_wheel_has_every_module_and_nothing_else(built: dict[str, Path]) -> None:
-    names = {name for name in zipfile.ZipFile(built["wheel"]).namelist() if ".dist-info/" not in name}
+    names = {name for name in zipfile.ZipFile(built["wheel"]).namelist() if not is_about_the_wheel(name)}
     assert names == module_files()
+
+
+def is_about_the_wheel(name: str) -> bool:
+    """Metadata, or a file that is installed outside the packages."""
+    return name.partition("/")[0].endswith((".dist-info", ".data"))
+
+
+def test_wheel_has_every_suite_of_the_benchmarks(built: dict[str, Path]) -> None:
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        found = {name.partition(".data/data/")[2]: name for name in archive.namelist() if ".data/" in name}
+        suites = list((ROOT / "configs" / "bench").iterdir())
+        assert set(found) == {str(SUITES / path.name) for path in suites}
+        assert [p.name for p in suites if archive.read(found[str(SUITES / p.name)]) != p.read_bytes()] == []
 
 
 def test_sdist_has_every_module(built: dict[str, Path]) -> None:
@@ -68,7 +82,8 @@ def test_sdist_has_every_module(built: dict[str, Path]) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     missing = {name for name in module_files() if name not in names and f"kernels/{name}" not in names}
     assert missing == set()
-    assert {"pyproject.toml", "LICENSE", "README.md"} <= names
+    suites = {str(path.relative_to(ROOT)) for path in (ROOT / "configs" / "bench").iterdir()}
+    assert {"pyproject.toml", "LICENSE", "README.md", *suites} <= names
 
 
 def test_metadata(built: dict[str, Path]) -> None:
@@ -82,7 +97,7 @@ def test_metadata(built: dict[str, Path]) -> None:
     assert metadata["Version"] == version[1]
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     assert {line.name for line in required if line.marker is None} == {"torch", "e3nn", "numpy"}
-    assert {"triton", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
+    assert {"triton", "bench", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
 
 
 def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
@@ -121,16 +136,46 @@ for top in ("eqlayers", "eqlayers_kernels"):
 """
 
 
-def test_wheel_imports_where_the_checkout_cannot_be_seen(built: dict[str, Path], tmp_path: Path) -> None:
-    """-I and -S: no working directory, no PYTHONPATH, no .pth file, so no editable installation either."""
-    target = tmp_path / "installed"
+@pytest.fixture(scope="module")
+def installed(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, installed in a folder of its own."""
+    target = tmp_path_factory.mktemp("installed")
     run(
         *(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target", target),
         built["wheel"],
     )
-    paths = dict.fromkeys([str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
-    out = run(sys.executable, "-I", "-S", "-c", IMPORT_ALL, *paths, cwd=tmp_path, env={**os.environ, "PYTHONPATH": ""})
+    return target
+
+
+def python(installed: Path, code: str, cwd: Path) -> str:
+    """What code prints with the installed wheel; its ``sys.argv`` has the folders to import from.
+
+    -I and -S: no working directory, no PYTHONPATH, no .pth file, so no editable installation either.
+    """
+    paths = dict.fromkeys([str(installed), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+    return run(sys.executable, "-I", "-S", "-c", code, *paths, cwd=cwd, env={**os.environ, "PYTHONPATH": ""})
+
+
+def test_wheel_imports_where_the_checkout_cannot_be_seen(installed: Path, tmp_path: Path) -> None:
+    out = python(installed, IMPORT_ALL, tmp_path)
     expected = {
         name[:-3].replace("/", ".").removesuffix(".__init__") for name in module_files() if name.endswith(".py")
     }
     assert set(out.split()) == expected - set(TOPS)
+
+
+READ_SUITES = f"""
+import sys
+
+sys.path[:0] = sys.argv[1:]
+from eqlayers.bench import read_suite
+
+for name in ("cpu", "gpu", "smoke"):
+    assert read_suite(f"{{sys.argv[1]}}/{SUITES}/{{name}}.yaml").cases
+    print(name)
+"""
+
+
+def test_installed_suites_can_be_read(installed: Path, tmp_path: Path) -> None:
+    """With the problems and graphs beside them."""
+    assert python(installed, READ_SUITES, tmp_path).split() == ["cpu", "gpu", "smoke"]

@@ -176,8 +176,9 @@ def assert_margins_untouched(array: np.ndarray) -> None:
     assert np.isnan(buffer[~inside]).all(), "written outside the result"
 
 
-def rows_of(array: np.ndarray) -> launch.Rows:
-    return launch.Rows(array.ctypes.data, array.strides[0] // array.itemsize)
+def rows_of(array: np.ndarray) -> tuple[int, int]:
+    """Address of the first row, and elements from row to row."""
+    return array.ctypes.data, array.strides[0] // array.itemsize
 
 
 def run(
@@ -191,22 +192,22 @@ def run(
         turn = launch.load_import(program, operand, kernel.dtype)
         for name in [n for n, o in kind.pointers if o == operand and n in given]:
             turned = padded(np.full_like(arrays[name], np.nan))
-            turn(turned.shape[0], [rows_of(given[name]), rows_of(turned)])
+            turn(turned.shape[0], [*rows_of(given[name]), *rows_of(turned)])
             assert_margins_untouched(turned)
             given[name] = turned
-    results, pointers = {}, []
+    results, packed = {}, []
     for name, operand in kind.pointers:
         if name in RESULTS.values():
             count = chunks if name == "gw" and kernel.shared else edges.rows(operand) if edges else rows
             width = dict(zip(OPERANDS, program.widths, strict=True))[operand]
             results[operand] = padded(np.full((count, width), np.nan, dtype=kernel.dtype))
-            pointers.append(rows_of(results[operand]))
+            packed += rows_of(results[operand])
         else:
-            step = 0 if operand == "w" and kernel.shared else rows_of(given[name]).step
-            pointers.append(launch.Rows(given[name].ctypes.data, step))
+            address, step = rows_of(given[name])
+            packed += (address, 0 if operand == "w" and kernel.shared else step)
     tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.walk)] if edges else []
     segments = tables[0].size - 1 if edges else rows
-    launch.load(kernel)(segments, pointers, [t.ctypes.data for t in tables], chunks, workers, past)
+    launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables)], chunks, workers, past)
     for array in results.values():
         assert_margins_untouched(array)
     if kernel.shared and "w" in results:

@@ -91,13 +91,13 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, want
     arrays = kernels.draw(program, "float64", edges=edges)
     ptr, order, others = edges.tables(walk)
     result = np.full((edges.rows(wanted), program.widths["xywz".index(wanted)]), np.nan)
-    pointers = []
+    packed = []
     for name, operand in kernel.kind.pointers:
-        rows = kernels.rows_of(arrays.get(name, result))
+        address, step = kernels.rows_of(arrays.get(name, result))
         node_of_segment = operand == {"by_z": "z", "by_x": "x"}[walk]
-        pointers.append(rows if node_of_segment else rows._replace(address=rows.address - far * rows.step * 8))
+        packed += (address if node_of_segment else address - far * step * 8, step)
     tables = [ptr, order + far, others + far]
-    launch.load(kernel)(ptr.size - 1, pointers, [t.ctypes.data for t in tables], chunks=3)
+    launch.load(kernel)(ptr.size - 1, [*packed, *(t.ctypes.data for t in tables)], chunks=3)
     np.testing.assert_array_equal(result, kernels.run(kernel, arrays, edges)[wanted])
 
 

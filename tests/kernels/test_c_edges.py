@@ -1,4 +1,4 @@
-"""Sorting of edges: stable, checked, within its buffers."""
+"""Sorting of edges: stable, by both ends, checked, within its buffer."""
 
 from __future__ import annotations
 
@@ -7,40 +7,57 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.edges import sort_edges
+from eqlayers_kernels.c.edges import sort_edges, tables
 
 MARK = -77
 
 
-def sort(key: Any, other: Any, nodes: int) -> tuple[int, list[np.ndarray]]:
-    """What `sort_edges` returns, and ptr, edges and others; the elements behind them must stay what they were."""
-    key, other = np.array(key, dtype=np.int64), np.array(other, dtype=np.int64)
-    buffers = [np.full(n + 5, MARK, dtype=np.int64) for n in (nodes + 2, key.size, key.size)]
-    wrong = sort_edges(
-        key.ctypes.data, other.ctypes.data, key.size, nodes, *(buffer.ctypes.data for buffer in buffers)
-    )
-    assert all((buffer[-5:] == MARK).all() for buffer in buffers)
-    return wrong, [buffers[0][: nodes + 1], *(buffer[:-5] for buffer in buffers[1:])]
-
-
-@pytest.mark.parametrize(("nodes", "count"), [(1, 4), (5, 0), (0, 0), (7, 3), (9, 200), (1000, 999)])
-@pytest.mark.usefixtures("kernels")
-def test_edges_are_sorted_by_node_and_keep_their_order(nodes: int, count: int) -> None:
-    rng = np.random.default_rng(count)
-    key, other = rng.integers(max(nodes, 1), size=(2, count))
-    other += 2**40
-    wrong, (ptr, edges, others) = sort(key, other, nodes)
-    order = np.argsort(key, kind="stable")
-    assert wrong == -1
-    np.testing.assert_array_equal(edges, order)
-    np.testing.assert_array_equal(others, other[order])
-    np.testing.assert_array_equal(ptr, np.searchsorted(key[order], np.arange(nodes + 1)))
+def sort(src: Any, dst: Any, senders: int, receivers: int) -> tuple[Any, np.ndarray]:
+    """What `sort_edges` returns, and its buffer; the elements around that must stay what they were."""
+    edges = np.array([src, dst], dtype=np.int64)
+    length = tables(edges.shape[1], senders, receivers).length
+    buffer = np.full(length + 10, MARK, dtype=np.int64)
+    out = buffer[5 : 5 + length]
+    wrong = sort_edges(edges.ctypes.data, edges.shape[1], senders, receivers, out.ctypes.data)
+    assert (buffer[:5] == MARK).all()
+    assert (buffer[-5:] == MARK).all()
+    return wrong, out
 
 
 @pytest.mark.parametrize(
-    ("key", "nodes", "wrong"),
-    [([0, 1, 2, 0], 2, 2), ([0, -1], 5, 1), ([3], 3, 0), ([0], 0, 0), ([1, 2**62, -(2**62)], 2, 1)],
+    ("senders", "receivers", "count"), [(1, 1, 4), (5, 3, 0), (0, 0, 0), (7, 2, 3), (2, 9, 200), (1000, 900, 999)]
+)
+def test_edges_are_sorted_by_both_ends_and_keep_their_order(
+    kernels: Any, senders: int, receivers: int, count: int
+) -> None:
+    rng = np.random.default_rng(count)
+    src, dst = (rng.integers(max(nodes, 1), size=count) for nodes in (senders, receivers))
+    graph = kernels.Edges(src, dst, senders, receivers)
+    wrong, out = sort(src, dst, senders, receivers)
+    assert wrong is None
+    places = tables(count, senders, receivers)
+    for walk in ("by_z", "by_x"):
+        for start, want in zip(getattr(places, walk), graph.tables(walk), strict=True):
+            np.testing.assert_array_equal(out[start : start + want.size], want)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "wrong"),
+    [
+        ([0, 1], [1, 3], (1, 1)),
+        ([0, 2], [1, 0], (0, 1)),
+        ([-1, 0], [0, 0], (0, 0)),
+        ([0, 0], [0, -1], (1, 1)),
+        ([0, 2**62], [0, 0], (0, 1)),
+        ([5, 5], [0, -(2**62)], (1, 1)),
+    ],
 )
 @pytest.mark.usefixtures("kernels")
-def test_the_first_edge_outside_is_named_and_nothing_is_written_outside(key: Any, nodes: int, wrong: int) -> None:
-    assert sort(key, [0] * len(key), nodes)[0] == wrong
+def test_an_end_outside_is_named_and_nothing_is_written_outside(src: Any, dst: Any, wrong: tuple[int, int]) -> None:
+    assert sort(src, dst, 2, 3)[0] == wrong
+
+
+@pytest.mark.usefixtures("kernels")
+def test_without_nodes_every_edge_is_wrong() -> None:
+    assert sort([0], [0], 3, 0)[0] == (1, 0)
+    assert sort([0], [0], 0, 3)[0] == (0, 0)

@@ -86,7 +86,7 @@ __attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t b
 }
 """ + WORK
     begun = np.zeros(1, dtype=np.int32)
-    launch.Compiled("both", (source,))(2, [launch.Rows(begun.ctypes.data, 0)], chunks=2, workers=2)
+    launch.Compiled("both", (source,))(2, [begun.ctypes.data, 0], chunks=2, workers=2)
     assert begun[0] == 2
     assert len(team) == 1
 
@@ -198,12 +198,12 @@ def test_offsets_beyond_32_bits(kernels: Any, layout: str) -> None:
         kernel = Kernel(program, kind, "float32")
         arrays = kernels.draw(program, "float32", rows=4)
         want = kernels.run(kernel, arrays)
-        given, pointers = {}, []
+        given, packed = {}, []
         for name, operand in kind.pointers:
             given[name] = far_rows(4, program.widths["xywz".index(operand)], step)
             if name in arrays:
                 given[name][...] = arrays[name]
-            pointers.append(launch.Rows(given[name].ctypes.data, step))
-        launch.load(kernel)(4, pointers, chunks=2, workers=2, past_caches=True)
+            packed += (given[name].ctypes.data, step)
+        launch.load(kernel)(4, packed, chunks=2, workers=2, past_caches=True)
         for name, operand in kind.pointers[-len(kind.results) :]:
             np.testing.assert_array_equal(given[name], want[operand])

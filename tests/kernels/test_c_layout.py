@@ -100,7 +100,7 @@ def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
         want[:, slot.columns("ir_mul")] = rows[:, slot.columns("mul_ir")]
     assert (want != rows).any()
     given, turned = kernels.padded(rows), kernels.padded(np.full_like(rows, np.nan))
-    launch.Compiled("import_test", (source,))(7, [kernels.rows_of(given), kernels.rows_of(turned)], chunks=3)
+    launch.Compiled("import_test", (source,))(7, [*kernels.rows_of(given), *kernels.rows_of(turned)], chunks=3)
     np.testing.assert_array_equal(turned, want)
 
 
@@ -110,7 +110,7 @@ def test_import_of_a_program(kernels: Any) -> None:
     for operand, width in (("x", 14), ("z", 24)):
         rows = np.random.default_rng(1).normal(size=(2, width))
         turned = np.empty_like(rows)
-        launch.load_import(program, operand, "float64")(2, [kernels.rows_of(rows), kernels.rows_of(turned)])
+        launch.load_import(program, operand, "float64")(2, [*kernels.rows_of(rows), *kernels.rows_of(turned)])
         want = rows.copy()
         for p in program.paths:
             slot = getattr(p, operand)

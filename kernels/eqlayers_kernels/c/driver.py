@@ -6,10 +6,10 @@ stored when it is complete. Over edges, the results of a node are summed in plac
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ..program import OPERANDS, Path, Program, Slot
+from .calls import Define, path_calls
 from .layout import wide
 from .loops import SEGMENT, gaps, run_function
 from .path import RESULTS, Kind
@@ -37,7 +37,8 @@ class Driver:
         inward, outward: Numbers of components of the blocks whose layout changes, filled by `text`.
     """
 
-    def __init__(self, program: Program, kind: Kind, walk: str, shared: bool, item: int) -> None:
+    def __init__(self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define) -> None:
+        self.define = define
         self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
         self.by_rows = walk == "rows"
         self.node = {"rows": "", "by_z": "z", "by_x": "x"}[walk]  # the operand that a segment belongs to
@@ -78,8 +79,8 @@ class Driver:
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
-    def text(self, function: Callable[[Path, frozenset[str]], str]) -> str:
-        """The driver; ``function`` names the function of a path that overwrites the given results."""
+    def text(self) -> str:
+        """The driver."""
         regions = self._regions()
         body: list[str] = []
         for number, region in enumerate(regions):
@@ -88,13 +89,12 @@ class Driver:
             for slot in region.slots:
                 paths = [path for path in self.program.paths if path.z == slot]
                 for place, path in enumerate(paths):
-                    calls += self._call(path, region, place == 0, function)
+                    calls += self._call(path, region, place == 0)
             if self.walk == "by_z":
                 body += self._over_edges(region, following, calls)
             else:
-                last = number + 1 == len(regions)
                 inside = [*self._enter(region), *calls, *self._leave(region)] if self.by_rows else calls
-                body += [*self._fetch(following, "{0} + {0}_step" if last and self.by_rows else "{0}"), *inside]
+                body += [*self._fetch(region), *inside]
         return self._loops(body)
 
     def _regions(self) -> list[Region]:
@@ -138,20 +138,23 @@ class Driver:
     def _paths(self, region: Region) -> list[Path]:
         return [path for path in self.program.paths if path.z in region.slots]
 
-    def _fetch(self, region: Region, row: str) -> list[str]:
-        """Read what the next region needs, ahead of its use; ``row`` says where its row begins."""
+    def _fetch(self, region: Region) -> list[str]:
+        """Read the same region of the next row, ahead of its use; with the first region its x, which is short."""
         lines = []
-        for pointer, operand in self.kind.pointers:
-            if pointer in RESULTS.values():
-                continue
-            ahead = row.format(pointer)
-            if operand == "z":
-                lines.append(f"fetch({ahead} + {region.start}, {region.stop - region.start});")
-            elif operand == "w" and not self.shared:
-                lines += [f"fetch({ahead} + {start}, {count});" for start, count in self._weight_ranges(region)]
-            elif operand == "x" and row != "{0}":
-                lines.append(f"fetch({ahead}, {self.width['x']});")
+        for pointer in self._ahead():
+            if self.pointers[pointer] == "z":
+                lines.append(f"fetch({pointer}_next + {region.start}, {region.stop - region.start});")
+            elif self.pointers[pointer] == "x" and region.start == 0:
+                lines.append(f"fetch({pointer}_next, {self.width['x']});")
         return lines
+
+    def _ahead(self) -> list[str]:
+        """Operands whose next row is fetched ahead, row by row or along the edges of a sender."""
+        if self.walk == "by_z":
+            return []
+        kept = {"w"} if self.shared else set()
+        kept |= {"y", self.node}
+        return [pointer for pointer, op in self.kind.pointers if pointer not in RESULTS.values() and op not in kept]
 
     def _enter(self, region: Region) -> list[str]:
         """Before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
@@ -197,10 +200,8 @@ class Driver:
             out.append(f"{way}{slot.dim}({source} + {first}, {target} + {second}, {slot.mul});")
         return out
 
-    def _call(
-        self, path: Path, region: Region, first: bool, function: Callable[[Path, frozenset[str]], str]
-    ) -> list[str]:
-        """The call of a path, inside the loops over its outer axes."""
+    def _call(self, path: Path, region: Region, first: bool) -> list[str]:
+        """All that one path does with a row."""
         every = all(axis.z or axis.count == 1 for axis in path.axes)  # no channel of z is visited twice
         overwritten = set() if self.shared else {"w"}
         before, after = [], []
@@ -212,23 +213,12 @@ class Driver:
             self._reserve("s_gw", path.weight_count)
             before.append(f"{{ T *const gw_ = past ? s_gw : gw + {path.weight};")
             after.append(f"if (past) store_past_caches(s_gw, gw + {path.weight}, {path.weight_count}); }}")
-        steps: dict[str, list[str]] = {name: [] for name in OPERANDS}
-        loops = []
-        for number, axis in enumerate(path.outer):
-            index = dict.fromkeys(OPERANDS, f"c{number}")
-            if axis.pairs:
-                i, j = f"i{number}", f"j{number}"
-                loops.append(f"for (int c{number} = 0, {i} = 0; {i} < {axis.extent}; {i}++)")
-                loops.append(f"for (int {j} = {i} + 1; {j} < {axis.extent}; {j}++, c{number}++)")
-                index |= {"x": i, "y": j}
-            else:
-                loops.append(f"for (int c{number} = 0; c{number} < {axis.extent}; c{number}++)")
-            for operand, step in zip("xywz", axis.steps, strict=True):
-                if step:
-                    steps[operand].append(f" + {index[operand]} * {step}")
-        given = [self._address(pointer, path, region) + "".join(steps[op]) for pointer, op in self.kind.pointers]
-        name = function(path, frozenset(overwritten))
-        return [*before, " ".join([*loops, f"{name}({', '.join(given)});"]), *after]
+        if path.weight is not None and path.weight_count <= FETCHED_WEIGHTS:
+            weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
+            before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
+        places = {pointer: self._address(pointer, path, region) for pointer in self.pointers}
+        calls = path_calls(path, self.kind, places, frozenset(overwritten), self.define, self._reserve, self.item)
+        return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:
         self.scratch[name] = max(self.scratch.get(name, 0), -(-elements // 16) * 16)
@@ -243,6 +233,9 @@ class Driver:
             result = pointer in RESULTS.values()
             row = "n" if self.by_rows or operand == self.node else "other" if operand in "xz" else "edge"
             begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
+            if pointer in self._ahead():
+                following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < ptr[arg[0]])]"
+                begin.append(f"const T *{pointer}_next = {pointer}0 + ({following}) * {pointer}_step;")
             if self._by_region(pointer):
                 continue
             converted = self._converted(pointer)

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
     """What a kernel computes.
 
     ``order`` 0 is z; 1 is gradients of ``sum(z * g)``; 2 is the derivative of z and of those gradients along the
-    ``tangents`` (of x, y, w). ``results`` names the operands whose gradient is wanted; 'z' stands for g's.
+    ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands for g's.
     """
 
     order: int
@@ -230,9 +230,3 @@ def path_body(path: Path, kind: Kind, writes: frozenset[str]) -> str:
     It overwrites the results that ``writes`` names ('z', 'w'), and adds to the others.
     """
     return "\n  ".join(_Printer(path, kind, writes).body())
-
-
-def arguments(kind: Kind) -> str:
-    """Parameters of every path's function of a kind."""
-    results = {RESULTS[name] for name in kind.results}
-    return ", ".join(f"{'' if name in results else 'const '}T *restrict {name}" for name, _ in kind.pointers)

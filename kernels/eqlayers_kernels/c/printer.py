@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..program import Path, Program, Slot
+from ..program import Program, Slot
 from .driver import Driver
 from .layout import HEAD, print_transposes, wide
 from .loops import run_function
-from .path import Kind, arguments, path_body
+from .path import Kind
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
 #: How rows are walked: 'rows' one by one; 'by_z' and 'by_x' the edges of every receiver or sender.
@@ -18,13 +18,13 @@ WALKS = ("rows", "by_z", "by_x")
 UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
 
 
-def _head(dtype: str) -> str:
+def _head(ctype: str) -> str:
     return f"""#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-typedef {TYPES[dtype][0]} T;
+typedef {ctype} T;
 #define EXPORT __attribute__((visibility("default")))
-"""
+{HEAD}"""
 
 
 @dataclass(frozen=True)
@@ -58,28 +58,28 @@ class Kernel:
         ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
         ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others.
         """
-        functions: dict[str, str] = {}  # equal bodies are one function
+        functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
 
-        def function(path: Path, writes: frozenset[str]) -> str:
-            body = path_body(path, self.kind, writes)
-            return functions.setdefault(body, f"p{len(functions)}")
+        def define(body: str, parameters: Sequence[tuple[str, bool]]) -> str:
+            declared = ", ".join(f"{'' if written else 'const '}T *restrict {name}" for name, written in parameters)
+            return functions.setdefault((body, declared), f"p{len(functions)}")
 
-        driver = Driver(self.program, self.kind, self.walk, self.shared, TYPES[self.dtype][1])
-        run = driver.text(function)
+        ctype, item = TYPES[self.dtype]
+        driver = Driver(self.program, self.kind, self.walk, self.shared, item, define)
+        run = driver.text()
         units: list[list[str]] = [[]]
         size = 0
-        parameters = arguments(self.kind)
-        declared = []
-        for body, name in functions.items():
+        declarations = []
+        for (body, parameters), name in functions.items():
             size += body.count(";")
             if size > UNIT_STATEMENTS and units[-1]:
                 units.append([])
                 size = body.count(";")
             units[-1].append(f"void __attribute__((noinline)) {name}({parameters}) {{\n  {body}\n}}\n")
-            declared.append(f"void {name}({parameters});")
-        head = _head(self.dtype)
-        transposes = print_transposes(driver.inward, driver.outward, TYPES[self.dtype][1])
-        first = [head, HEAD, transposes, *declared, *units[0], run]
+            declarations.append(f"void {name}({parameters});")
+        head = _head(ctype)
+        transposes = print_transposes(driver.inward, driver.outward, item)
+        first = [head, transposes, *declarations, *units[0], run]
         return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
 
     @property
@@ -111,5 +111,5 @@ def print_import(slots: Iterable[Slot], width: int, dtype: str) -> str:
         "}",
         "return 0;",
     ]
-    transposes = print_transposes([slot.dim for slot in changed], [], TYPES[dtype][1])
-    return "\n".join([_head(dtype), HEAD, transposes, run_function(loop)])
+    ctype, item = TYPES[dtype]
+    return "\n".join([_head(ctype), print_transposes([slot.dim for slot in changed], [], item), run_function(loop)])

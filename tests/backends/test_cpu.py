@@ -1,0 +1,433 @@
+"""Backend cpu: what it reads, rounds, refuses and says; threads; compilers that are missing or break."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import eqlayers as eq
+from eqlayers.backends import cpu, verdicts
+from eqlayers.errors import BackendError, ConfigError, IndexRangeError
+from eqlayers.ops.form import Form, FormCall, Request, find_form
+from eqlayers_kernels.c import cache, compiler, edges, launch
+
+needs_cc = pytest.mark.skipif(compiler.why_not() is not None, reason="no C compiler")
+IN1, IN2, OUT = "5x0e + 4x1o", "0e + 1o", "5x0e + 5x1o + 4x1e"
+PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 1, 0, "uvw", True)]
+FORWARD, BACKWARD = Request(0, ("z",)), Request(1, ("x", "y", "w"))
+DOUBLE = Request(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def layer(layout: str = "mul_ir", shared: bool = False, **options: Any) -> eq.TensorProduct:
+    return eq.TensorProduct(IN1, IN2, OUT, PATHS, shared_weights=shared, internal_weights=False, layout=layout, **options)
+
+
+def operands(form: Form, rows: int = 6, shared: bool = False, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """All operands and tangents of a form, by the names of the kernels."""
+    widths = dict(zip("xywg", form.program.widths, strict=True))
+    generator = torch.Generator().manual_seed(3)
+    out = {}
+    for name in ("x", "y", "w", "g", "dx", "dy", "dw"):
+        shape = (widths[name[-1]],) if shared and name[-1] == "w" else (rows, widths[name[-1]])
+        out[name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    return out
+
+
+def run(form: Form, request: Request, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
+    return cpu.run_form(form.key, request, tensors, graph)
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+EDGES = torch.tensor([[5, 0, 3, 3, 5, 0], [2, 2, 0, 6, 2, 1]])
+
+
+# -- what it reads ----------------------------------------------------------------------------------------------------
+
+
+def strided(t: Tensor) -> Tensor:
+    return torch.stack([t, t + 1], -1)[..., 0]
+
+
+def columns_of_a_wider_one(t: Tensor) -> Tensor:
+    return torch.cat([t + 1, t, t - 1], -1)[:, t.shape[1] : 2 * t.shape[1]]
+
+
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda t: t.t().contiguous().t(),
+    "strided": strided,
+    "columns": columns_of_a_wider_one,
+    "every second row": lambda t: torch.stack([t, t + 1], 1)[:, 0],
+    "from behind": lambda t: torch.cat([torch.ones(3), t.reshape(-1)])[3:].view(t.shape),
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("view", VIEWS)
+def test_operands_may_lie_in_memory_as_they_like(view: str) -> None:
+    form = layer().plan.form
+    tensors = operands(form)
+    graph = cpu.edge_tables(EDGES, 6, 7)
+    in_graph = {**tensors, "g": torch.cat([tensors["g"], tensors["g"][:1]])}
+    for request in (FORWARD, BACKWARD):
+        views = {name: VIEWS[view](t) for name, t in tensors.items()}
+        assert all(not v.is_contiguous() or view == "from behind" for v in views.values())
+        assert equal(run(form, request, views), run(form, request, tensors))
+        views = {name: VIEWS[view](t) for name, t in in_graph.items()}
+        assert equal(run(form, request, views, graph), run(form, request, in_graph, graph))
+
+
+class Largest(TorchDispatchMode):
+    """The bytes of the largest storage that an operator returned."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.bytes = max(self.bytes, out.untyped_storage().nbytes())
+        return out
+
+
+@needs_cc
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_an_expanded_operand_is_read_as_it_is_and_never_written_out(layout: str) -> None:
+    form = eq.TensorProduct("40x1o", "1o", "1x0e", [(0, 0, 0, "uvw", True)], layout=layout).plan.form
+    one, rows = operands(form, 1), 300
+    assert form.program.widths == (120, 3, 40, 1)
+    expanded = {name: t.expand(rows, -1) for name, t in one.items()}
+    with Largest() as largest:
+        got = run(form, FORWARD, expanded)["z"]
+    assert torch.equal(got, run(form, FORWARD, one)["z"].expand(rows, -1))
+    assert 0 < largest.bytes <= 4 * rows * 1, "a full copy of x takes 120 times as much"
+
+
+@needs_cc
+@pytest.mark.parametrize("shared", [False, True])
+def test_leading_axes_broadcast_and_may_be_missing_or_empty(shared: bool) -> None:
+    ours, theirs = layer(shared=shared), layer(shared=shared, backend="torch")
+    weights = ours.weight_numel
+    for x, y, w in (((), (), ()), ((4,), (), (1,)), ((2, 1), (3,), (2, 3)), ((0,), (0,), (0,)), ((3, 0), (1,), (1, 1))):
+        tensors = [torch.randn(*x, 17, dtype=torch.float64), torch.randn(*y, 4, dtype=torch.float64)]
+        tensors.append(torch.randn(*(() if shared else w or (1,)), weights, dtype=torch.float64))
+        if not shared and not w:
+            tensors[-1] = tensors[-1][0]
+        leaves = [[t.clone().requires_grad_() for t in tensors] for _ in range(2)]
+        values = [tp(*own) for tp, own in zip((ours, theirs), leaves, strict=True)]
+        assert values[0].shape == values[1].shape == (*torch.broadcast_shapes(x, y, () if shared else w), 32)
+        grads = [torch.autograd.grad(z.square().sum(), own) for z, own in zip(values, leaves, strict=True)]
+        for a, b in zip((values[0], *grads[0]), (values[1], *grads[1]), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 100 numbers of order 1
+
+
+@needs_cc
+@pytest.mark.parametrize("request_", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+def test_no_rows_at_all(request_: Request) -> None:
+    """Also of shared weights, whose gradient is then zero, and of a graph without edges."""
+    form = layer().plan.form
+    for shared in (False, True):
+        got = run(form, request_, operands(form, 0, shared))
+        assert all(value.shape[0] == 0 for name, value in got.items() if not (shared and name == "w"))
+        tensors = operands(form, 0, shared) | {"x": torch.ones(2, 17), "dx": torch.ones(2, 17), "g": torch.ones(3, 32)}
+        graph = cpu.edge_tables(EDGES[:, :0], 2, 3)
+        in_graph = run(form, request_, tensors, graph)
+        assert {name: value.shape[0] for name, value in in_graph.items() if name in "xz"}.items() <= {
+            "x": 2, "z": 3
+        }.items()  # fmt: skip
+        for value in (*got.values(), *in_graph.values()):
+            assert not value.any()
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", HALVES)
+def test_half_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dtype) -> None:
+    form = layer().plan.form
+    graph = cpu.edge_tables(EDGES, 6, 7)
+    for shared in (False, True):
+        low = operands(form, 6, shared, dtype)
+        low_graph = low | {"g": torch.cat([low["g"], low["g"][:1]])}
+        for request, tables, tensors in ((FORWARD, None, low), (BACKWARD, None, low), (BACKWARD, graph, low_graph)):
+            high = run(form, request, {name: t.float() for name, t in tensors.items()}, tables)
+            got = run(form, request, tensors, tables)
+            assert equal(got, {name: value.to(dtype) for name, value in high.items()})
+            assert any((value != value.to(dtype)).any() for value in high.values())
+
+
+@needs_cc
+def test_offsets_beyond_32_bits() -> None:
+    """Rows of x 2^30 elements apart, in memory that is never touched in between; as many senders as that takes."""
+    torch.use_deterministic_algorithms(False)  # it would fill what is meant to stay untouched
+    form = layer().plan.form
+    near = operands(form, 6)
+    graph = cpu.edge_tables(EDGES, 6, 7)
+    try:
+        buffer = torch.empty(5 * 2**30 + 64)
+    except RuntimeError:
+        pytest.skip("the system gives no 20 GiB of addresses")
+    far = near | {"x": buffer.as_strided((6, 17), (2**30, 1))}
+    far["x"].copy_(near["x"])
+    assert equal(run(form, FORWARD, far), run(form, FORWARD, near))
+    assert equal(run(form, FORWARD, far, graph), run(form, FORWARD, near, graph))
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_edges_are_sorted_whatever_their_type_and_strides(dtype: torch.dtype) -> None:
+    want = cpu.edge_tables(EDGES, 6, 7)
+    assert want.dtype == torch.int64
+    for same in (EDGES.to(dtype), EDGES.to(dtype).t().contiguous().t(), EDGES.to(dtype).repeat_interleave(2, 1)[:, ::2]):
+        got = cpu.edge_tables(same, 6, 7)
+        places = edges.tables(6, 6, 7)
+        for walk, nodes in (("by_z", 7), ("by_x", 6)):
+            for start, length in zip(getattr(places, walk), (nodes + 1, 6, 6), strict=True):
+                assert torch.equal(got[start : start + length], want[start : start + length])
+    assert cpu.receivers_of(want, 6, 6) == 7
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((0, 3), 6, r"edge_index\[0\] \(src\) must lie in \[0, 6\), the number of senders, got 6 at edge 3"),
+        ((0, 0), -1, r"edge_index\[0\] .* got -1 at edge 0"),
+        ((1, 5), 7, r"edge_index\[1\] \(dst\) must lie in \[0, 7\), the number of receivers, got 7 at edge 5\. Check"),
+    ],
+)
+def test_indices_outside_their_nodes(place: tuple[int, int], value: int, message: str) -> None:
+    wrong = EDGES.clone()
+    wrong[place] = value
+    with pytest.raises(IndexRangeError, match=message):
+        cpu.edge_tables(wrong, 6, 7)
+
+
+# -- how it runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Threads that each call of a kernel was given."""
+    seen: list[int] = []
+    real = launch.Compiled.__call__
+
+    def counted(self: Any, rows: int, addresses: Any, chunks: int = 1, workers: int = 1, past_caches: bool = False) -> None:
+        seen.append(workers)
+        real(self, rows, addresses, chunks, workers, past_caches)
+
+    monkeypatch.setattr(launch.Compiled, "__call__", counted)
+    return seen
+
+
+@needs_cc
+@pytest.mark.parametrize("shared", [False, True])
+def test_it_follows_the_number_of_threads_and_that_changes_no_bit(workers: list[int], shared: bool) -> None:
+    form = layer().plan.form
+    tensors = operands(form, 700, shared)
+    index = torch.randint(0, 700, (2, 700), generator=torch.Generator().manual_seed(0))
+    graph = cpu.edge_tables(index, 700, 700)
+    assert 700 * sum(form.program.widths) > launch.SERIAL_ELEMENTS
+    for request, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
+        found = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            workers.clear()
+            found.append(run(form, request, tensors, tables))
+            assert set(workers) == {threads}
+        assert equal(found[0], found[1])
+        assert equal(found[0], found[2])
+
+
+@needs_cc
+def test_results_past_the_caches_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    form = layer().plan.form
+    tensors = operands(form)
+    want = run(form, BACKWARD, tensors)
+    monkeypatch.setattr(cpu, "PAST_CACHES_BYTES", 16)
+    assert equal(run(form, BACKWARD, tensors), want)
+
+
+@needs_cc
+def test_large_results_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large enough for large pages: the advice is given within the result, and taken back by nobody."""
+    given: list[tuple[int, int]] = []
+    real = cpu.memory.advise_huge_pages
+    monkeypatch.setattr(cpu.memory, "advise_huge_pages", lambda *a: (given.append(a), real(*a)))
+    form = layer().plan.form
+    one = operands(form, 1)
+    rows = cpu.memory.WORTH_BYTES // 4 // 32 + 1
+    z = run(form, FORWARD, {name: t.expand(rows, -1) for name, t in one.items()})["z"]
+    assert given == [(z.data_ptr(), z.nbytes)]
+    assert torch.equal(z, run(form, FORWARD, one)["z"].expand(rows, -1))
+
+
+@needs_cc
+def test_forms_are_known_by_their_content() -> None:
+    form, same = layer().plan.form, layer().plan.form
+    assert form.key == same.key != layer("ir_mul").plan.form.key
+    assert pickle.loads(pickle.dumps(form)).key == form.key
+    assert find_form(form.key).program == form.program
+    with pytest.raises(ConfigError, match="got the key 'nobody', which no layer of this process has. Build the layer"):
+        cpu.run_form("nobody", FORWARD, operands(form), None)
+
+
+# -- what it refuses --------------------------------------------------------------------------------------------------
+
+
+@needs_cc
+def test_what_is_refused_and_why() -> None:
+    assert cpu.refuse(FormCall(torch.bfloat16, "cpu")) is None
+    assert cpu.refuse(FormCall(torch.float32, "cuda")) == "needs CPU tensors, got cuda"
+    wanted = "needs float64, float32, float16, bfloat16, got torch.complex64"
+    assert cpu.refuse(FormCall(torch.complex64, "cpu")) == wanted
+    assert verdicts(FormCall(torch.float32, "cpu"))["cpu"] == "runs"
+    with pytest.raises(BackendError, match="'cpu' must accept this call, but it runs whole tensor products and"):
+        eq.functional.sparse_product("mul", torch.ones(1, 1), torch.ones(1, 1), eq.info.SparseProductInfo(), backend="cpu")
+
+
+@pytest.fixture
+def inputs() -> list[Tensor]:
+    return [torch.randn(6, 17), torch.randn(6, 4), torch.randn(6, layer().weight_numel)]
+
+
+def test_without_a_compiler_layers_say_so_once_and_run_on_torch(
+    monkeypatch: pytest.MonkeyPatch, inputs: list[Tensor]
+) -> None:
+    monkeypatch.setenv("CC", "/nonexistent/cc")
+    monkeypatch.setattr(cpu, "_said", set())
+    ours, theirs, graph = layer(), layer(backend="torch"), eq.Graph(EDGES, 6, 7)
+    reason = "needs a C compiler: CC is '/nonexistent/cc', and there is no such program; correct CC, or unset it"
+    with pytest.warns(RuntimeWarning, match="expected to run tensor products as generated C, but") as caught:
+        z = ours(*inputs)
+    assert len(caught) == 1
+    assert f"backend 'cpu' {reason}. They run on backend 'torch'" in str(caught[0].message)
+    again = [ours(*inputs), layer("ir_mul")(*inputs) * 0, eq.functional.tensor_product_conv(ours.plan, *inputs, graph)]
+    assert torch.equal(z, theirs(*inputs))
+    assert torch.equal(again[0], z)
+    want = eq.functional.tensor_product_conv(theirs.plan, *inputs, graph, backend="torch")
+    assert torch.equal(again[2], want)
+    assert "torch runs" in ours.explain()
+    assert f"cpu refuses: {reason}" in ours.explain()
+    with pytest.raises(BackendError) as refused:
+        layer(backend="cpu")(*inputs)
+    assert str(refused.value) == (
+        f"backend 'cpu' must accept this call, but it {reason}. Pass backend=None to let one be chosen."
+    )
+
+
+ALONE = """
+import warnings, torch, eqlayers as eq
+warnings.simplefilter("always")
+with warnings.catch_warnings(record=True) as caught:
+    for _ in range(3):
+        tp = eq.TensorProduct("2x1o", "1o", "2x0e", [(0, 0, 0, "uvu", True)])
+        z = tp(torch.ones(2, 6), torch.ones(2, 3))
+print(sum("generated C" in str(w.message) for w in caught), torch.isfinite(z).all().item())
+"""
+
+
+def test_a_process_without_a_compiler_warns_once() -> None:
+    environment = {**os.environ, "CC": "/nonexistent/cc", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", ALONE]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["1", "True"]
+
+
+# -- compilers that break ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """A process that has compiled nothing, with an empty cache; called with a script, makes that the compiler."""
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_warned", set())
+    monkeypatch.setattr(compiler, "_loaded", {})
+    monkeypatch.setattr(cpu, "_runners", {})
+    compiler._try_compiler.cache_clear()
+    edges._function.cache_clear()
+
+    def make(body: str = "") -> Path:
+        script = tmp_path / "cc"
+        script.write_text(f'#!/bin/sh\n{body}\nexec "{shutil.which("cc")}" "$@"\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CC", str(script))
+        return tmp_path / "cache" / "kernels"
+
+    yield make
+    compiler._try_compiler.cache_clear()
+    edges._function.cache_clear()
+
+
+BREAKS = 'for o; do :; done; case "$*" in *"-o %s"*) printf half > %s_float32.so; %s;; esac'
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("exit 4", "failed with status 4; set CC to a working gcc or clang"),
+        ("kill -KILL $$", r"killed by signal 9 \(Killed\); is there enough memory"),
+        ("exit 0", "expected a shared object from .*, got 4 bytes of something else; set CC"),
+    ],
+)
+def test_a_compiler_that_breaks(fresh: Callable[..., Path], inputs: list[Tensor], end: str, message: str) -> None:
+    """A clear error, nothing half-written; with the compiler in order again, the next call works."""
+    folder = fresh(BREAKS % ("forward", "forward_rows", end))
+    tp = layer()
+    with pytest.raises(BackendError, match=rf"(?s){message}.*\. Or pass backend='torch'\."):
+        tp(*inputs)
+    assert not [path for path in folder.iterdir() if path.name.startswith(("forward", ".tmp"))]
+    fresh()
+    torch.testing.assert_close(tp(*inputs), layer(backend="torch")(*inputs))
+    assert len([path for path in folder.iterdir() if path.name.startswith("forward")]) == 1
+
+
+@needs_cc
+def test_a_compiler_that_breaks_between_forward_and_backward(fresh: Callable[..., Path], inputs: list[Tensor]) -> None:
+    fresh(BREAKS % ("backward", "backward_rows", "exit 4"))
+    inputs[0].requires_grad_()
+    z = layer()(*inputs).sum()
+    with pytest.raises(BackendError, match="failed with status 4"):
+        z.backward(retain_graph=True)
+    assert inputs[0].grad is None
+    fresh()
+    z.backward()
+    assert inputs[0].grad is not None
+
+
+@needs_cc
+@pytest.mark.parametrize("what", ["import", "edges"])
+def test_a_compiler_that_breaks_within_a_convolution(
+    fresh: Callable[..., Path], inputs: list[Tensor], what: str
+) -> None:
+    fresh(BREAKS % (what, what, "exit 4"))
+    plan, graph = layer().plan, eq.Graph(EDGES, 6, 7)
+    with pytest.raises(BackendError, match=r"(?s)failed with status 4.*\. Or pass backend='torch'\."):
+        eq.functional.tensor_product_conv(plan, *inputs, graph)
+    fresh()
+    z = eq.functional.tensor_product_conv(plan, *inputs, graph)
+    torch.testing.assert_close(z, eq.functional.tensor_product_conv(plan, *inputs, graph, backend="torch"))
+
+
+@needs_cc
+def test_an_unusable_cache_is_one_warning_and_the_same_numbers(
+    fresh: Callable[..., Path], inputs: list[Tensor]
+) -> None:
+    folder = fresh()
+    folder.parent.write_text("occupied")
+    with pytest.warns(RuntimeWarning, match="expected to keep compiled kernels in") as caught:
+        z = layer()(*inputs)
+    assert len(caught) == 1
+    torch.testing.assert_close(z, layer(backend="torch")(*inputs))
