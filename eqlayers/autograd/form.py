@@ -206,7 +206,7 @@ def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) 
     Returns:
         ``[N, width]``; with a graph a row per receiver.
     """
-    return _form(x, y, w, graph, key)  # type: ignore[no-any-return]
+    return _form(x, y, w, graph, key)
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
@@ -215,4 +215,4 @@ def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     Raises:
         IndexRangeError: An index lies outside its nodes.
     """
-    return _tables(edge_index, num_src, num_dst)  # type: ignore[no-any-return]
+    return _tables(edge_index, num_src, num_dst)

@@ -52,7 +52,8 @@ def run_convolution(
             )
     if graph.edge_index.device != x.device:
         raise DeviceError(
-            f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with `.to(...)`."
+            f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{x.device}')`."
         )
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
         if graph.tables is None:
@@ -109,12 +110,12 @@ def _group(plan: ProductPlan, group: PathGroup, x: Tensor, y: Tensor, weight: Te
     a = _operand(plan, group, 0, x)
     b = _operand(plan, group, 1, y)
     infos = tuple(info.on(x.device) for info in group.infos)
-    inter = sparse_form(group.product, a, b, infos, backend=backend)  # type: ignore[arg-type]
+    inter = sparse_form(group.product, a, b, infos, backend=backend)
     if group.weighting is None or group.weight_infos is None:
         return inter
     w = _stacked(weight, group)
     infos = tuple(info.on(x.device) for info in group.weight_infos)
-    return sparse_form(group.weighting, inter, w, infos, backend=backend)  # type: ignore[arg-type]
+    return sparse_form(group.weighting, inter, w, infos, backend=backend)
 
 
 def _operand(plan: ProductPlan, group: PathGroup, side: int, flat: Tensor) -> Tensor:

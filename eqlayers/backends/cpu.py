@@ -128,7 +128,8 @@ class _Runner:
         segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
         workers = torch.get_num_threads()
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
-        packed, keep = [], []
+        packed: list[int] = []
+        keep = []
         for pointer, operand in self.given:
             tensor = tensors[pointer]
             if tensor.dtype != self.compute:
@@ -170,7 +171,7 @@ def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
-    out = _empty(*tensor.shape, tensor.dtype)
+    out = _empty(tensor.shape[0], tensor.shape[1], tensor.dtype)
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
     turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
     return out
@@ -190,8 +191,9 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
         row, edge = wrong
         name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]
         raise IndexRangeError(
-            f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got {int(edges[row, edge])} at "
-            f"edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there are more receivers than senders."
+            f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got "
+            f"{int(edges[row, edge])} at edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there "
+            f"are more receivers than senders."
         )
     return out
 

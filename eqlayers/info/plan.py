@@ -1,4 +1,4 @@
-"""What a tensor product is made of, whoever runs it: layouts, groups of paths for sparse products, and one whole form."""
+"""What a tensor product is made of, whoever runs it: layouts, groups of paths for sparse products, one whole form."""
 
 from __future__ import annotations
 

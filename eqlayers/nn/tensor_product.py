@@ -165,7 +165,7 @@ class TensorProduct(E3nnState, EquivariantModule):
                 yield (number, ins, view) if yield_instruction else view
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """The whole layer as one call where a backend runs it so, else one call per sparse product of an empty batch."""
+        """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
         whole = FormCall(dtype, device.type)
         if select_form(whole, self.backend) is not None:
             yield f"all {self.num_paths} paths", whole

@@ -54,8 +54,8 @@ def find_form(key: str) -> Form:
     """
     if key not in _forms:
         raise ConfigError(
-            f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. Build the "
-            f"layer first: a traced graph holds the key, not the program."
+            f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. Build "
+            f"the layer first: a traced graph holds the key, not the program."
         )
     return _forms[key]
 

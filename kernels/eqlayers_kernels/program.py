@@ -57,15 +57,15 @@ class Axis(NamedTuple):
     pairs: bool = False
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         """Number of steps."""
         return self.extent * (self.extent - 1) // 2 if self.pairs else self.extent
 
     def offsets(self, operand: str) -> np.ndarray:
-        """Channel offset of an operand at every step, ``[count]``."""
+        """Channel offset of an operand at every step, ``[length]``."""
         if self.pairs and operand in "xy":
             return getattr(self, operand) * np.triu_indices(self.extent, 1)[operand == "y"]
-        return getattr(self, operand) * np.arange(self.count)
+        return getattr(self, operand) * np.arange(self.length)
 
     @property
     def steps(self) -> tuple[int, int, int, int]:
@@ -107,7 +107,7 @@ class Path(NamedTuple):
         """Number of weights, 0 without."""
         if self.weight is None:
             return 0
-        return 1 + sum(axis.w * (axis.count - 1) for axis in self.axes)
+        return 1 + sum(axis.w * (axis.length - 1) for axis in self.axes)
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,11 @@ class Program:
         lines = [f"program {self.key}: x {self.widths[0]}, y {self.widths[1]}, w {self.widths[2]}, z {self.widths[3]}"]
         for path in self.paths:
             weight = "no weights" if path.weight is None else f"w[{path.weight}:{path.weight + path.weight_count}]"
-            extents = " x ".join(str(axis.count) for axis in path.axes) or "1"
+            extents = " x ".join(str(axis.length) for axis in path.axes) or "1"
             lines.append(
                 f"  z[{path.z.start}: {path.z.dim} x {path.z.mul}] += x[{path.x.start}: {path.x.dim} x {path.x.mul}] * "
-                f"y[{path.y.start}: {path.y.dim} x {path.y.mul}] * {weight}, {len(path.terms)} terms, channels {extents}"
+                f"y[{path.y.start}: {path.y.dim} x {path.y.mul}] * {weight}, {len(path.terms)} terms, "
+                f"channels {extents}"
             )
         return "\n".join(lines)
 
@@ -238,5 +239,5 @@ def contract(program: Program, wanted: str, **operands: np.ndarray | None) -> np
                 value = value * array[:, columns]
         target = getattr(places, wanted)
         if target is not None:
-            np.add.at(out, (slice(None), target), value)
+            np.add.at(out.T, target, np.broadcast_to(value, (rows, len(target))).T)
     return out

@@ -29,8 +29,8 @@ def moves(request: pytest.FixtureRequest) -> tuple[str, ctypes.CDLL]:
     ]
     exports.append("EXPORT void past(const T *from, T *to, int64_t n) { store_past_caches(from, to, n); }")
     exports.append("EXPORT void done(void) { finish_stores(); fetch(0, 100); }")
-    item = TYPES[dtype][1]
-    parts = [_head(dtype), layout.HEAD, layout.print_transposes(DIMS, DIMS, item), *exports]
+    ctype, item = TYPES[dtype]
+    parts = [_head(ctype), layout.print_transposes(DIMS, DIMS, item), *exports]
     return dtype, compiler.load("\n".join(parts), f"moves_{dtype}")
 
 

@@ -88,7 +88,7 @@ def test_rows_that_are_shared_and_weights_that_are_not_there() -> None:
 
 def test_pairs_run_over_all_u_below_v() -> None:
     axis = Axis(4, x=1, y=1, w=5, z=2, pairs=True)
-    assert axis.count == 6
+    assert axis.length == 6
     pairs = [(u, v) for u in range(4) for v in range(u + 1, 4)]
     assert [*zip(axis.offsets("x"), axis.offsets("y"), strict=True)] == pairs
     assert [*axis.offsets("w")] == [0, 5, 10, 15, 20, 25]

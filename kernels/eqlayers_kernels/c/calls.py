@@ -1,4 +1,4 @@
-"""Prints the calls that run one path on one row: its function inside the loops over its outer axes, or its two stages."""
+"""Prints the calls that run one path on one row: its function inside loops over its outer axes, or its two stages."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ class Driver:
             ahead = [
                 f"if (e + {AHEAD} < stop) {{ const T *next = w0 + edges[e + {AHEAD}] * w_step; (void)next;",
                 *(f"fetch(next + {start}, {count});" for start, count in here),
-                f"}} else {{ const T *next = w0 + edges[start + (e + {AHEAD} - stop) % (stop - start)] * w_step; (void)next;",
+                f"}} else {{ const int64_t first_again = start + (e + {AHEAD} - stop) % (stop - start);",
+                "const T *next = w0 + edges[first_again] * w_step; (void)next;",
                 *(f"fetch(next + {start}, {count});" for start, count in there),
                 "}",
             ]
@@ -202,7 +203,7 @@ class Driver:
 
     def _call(self, path: Path, region: Region, first: bool) -> list[str]:
         """All that one path does with a row."""
-        every = all(axis.z or axis.count == 1 for axis in path.axes)  # no channel of z is visited twice
+        every = all(axis.z or axis.length == 1 for axis in path.axes)  # no channel of z is visited twice
         overwritten = set() if self.shared else {"w"}
         before, after = [], []
         if self.by_rows and first and every:

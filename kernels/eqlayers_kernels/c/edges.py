@@ -1,8 +1,9 @@
-"""Edges in the order of their receivers and of their senders, by counting: one pass to count and check, one to place."""
+"""Edges in the order of their receivers and of their senders: one pass to count and check, one to place."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ def tables(count: int, num_src: int, num_dst: int) -> Tables:
 
 
 @cache
-def _function() -> ctypes._CFuncPtr:
+def _function() -> Callable[..., int]:
     found = compiler.load(_SOURCE, "edges").sort_edges
     found.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
     found.restype = ctypes.c_int64

@@ -11,7 +11,7 @@ from .printer import Kernel, print_import
 
 #: Below this many elements read and written, a second thread costs more than it gains.
 SERIAL_ELEMENTS = 1 << 15
-#: Chunks for the gradient of shared weights, which is summed over them: fixed, so that results do not depend on threads.
+#: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
 CHUNKS_PER_THREAD = 4  # evens out unequal segments
 
@@ -32,7 +32,7 @@ class Compiled:
         self._run = library.run
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._run.restype = ctypes.c_int64
-        self._run.errcheck = _check_status
+        self._run.errcheck = _check_status  # type: ignore[assignment]
         self._work = ctypes.cast(library.work, ctypes.c_void_p).value or 0
 
     def __call__(

@@ -26,7 +26,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
         return None
     found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     found.restype = ctypes.c_int
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def advise_huge_pages(address: int, size: int) -> None:

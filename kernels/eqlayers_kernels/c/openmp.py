@@ -29,7 +29,7 @@ def _entry() -> Callable[[int, int, int, int], None] | None:
                 return None
             found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
             found.restype = None
-            return found  # type: ignore[no-any-return]
+            return found
     return None
 
 

@@ -1,9 +1,10 @@
 """Prints one path of a program as a C function: its value, its gradients, or their derivatives, in one loop.
 
 What does not depend on the channel of the innermost loop is computed before it: where one operand of x and y is the
-same for all channels (spherical harmonics, as a rule) it is contracted with the coefficients, ``A[i, k] = sum_j s y[j]``,
-and only ``z[k] += w A[i, k] x[i]`` remains. The gradients are ``r[i] = sum_k A[i, k] g[k]``, ``gx[i] = w r[i]``,
-``gw = sum_i x[i] r[i]``, and gy from sums over the channels, ``P[i, k] = sum w x[i] g[k]``, contracted behind the loop.
+same for all channels (spherical harmonics, as a rule) it is contracted with the coefficients,
+``A[i, k] = sum_j s y[j]``, and only ``z[k] += w A[i, k] x[i]`` remains. The gradients are
+``r[i] = sum_k A[i, k] g[k]``, ``gx[i] = w r[i]``, ``gw = sum_i x[i] r[i]``, and gy from sums over the channels,
+``P[i, k] = sum w x[i] g[k]``, contracted behind the loop.
 Second derivatives are the same lines on dual numbers.
 """
 
@@ -23,7 +24,8 @@ class Kind(NamedTuple):
     """What a kernel computes.
 
     ``order`` 0 is z; 1 is gradients of ``sum(z * g)``; 2 is the derivative of z and of those gradients along the
-    ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands for g's.
+    ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands
+    for the gradient of g.
     """
 
     order: int
@@ -184,14 +186,13 @@ class _Printer:
         if not {"x", "y"} & set(self.kind.results):
             return
         h = {k: self.sums(f"h{k}", times(w, g[k])) for k in products}
-        for operand, place, other in (("x", 0, y), ("y", 1, x)):
-            back: dict[int, list[Dual]] = {}
-            for term in self.path.terms:
-                value = times(constant(term[3]), other[term[1 - place]], h[term[2]])
-                back.setdefault(term[place], []).append(value)
-            for component, values in back.items():
-                if operand in self.kind.results:
-                    self.result_after(operand, component, plus(values))
+        back: dict[tuple[str, int], list[Dual]] = {}
+        for i, j, k, s in self.path.terms:
+            back.setdefault(("x", i), []).append(times(constant(s), y[j], h[k]))
+            back.setdefault(("y", j), []).append(times(constant(s), x[i], h[k]))
+        for (operand, component), values in back.items():
+            if operand in self.kind.results:
+                self.result_after(operand, component, plus(values))
 
     def _both(self, w: Dual | None, g: dict[int, Dual]) -> None:
         """X and y have the channels of the loop: nothing to contract first."""
