@@ -31,13 +31,16 @@ _said: set[str] = set()
 
 def refuse(call: Call) -> str | None:
     """None if generated C can run the call, else why not."""
-    if not isinstance(call, FormCall):
-        return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
-    if call.device != "cpu":
-        return f"needs CPU tensors, got {call.device}"
-    if call.dtype not in DTYPES:
-        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
-    return compiler.why_not()
+    whole = isinstance(call, FormCall)
+    device, dtype = (call.device, call.dtype) if isinstance(call, FormCall) else (call.x.device.type, call.x.dtype)
+    if device != "cpu":
+        return f"needs CPU tensors, got {device}"
+    if dtype not in DTYPES:
+        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {dtype}"
+    no_compiler = compiler.why_not()
+    if whole or no_compiler:
+        return no_compiler
+    return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
 
 
 def warn_once(reason: str) -> None:

@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, about: str, *options: str, config: str | None = None) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
         if config is not None:
-            text = f"name in configs/bench of a checkout, or a path; {config} by default"
+            text = f"name of a file of configs/bench, or a path; {config} by default"
             command.add_argument("--config", default=config, help=text)
         known: dict[str, dict[str, Any]] = {
             "--peers": {"help": "names with commas instead of the configuration's", "type": lambda t: t.split(",")},
@@ -67,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     run = add("run", "check and time the cases of a suite", "--peers", "--threads", "--backend", "--only")
-    run.add_argument("suite", help="name in configs/bench of a checkout, or a path")
+    run.add_argument("suite", help="name of a file of configs/bench, or a path")
     report = commands.add_parser("report", help="tables and plots of a result")
     report.add_argument("file", help="a JSON file that another command wrote")
     report.add_argument("--out", help="folder for a Markdown file and PNG pictures", metavar="FOLDER")

@@ -112,10 +112,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def find_config(name: str) -> Path:
-    """The file of a configuration: a path, or the name of one in `configs/bench` of the source checkout.
+    """The file of a configuration: a path, or the name of one in `configs/bench`.
+
+    An installation has these files in `share/eqlayers/bench`, below the folder that it was installed under.
 
     Raises:
-        ConfigError: There is none of that name; configurations are not part of an installed package.
+        ConfigError: There is no folder of configurations.
 
     Example:
         >>> find_config("smoke").name
@@ -123,10 +125,12 @@ def find_config(name: str) -> Path:
     """
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
-    folder = Path(__file__).resolve().parents[2] / "configs" / "bench"
-    if not folder.is_dir():
-        raise ConfigError(
-            f"a path such as path/to/{name}.yaml was expected, got the name {name!r}: named configurations are in "
-            f"configs/bench of a source checkout and not part of an installed package. Pass the path of a file."
-        )
-    return folder / f"{name}.yaml"
+    here = Path(__file__).resolve()
+    checkout = here.parents[2] / "configs" / "bench"
+    for folder in (checkout, *(parent / "share" / "eqlayers" / "bench" for parent in here.parents)):
+        if folder.is_dir():
+            return folder / f"{name}.yaml"
+    raise ConfigError(
+        f"a path such as path/to/{name}.yaml was expected, got the name {name!r}: there is neither configs/bench of a "
+        f"source checkout nor share/eqlayers/bench of an installation. Pass the path of a file."
+    )

@@ -86,9 +86,7 @@ class Edges:
 
     def tables(self, by: str) -> list[np.ndarray]:
         """ptr, edges, others; by NumPy's stable sort."""
-        key, other, nodes = (
-            (self.dst, self.src, self.receivers) if by == "by_z" else (self.src, self.dst, self.senders)
-        )
+        key, other, nodes = (self.dst, self.src, self.receivers) if by == "by_z" else (self.src, self.dst, self.senders)
         order = np.argsort(key, kind="stable")
         return [np.searchsorted(key[order], np.arange(nodes + 1)), order, other[order]]
 
@@ -142,7 +140,9 @@ def expected(program: Program, kind: Kind, arrays: Arrays, edges: Edges | None =
 def _rows(program: Program, kind: Kind, result: str, operands: Arrays) -> np.ndarray:
     """One result row by row; of order 2 the sum over the tangents of what is linear in each."""
     rows = operands["y"].shape[0]
-    operands |= {n: np.broadcast_to(operands[n], (rows, operands[n].shape[1])) for n in ("w", "dw")}  # none, if rows is 0
+    operands |= {
+        n: np.broadcast_to(operands[n], (rows, operands[n].shape[1])) for n in ("w", "dw")
+    }  # none, if rows is 0
     primal = {"x": operands["x"], "y": operands["y"], "w": operands["w"], "z": operands["g"]}
     primal.pop(result)
     if kind.order < 2:

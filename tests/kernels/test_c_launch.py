@@ -72,7 +72,8 @@ def test_the_threads_do_not_change_a_bit(kernels: Any, case: Any, team: list[str
 
 def test_two_threads_work_at_the_same_time(kernels: Any, team: list[str]) -> None:
     """Each chunk waits until the other has begun: one thread alone would never come back (and fail by the timeout)."""
-    source = """#include <stdint.h>
+    source = (
+        """#include <stdint.h>
 #include <time.h>
 __attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) {
   int *const begun = (int *)arg[3];
@@ -84,7 +85,9 @@ __attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t b
   }
   return 1;
 }
-""" + WORK
+"""
+        + WORK
+    )
     begun = np.zeros(1, dtype=np.int32)
     launch.Compiled("both", (source,))(2, [begun.ctypes.data, 0], chunks=2, workers=2)
     assert begun[0] == 2
@@ -107,9 +110,12 @@ __attribute__((visibility("default"))) void work(void *data) {
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_room_for_scratch_is_an_error(kernels: Any, team: list[str], workers: int) -> None:
-    source = """#include <stdint.h>
+    source = (
+        """#include <stdint.h>
 __attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) { return begin <= 5 && 5 < end; }
-""" + WORK
+"""
+        + WORK
+    )
     failing = launch.Compiled("failing", (source,))
     with pytest.raises(MemoryError, match="expected room for the scratch of a kernel, found none; free memory"):
         failing(10, [], chunks=10, workers=workers)

@@ -24,7 +24,8 @@ def subsets(names: str, least: int = 1) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
-    ("layout", "dtype", "shared"), [("mul_ir", "float32", False), ("ir_mul", "float32", False), ("mul_ir", "float64", True)]
+    ("layout", "dtype", "shared"),
+    [("mul_ir", "float32", False), ("ir_mul", "float32", False), ("mul_ir", "float64", True)],
 )
 def test_all_modes(kernels: Any, layout: str, dtype: str, shared: bool, kind: Kind) -> None:
     """Where weights are shared, modes that can do without have none. Chunks and ways to store change no bit."""
@@ -73,7 +74,9 @@ def test_random_multiplicities(kernels: Any, layout: str, seed: int) -> None:
         u, v, w = (int(n) for n in rng.choice([1, 2, 3, 4, 7, 8, 9, 16, 17], size=3))
         equal = mode in ("uuw", "uuu", "uvu<v", "u<vw")
         u = max(u, 2) if "<" in mode else u
-        specs.append((mode, (u, u if equal else v, w), tuple(int(d) for d in rng.choice([1, 3, 5, 7, 9, 11, 13], size=3))))
+        specs.append(
+            (mode, (u, u if equal else v, w), tuple(int(d) for d in rng.choice([1, 3, 5, 7, 9, 11, 13], size=3)))
+        )
     program = kernels.random_program(layout, bool(seed % 2), specs, seed, gap=seed - 1)
     for kind in (FORWARD, BACKWARD, DOUBLE):
         kernels.check(Kernel(program, kind, "float32"), kernels.draw(program, "float32"), past=True)

@@ -85,7 +85,7 @@ def _function(name: str, dim: int, item: int) -> str:
         f"#if VECTOR == {size}\n{_block(name, dim, size // item)}\n#endif" for size in VECTOR_BYTES if size // item > 1
     ]
     body = "\n".join(variants)
-    return f"""static inline __attribute__((always_inline))
+    return f"""static __attribute__((noinline))
 void {name}{dim}(const T *restrict from, T *restrict to, int mul) {{
   int u = 0;
 #ifdef SHUFFLES
