@@ -19,8 +19,6 @@ from eqlayers.ops.form import Request
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.c import compiler
 
-pytestmark = pytest.mark.skipif(compiler.why_not() is not None, reason="no C compiler")
-
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvw", True), (1, 0, 1, "uvu", False)]
@@ -28,6 +26,12 @@ PLAN = eq.TensorProduct(IN1, IN2, OUT, PATHS, layout="ir_mul").plan
 EDGES = torch.tensor([[2, 0, 2, 1], [0, 3, 3, 0]])
 SENDERS, RECEIVERS, COUNT = 3, 4, 4
 EPS = torch.finfo(torch.float64).eps
+
+
+@pytest.fixture(autouse=True)
+def needs_a_compiler() -> None:
+    if compiler.why_not() is not None:
+        pytest.skip(f"backend cpu {compiler.why_not()}")
 
 
 def operands(graph: bool, shared: bool, requires: Sequence[bool] = (True, True, True)) -> list[Tensor]:

@@ -58,6 +58,13 @@ def test_an_end_outside_is_named_and_nothing_is_written_outside(src: Any, dst: A
 
 
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("numbers", [(-1, 2, 3), (0, -3, 3), (0, 5, -3)])
+def test_negative_numbers_are_refused(numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match=f"of 0 or more, got {numbers[0]}, {numbers[1]} and {numbers[2]}; count"):
+        sort_edges(0, *numbers, 0)
+
+
+@pytest.mark.usefixtures("kernels")
 def test_without_nodes_every_edge_is_wrong() -> None:
     assert sort([0], [0], 3, 0)[0] == (1, 0)
     assert sort([0], [0], 0, 3)[0] == (0, 0)

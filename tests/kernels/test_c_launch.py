@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from eqlayers_kernels.c import launch, openmp, threads
+from eqlayers_kernels.c.loops import run_function
 from eqlayers_kernels.c.path import Kind
-from eqlayers_kernels.c.printer import Kernel
+from eqlayers_kernels.c.printer import Kernel, _head
 from eqlayers_kernels.program import LAYOUTS
 
 SPECS = (("uvu", (9, 1, 0), (3, 5, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
@@ -70,53 +71,35 @@ def test_the_threads_do_not_change_a_bit(kernels: Any, case: Any, team: list[str
     assert len(team) == 1
 
 
+def hand_written(name: str, *lines: str) -> launch.Compiled:
+    """A kernel whose chunks run these lines."""
+    return launch.Compiled(
+        name, ("\n".join(["#define _POSIX_C_SOURCE 199309L\n#include <time.h>", _head("float"), run_function(lines)]),)
+    )
+
+
 def test_two_threads_work_at_the_same_time(kernels: Any, team: list[str]) -> None:
-    """Each chunk waits until the other has begun: one thread alone would never come back (and fail by the timeout)."""
-    source = (
-        """#include <stdint.h>
-#include <time.h>
-__attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) {
-  int *const begun = (int *)arg[3];
-  __atomic_fetch_add(begun, 1, __ATOMIC_SEQ_CST);
-  const struct timespec nap = {0, 1000000};
-  for (int i = 0; i < 20000; i++) {
-    if (__atomic_load_n(begun, __ATOMIC_SEQ_CST) >= 2) return 0;
-    nanosleep(&nap, 0);
-  }
-  return 1;
-}
-"""
-        + WORK
+    """Each chunk waits until the other has begun: one thread alone waits in vain, and says so."""
+    both = hand_written(
+        "both",
+        "int *const begun = (int *)arg[3];",
+        "__atomic_fetch_add(begun, 1, __ATOMIC_SEQ_CST);",
+        "const struct timespec nap = {0, 1000000};",
+        "for (int i = 0; i < 20000; i++) {",
+        "  if (__atomic_load_n(begun, __ATOMIC_SEQ_CST) >= 2) return 0;",
+        "  nanosleep(&nap, 0);",
+        "}",
+        "return 1;",
     )
     begun = np.zeros(1, dtype=np.int32)
-    launch.Compiled("both", (source,))(2, [begun.ctypes.data, 0], chunks=2, workers=2)
+    both(2, [begun.ctypes.data, 0], chunks=2, workers=2)
     assert begun[0] == 2
     assert len(team) == 1
 
 
-#: `work` of a hand-written kernel, as the driver prints it.
-WORK = """
-typedef struct { const int64_t *arg; int64_t chunks, next, status; } Job;
-__attribute__((visibility("default"))) void work(void *data) {
-  Job *const job = data;
-  for (;;) {
-    const int64_t chunk = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-    if (chunk >= job->chunks) return;
-    if (run(job->arg, chunk, chunk + 1)) __atomic_store_n(&job->status, 1, __ATOMIC_RELAXED);
-  }
-}
-"""
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_room_for_scratch_is_an_error(kernels: Any, team: list[str], workers: int) -> None:
-    source = (
-        """#include <stdint.h>
-__attribute__((visibility("default"))) int64_t run(const int64_t *arg, int64_t begin, int64_t end) { return begin <= 5 && 5 < end; }
-"""
-        + WORK
-    )
-    failing = launch.Compiled("failing", (source,))
+    failing = hand_written("failing", "return begin <= 5 && 5 < end;")
     with pytest.raises(MemoryError, match="expected room for the scratch of a kernel, found none; free memory"):
         failing(10, [], chunks=10, workers=workers)
     failing(5, [], chunks=5, workers=workers)

@@ -177,7 +177,7 @@ def test_offsets_are_checked_where_the_program_is_made(path: Path, message: str)
 
 
 def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of mul_ir, ir_mul, got 'channels_last'. Pick one of these"):
+    with pytest.raises(ValueError, match=r"one of mul_ir, ir_mul, got 'channels_last'\. Pick one of these"):
         Program((GOOD,), WIDTHS, "channels_last")
 
 

@@ -84,7 +84,13 @@ def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int
         None, or (row, edge) of the first index that is no node; the buffer is then of no use.
 
     Raises:
+        ValueError: A number is negative; C would write outside the buffer.
         CompilerError: There is no compiler, or it failed.
     """
+    if min(count, num_src, num_dst) < 0:
+        raise ValueError(
+            f"expected numbers of edges, senders and receivers of 0 or more, got {count}, {num_src} and {num_dst}; "
+            f"count the rows of x as senders, and pass the number of receivers"
+        )
     wrong = int(_function()(edge_index, count, num_src, num_dst, out))
     return None if wrong < 0 else (wrong % 2, wrong // 2)

@@ -3,8 +3,8 @@
 What does not depend on the channel of the innermost loop is computed before it: where one operand of x and y is the
 same for all channels (spherical harmonics, as a rule) it is contracted with the coefficients,
 ``A[i, k] = sum_j s y[j]``, and only ``z[k] += w A[i, k] x[i]`` remains. The gradients are
-``r[i] = sum_k A[i, k] g[k]``, ``gx[i] = w r[i]``, ``gw = sum_i x[i] r[i]``, and gy from sums over the channels,
-``P[i, k] = sum w x[i] g[k]``, contracted behind the loop.
+``r[i] = sum_k A[i, k] g[k]``, ``gx[i] = w r[i]``, ``gw = sum_i x[i] r[i]`` and ``gy[j] = sum s w x[i] g[k]``, which is
+contracted per channel: one sum over channels for every component of y, instead of one for every pair (i, k).
 Second derivatives are the same lines on dual numbers.
 """
 
@@ -160,15 +160,13 @@ class _Printer:
             self.add("w", 0, plus(times(manys[i], value) for i, value in r.items()))
         if one in self.kind.results:
             weighted = {i: self.name(self.inside, f"wm{i}", times(w, value)) for i, value in manys.items()}
-            products = {(i, k): self.kind.part(times(weighted[i], g[k])) for i, k in a}
-            p = {(i, k): self.sum(f"p{i}_{k}", text) for (i, k), text in products.items() if text}
-            back: dict[int, list[str]] = {}
+            products = {(i, k): times(weighted[i], g[k]) for i, k in a}
+            named = {pair: self.name(self.inside, f"p{pair[0]}_{pair[1]}", v) for pair, v in products.items()}
+            back: dict[int, list[Dual]] = {}
             for i, j, k, s in terms:
-                if (i, k) in p:
-                    back.setdefault(j, []).append(f"(T){s!r} * {p[i, k]}")
+                back.setdefault(j, []).append(times(constant(s), named[i, k]))
             for j, values in back.items():
-                target = self.at(RESULTS[one], one, j)
-                self.after.append(f"{target} += {' + '.join(values)};")
+                self.add(one, j, plus(values))
 
     def _none(self, w: Dual | None, g: dict[int, Dual]) -> None:
         """Neither x nor y has the channels of the loop: their product is contracted first."""
