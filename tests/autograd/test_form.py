@@ -265,7 +265,6 @@ def test_other_sizes_run_through_the_same_graph(conv: bool) -> None:
     assert len(graphs) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_inductor() -> None:
     layer, inputs = layers()[0]
