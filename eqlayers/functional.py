@@ -218,7 +218,7 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
         Graph(2 edges, 2 senders, 2 receivers)
     """
     if not isinstance(edge_index, Graph):
-        return Graph(edge_index, num_src, num_dst)
+        return Graph(edge_index, num_src, num_dst, copy=False)
     if edge_index.num_src != num_src or num_dst not in (None, edge_index.num_dst):
         wanted = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
         raise ShapeError(

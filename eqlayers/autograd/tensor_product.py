@@ -56,9 +56,7 @@ def run_convolution(
             f"`.to('{x.device}')`."
         )
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
-        if graph.tables is None:
-            graph.tables = sorted_edges(graph.edge_index, graph.num_src, graph.num_dst)
-        return apply_form(x, y, w, graph.tables, plan.form.key)
+        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form.key)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
@@ -66,8 +64,13 @@ def run_convolution(
 
 @torch.compiler.assume_constant_result
 def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
-    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it."""
+    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it.
+
+    ``torch.func.grad`` and ``jvp`` cannot enter the operators of whole forms: under them sparse products run unasked.
+    """
     call = FormCall(dtype, device)
+    if backend is None and _inside_func_derivative():
+        return False
     if select_form(call, backend) is not None:
         return True
     if backend is None and device == "cpu":
@@ -75,6 +78,14 @@ def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
         if reason is not None:
             cpu.warn_once(reason)
     return False
+
+
+def _inside_func_derivative() -> bool:
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return transform is not None and transform.key() in (
+        torch._C._functorch.TransformType.Grad,
+        torch._C._functorch.TransformType.Jvp,
+    )
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:

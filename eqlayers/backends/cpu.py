@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from eqlayers_kernels.c.path import RESULTS, Kind
 from eqlayers_kernels.c.printer import Kernel
 from eqlayers_kernels.program import OPERANDS
 
-from ..errors import BackendError, IndexRangeError
+from ..errors import BackendError, IndexRangeError, ShapeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
 from ..ops.form import Form, FormCall, Request, find_form
 from .registry import Backend, Call
@@ -37,10 +38,15 @@ def refuse(call: Call) -> str | None:
         return f"needs CPU tensors, got {device}"
     if dtype not in DTYPES:
         return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {dtype}"
-    no_compiler = compiler.why_not()
+    no_compiler = _no_compiler()
     if whole or no_compiler:
         return no_compiler
     return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
+
+
+@torch.compiler.assume_constant_result
+def _no_compiler() -> str | None:
+    return compiler.why_not()
 
 
 def warn_once(reason: str) -> None:
@@ -82,14 +88,20 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: T
     return _runner(key, request, tensors, walk)(tensors, graph)
 
 
+@contextmanager
+def _as_backend_error() -> Iterator[None]:
+    try:
+        yield
+    except CompilerError as error:
+        raise BackendError(f"{error}. Or pass backend='torch'.") from error
+
+
 def _runner(key: str, request: Request, tensors: Mapping[str, Tensor], walk: str) -> _Runner:
     name = (key, request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
     found = _runners.get(name)
     if found is None:
-        try:
+        with _as_backend_error():
             found = _runners[name] = _Runner(find_form(key), request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
-        except CompilerError as error:
-            raise BackendError(f"{error}. Or pass backend='torch'.") from error
     return found
 
 
@@ -109,7 +121,7 @@ class _Runner:
         name = _NAMES[self.compute]
         kernel = Kernel(form.program, Kind(*request), name, walk, shared)
         self.compiled = launch.load(kernel)
-        widths = dict(zip(OPERANDS, form.program.widths, strict=True))
+        self.widths = widths = dict(zip(OPERANDS, form.program.widths, strict=True))
         pointers = kernel.kind.pointers
         made = {RESULTS[operand]: operand for operand in request.results}
         self.given = [(pointer, operand) for pointer, operand in pointers if pointer not in made]
@@ -128,6 +140,7 @@ class _Runner:
         """Results by operand."""
         edges, senders = tensors["y"].shape[0], tensors["x"].shape[0]
         receivers = edges if graph is None else receivers_of(graph, senders, edges)
+        self._check(tensors, {"x": senders if graph is not None else edges, "y": edges, "w": edges, "z": receivers})
         segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
         workers = torch.get_num_threads()
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
@@ -165,6 +178,15 @@ class _Runner:
             results = {name: value.to(self.dtype) for name, value in results.items()}
         return results
 
+    def _check(self, tensors: Mapping[str, Tensor], rows: Mapping[str, int]) -> None:
+        """What a kernel reads must be there: whoever calls the operators without a layer is told, too."""
+        for pointer, operand in self.given:
+            shape = tensors[pointer].shape
+            flat = self.shared and operand == "w"
+            if shape != ((self.widths[operand],) if flat else (rows[operand], self.widths[operand])):
+                want = [self.widths[operand]] if flat else [rows[operand], self.widths[operand]]
+                raise ShapeError(f"{pointer} must be {want} for this form, got {list(shape)}. Call it through a layer.")
+
 
 def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:
     out = torch.empty(rows, width, dtype=dtype, device="cpu")
@@ -186,10 +208,13 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     Raises:
         IndexRangeError: An index lies outside its nodes.
     """
+    if num_src < 0 or num_dst < 0:
+        raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")
     edges = edge_index.to(torch.int64).contiguous()
     count = edges.shape[1]
     out = torch.empty(tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
-    wrong = sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
+    with _as_backend_error():
+        wrong = sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
     if wrong is not None:
         row, edge = wrong
         name, nodes, what = (("src", num_src, "senders"), ("dst", num_dst, "receivers"))[row]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,30 +43,49 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
 class Graph:
     """Edges from senders to receivers. Convolutions over the same graph share its sorting; make one per batch.
 
+    A graph does not change: it keeps a copy of the edges.
+
     Args:
         edge_index: ``[2, E]`` int64 or int32, rows (src, dst) as in torch-geometric; in any order.
         num_src: Number of senders, rows of x.
         num_dst: Number of receivers, rows of the result; as many as senders if None.
+        copy: Whether to keep a copy of ``edge_index``; without, it must not be changed as long as the graph is used.
 
     Raises:
-        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers. Indices outside their nodes are
-            found when a convolution sorts the edges.
+        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is no
+            number. Indices outside their nodes are found when a convolution sorts the edges.
 
     Example:
         >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3)
         Graph(3 edges, 3 senders, 3 receivers)
     """
 
-    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None) -> None:
-        self.edge_index = check_edge_index(edge_index)
-        self.num_src = num_src
-        self.num_dst = num_src if num_dst is None else num_dst
-        self.tables: Tensor | None = None  # sorted edges, filled by the first convolution that needs them
+    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
+        edge_index = check_edge_index(edge_index)
+        self._edge_index = edge_index.clone() if copy else edge_index
+        self._num_src = _check_number("num_src", num_src)
+        self._num_dst = self._num_src if num_dst is None else _check_number("num_dst (num_nodes)", num_dst)
+        self._tables: Tensor | None = None
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``[2, E]``."""
+        return self._edge_index
+
+    @property
+    def num_src(self) -> int:
+        """Number of senders."""
+        return self._num_src
+
+    @property
+    def num_dst(self) -> int:
+        """Number of receivers."""
+        return self._num_dst
 
     @property
     def num_edges(self) -> int:
         """E."""
-        return self.edge_index.shape[1]
+        return self._edge_index.shape[1]
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -74,15 +94,31 @@ class Graph:
         Raises:
             IndexRangeError: One lies outside its nodes (found on CPU only).
         """
-        src, dst = self.edge_index.to(torch.int64).unbind(0)
-        check_range("edge_index[0] (src)", src, self.num_src, "senders")
-        check_range("edge_index[1] (dst)", dst, self.num_dst, "receivers")
+        src, dst = self._edge_index.to(torch.int64).unbind(0)
+        check_range("edge_index[0] (src)", src, self._num_src, "senders")
+        check_range("edge_index[1] (dst)", dst, self._num_dst, "receivers")
         return src, dst
+
+    def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
+        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
+        if self._tables is None:
+            if torch.is_inference_mode_enabled():
+                with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                    self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
+            else:
+                self._tables = sort(self._edge_index, self._num_src, self._num_dst)
+        return self._tables
 
     def to(self, device: torch.device | str) -> Graph:
         """The graph on another device; itself if it is there."""
-        moved = self.edge_index.to(device)
-        return self if moved is self.edge_index else Graph(moved, self.num_src, self.num_dst)
+        moved = self._edge_index.to(device)
+        return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, copy=False)
 
     def __repr__(self) -> str:
-        return f"Graph({self.num_edges} edges, {self.num_src} senders, {self.num_dst} receivers)"
+        return f"Graph({self.num_edges} edges, {self._num_src} senders, {self._num_dst} receivers)"
+
+
+def _check_number(name: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or value < 0:
+        raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {value!r}. Count the nodes.")
+    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from e3nn import o3
 
@@ -25,6 +24,7 @@ class ProductPlan:
     Attributes:
         layouts: Of in1, in2 and out.
         form: All paths as one program.
+        groups: Paths that run together as sparse products, for backends that do not run whole forms.
         paths: Number of paths that contribute; without any the result is a constant zero.
         weight_numel: Number of weights.
 
@@ -43,10 +43,6 @@ class ProductPlan:
         self.layouts = tuple(FlatLayout(part, layout) for part in irreps)
         self.form = Form(tensor_product_program(irreps, instructions, layout))
         self.paths = len(self.form.program.paths)
-        self.weight_numel = self.form.program.widths[2]
-
-    @cached_property
-    def groups(self) -> list[PathGroup]:
-        """Paths that run together as sparse products; built when a backend without whole forms needs them."""
         first, second, out = self.layouts
-        return group_paths(self.irreps, self.instructions, (first, second, out))
+        self.groups: list[PathGroup] = group_paths(irreps, instructions, (first, second, out))
+        self.weight_numel = self.form.program.widths[2]

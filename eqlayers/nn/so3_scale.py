@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -89,13 +88,10 @@ class SO3Scale(EquivariantModule):
             entry = np.arange(self.irreps_in.dim)
             self._infos: Any = sparse_scale_infos(entry, entry, self._values, in_size=len(entry), out_size=len(entry))
             return
+        self._block_infos = {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
         self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, self._norms(), layout))
         if scale == "learned":
             self.weight = torch.nn.Parameter(torch.ones(self.num_scales))
-
-    @cached_property
-    def _block_infos(self) -> dict[int, Any]:
-        return {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
 
     def _norms(self) -> list[float]:
         return [1.0 if self.normalization == "component" else ir.dim**-0.5 for _, ir in self.irreps_in]

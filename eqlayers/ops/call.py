@@ -126,8 +126,10 @@ def check_same_kind(**tensors: Tensor) -> None:
 
 def _broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
     """As torch.broadcast_shapes, which takes longer than a small product even where all shapes are equal."""
-    different = {tuple(shape) for shape in shapes} - {()}
-    return tuple(torch.broadcast_shapes(*different)) if len(different) > 1 else next(iter(different), ())
+    kept = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
+    if all(shape == kept[0] for shape in kept[1:]):
+        return kept[0] if kept else ()
+    return tuple(torch.broadcast_shapes(*kept))
 
 
 def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,9 +12,11 @@ the form F = sum(z * g), and so every derivative.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -133,6 +135,19 @@ class Program:
             raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {self.layout!r}. Pick one of these.")
         for number, path in enumerate(self.paths):
             self._check(number, path)
+        weights = [Slot(path.weight, path.weight_count, 1) for path in self.paths if path.weight is not None]
+        for name, slots in (
+            ("x", list({path.x for path in self.paths})),
+            ("y", list({path.y for path in self.paths})),
+            ("z", list({path.z for path in self.paths})),
+            ("w", weights),
+        ):
+            for one, other in pairwise(sorted(slots)):
+                if other.start < one.stop:
+                    raise ValueError(
+                        f"blocks of {name} must be equal or apart, and weights apart, got columns {one.start} to "
+                        f"{one.stop} and {other.start} to {other.stop}. Sums of paths need a block of their own."
+                    )
 
     def _check(self, number: int, path: Path) -> None:
         width = dict(zip(OPERANDS, self.widths, strict=True))
@@ -152,6 +167,18 @@ class Program:
             raise ValueError(
                 f"path {number}: axes must have extents of 1 or more and no negative steps, got {path.axes}. "
                 f"Drop a path without channels."
+            )
+        steps = [axis for axis in path.axes if axis.length > 1]
+        for name, wanted in (("z", path.z.mul), ("w", path.weight_count)):
+            reached = math.prod(axis.length for axis in steps if getattr(axis, name))
+            if wanted and reached != wanted:
+                raise ValueError(
+                    f"path {number}: the axes must reach each of the {wanted} channels of {name}, got {reached} steps. "
+                    f"Correct the steps of {name}."
+                )
+        if path.weight is not None and not all(axis.w for axis in steps):
+            raise ValueError(
+                f"path {number}: every axis must step the weights, each is used once, got {path.axes}. Add the steps."
             )
         if path.weight is not None and not 0 <= path.weight <= width["w"] - path.weight_count:
             raise ValueError(

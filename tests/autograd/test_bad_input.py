@@ -129,7 +129,9 @@ def test_names_that_do_not_exist():
     with pytest.raises(ConfigError, match=r"channels must read like 'u,uv->v'.*got 'u->u'"):
         sparse_product("u->u", x(), y(), *INFOS)
     for call in (lambda: sparse_mul(x(), y(), *INFOS, backend="cuda"), lambda: _class_call("cuda")):
-        with pytest.raises(ConfigError, match=r"backend must be one of triton, cpu, torch, reference or None, got 'cuda'"):
+        with pytest.raises(
+            ConfigError, match=r"backend must be one of triton, cpu, torch, reference or None, got 'cuda'"
+        ):
             call()
 
 

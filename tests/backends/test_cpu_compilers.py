@@ -120,11 +120,6 @@ def test_a_compiler_that_breaks_between_forward_and_backward(fresh: Callable[...
     assert inputs[0].grad is not None
 
 
-UNTOLD = pytest.mark.xfail(
-    raises=CompilerError, strict=True, reason="the sorting of edges lets the kernels' error through"
-)
-
-
 @needs_cc
 @pytest.mark.parametrize("what", ["import", pytest.param("edges", marks=UNTOLD)])
 def test_a_compiler_that_breaks_within_a_convolution(

@@ -184,7 +184,6 @@ def test_an_unknown_layout_is_refused() -> None:
 WIDE = (24, 2, 16, 24)
 
 
-@pytest.mark.xfail(strict=True, reason="kernels rely on it, and nothing checks it")
 @pytest.mark.parametrize(
     "paths",
     [

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-_imported_in = os.getpid()  # a fork takes the threads of the parent's team away; GNU's runtime then waits for ever
+_imported_in = os.getpid()  # a fork takes the team's threads away; GNU's runtime then waits for them for ever
 
 
 @cache
@@ -36,6 +36,6 @@ def _entry() -> Callable[[int, int, int, int], None] | None:
 def parallel() -> Callable[[int, int, int, int], None] | None:
     """``parallel(function, data, threads, 0)`` calls a C function on every thread of torch's team; None without one.
 
-    None as well in a forked child, where the team's threads are gone.
+    None as well in a child forked after this module was imported, where the team's threads are gone.
     """
     return _entry() if os.getpid() == _imported_in else None
