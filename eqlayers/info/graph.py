@@ -102,7 +102,7 @@ class Graph:
     def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
         """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
         if self._tables is None:
-            if torch.is_inference_mode_enabled():
+            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
                 with torch.inference_mode(False):  # the same graph may be trained with afterwards
                     self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
             else:

@@ -162,7 +162,7 @@ class SO3Scale(EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        if self.irreps_in.dim and runs_whole(x.device.type, x.dtype, self.backend):
+        if self._flat.dim and runs_whole(x.device.type, x.dtype, self.backend):
             z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form.key)
             return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
         blocks: dict[int, Tensor] = {}

@@ -10,7 +10,7 @@ import pytest
 
 from eqlayers_kernels.c import compiler, launch, layout
 from eqlayers_kernels.c.printer import TYPES, _head, print_import
-from eqlayers_kernels.program import Path, Program, Slot
+from eqlayers_kernels.program import Axis, Path, Program, Slot
 
 DIMS = (1, 2, 3, 5, 7, 9, 11, 13)
 MULS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33)  # around the widths of vectors
@@ -105,7 +105,7 @@ def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
 
 
 def test_import_of_a_program(kernels: Any) -> None:
-    path = Path(Slot(1, 4, 3), Slot(0, 1, 1), Slot(0, 4, 3), None, (), ((0, 0, 0, 1.0),))
+    path = Path(Slot(1, 4, 3), Slot(0, 1, 1), Slot(0, 4, 3), None, (Axis(4, x=1, z=1),), ((0, 0, 0, 1.0),))
     program = Program((path, path._replace(z=Slot(12, 4, 3))), (14, 1, 0, 24), "mul_ir")
     for operand, width in (("x", 14), ("z", 24)):
         rows = np.random.default_rng(1).normal(size=(2, width))

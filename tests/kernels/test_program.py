@@ -141,13 +141,13 @@ def test_equal_content_equal_key_another_content_another_key() -> None:
 
 
 def test_str_shows_every_path() -> None:
-    second = GOOD._replace(weight=None, axes=(Axis(4, x=1, z=1),), y=Slot(1, 1, 1))
+    second = GOOD._replace(weight=None, axes=(Axis(4, x=1, z=1),), y=Slot(0, 2, 1))
     program = Program((GOOD, second), WIDTHS, "mul_ir")
     first, *lines = str(program).splitlines()
     assert first == f"program {program.key}: x 12, y 2, w 8, z 12"
     assert [line.strip() for line in lines] == [
         "z[0: 3 x 4] += x[0: 3 x 4] * y[0: 1 x 2] * w[0:8], 2 terms, channels 2 x 4",
-        "z[0: 3 x 4] += x[0: 3 x 4] * y[1: 1 x 1] * no weights, 2 terms, channels 4",
+        "z[0: 3 x 4] += x[0: 3 x 4] * y[0: 1 x 2] * no weights, 2 terms, channels 4",
     ]
     assert program.num_terms == 4
 

@@ -118,6 +118,6 @@ def test_fixed_constants_stay_float64(twins: Any) -> None:
 def test_words() -> None:
     layer = SO3Scale("2x0e + 1x1o", "external", per="group", normalization="norm")
     assert repr(layer) == "SO3Scale(2x0e+1x1o | external, 2 scales per group, norm | mul_ir, backend auto)"
-    assert layer.selected_backend() == "torch"
-    assert "block of 2: torch runs" in layer.explain()
+    assert layer.selected_backend() == "cpu"
+    assert "all groups: cpu runs" in layer.explain()
     assert "S x: torch runs" in SO3Scale("2x0e", "fixed", 2.0).explain()
