@@ -152,9 +152,10 @@ def growth(cases: list[Record], title: str) -> Figure:
     panels = [("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION))]
     found = [(label, _against_edges(cases, key, factor, least)) for key, factor, label, least in panels]
     found = [(label, lines) for label, lines in found if lines]
+    everyone = sorted({who for _, lines in found for who, _ in lines}, key=lambda who: (not who.startswith(OURS), who))
+    styles = dict(zip(everyone, ("-", "--", ":", "-."), strict=False))  # the same in all panels: they share a legend
     figure = _figure(4.4 * len(found) + 1.2, 3.8)
     for axis, (label, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        styles = dict(zip(dict.fromkeys(who for who, _ in lines), ("-", "--", ":", "-."), strict=False))
         for (who, direction), points in lines.items():
             x, y = zip(*points, strict=True)
             style = {"color": COLOURS[direction], "linestyle": styles.get(who, "-"), "marker": "o", "markersize": 3}
