@@ -168,13 +168,18 @@ class _Printer:
             for j, values in back.items():
                 self.add(one, j, plus(values))
 
-    def _none(self, w: Dual | None, g: dict[int, Dual]) -> None:
-        """Neither x nor y has the channels of the loop: their product is contracted first."""
+    def _factors(self) -> tuple[dict[int, Dual], dict[int, Dual], dict[int, list[Dual]]]:
+        """Components of x and of y, and the products of both that make each component of z."""
         x = {i: self.load("x", i) for i in sorted({t[0] for t in self.path.terms})}
         y = {j: self.load("y", j) for j in sorted({t[1] for t in self.path.terms})}
         table: dict[int, list[Dual]] = {}
         for i, j, k, s in self.path.terms:
             table.setdefault(k, []).append(times(constant(s), x[i], y[j]))
+        return x, y, table
+
+    def _none(self, w: Dual | None, g: dict[int, Dual]) -> None:
+        """Neither x nor y has the channels of the loop: their product is contracted first."""
+        x, y, table = self._factors()
         products = {k: self.name(self.before, f"t{k}", plus(values)) for k, values in table.items()}
         self._z(w, {k: [value] for k, value in products.items()})
         if not self.kind.gradients:
@@ -194,11 +199,7 @@ class _Printer:
 
     def _both(self, w: Dual | None, g: dict[int, Dual]) -> None:
         """X and y have the channels of the loop: nothing to contract first."""
-        x = {i: self.load("x", i) for i in sorted({t[0] for t in self.path.terms})}
-        y = {j: self.load("y", j) for j in sorted({t[1] for t in self.path.terms})}
-        table: dict[int, list[Dual]] = {}
-        for i, j, k, s in self.path.terms:
-            table.setdefault(k, []).append(times(constant(s), x[i], y[j]))
+        x, y, table = self._factors()
         self._z(w, table)
         if not self.kind.gradients:
             return
