@@ -13,8 +13,8 @@ from eqlayers_kernels.c import compiler, launch, memory
 from eqlayers_kernels.c.edges import sort_edges, tables
 from eqlayers_kernels.c.errors import CompilerError
 from eqlayers_kernels.c.launch import Compiled
-from eqlayers_kernels.c.path import RESULTS, Kind
 from eqlayers_kernels.c.printer import Kernel
+from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError, ShapeError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from eqlayers_kernels.c import compiler, launch
-from eqlayers_kernels.c.path import RESULTS, Kind
 from eqlayers_kernels.c.printer import Kernel
+from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS, Axis, Path, Program, Slot, contract
 
 Arrays = dict[str, np.ndarray]
@@ -217,14 +217,21 @@ def run(
 def check(kernel: Kernel, arrays: Arrays, edges: Edges | None = None, **how: Any) -> Arrays:
     """Run, and compare with the interpreter within the rounding bound of every element; returns the results."""
     got = run(kernel, arrays, edges, **how)
-    for name, (value, size, count) in expected(kernel.program, kernel.kind, arrays, edges).items():
+    compare(kernel.program, kernel.kind, kernel.dtype, got, arrays, edges)
+    return got
+
+
+def compare(
+    program: Program, kind: Kind, dtype: str, got: Arrays, arrays: Arrays, edges: Edges | None = None, eps: float = 0
+) -> None:
+    """Hold results against the interpreter; ``eps`` is one more rounding of each, relative to its size."""
+    for name, (value, size, count) in expected(program, kind, arrays, edges).items():
         # Higham 2002, section 3.1: the terms of a sum, and four factors and a rounded coefficient in each
-        bound = (count + 5) * np.finfo(kernel.dtype).eps * size
+        bound = ((count + 5) * np.finfo(dtype).eps + eps) * size
         error = np.abs(got[name] - value)
         off = int((~(error <= bound)).sum())
         assert not off, f"{name}: {off} of {error.size} elements are off, the worst by {np.nanmax(error)}"
         assert (np.abs(got[name][count == 0]) == 0).all(), f"{name}: what no term reaches must be zero"
-    return got
 
 
 class Kernels:
@@ -239,6 +246,13 @@ class Kernels:
     rows_of = staticmethod(rows_of)
     run = staticmethod(run)
     check = staticmethod(check)
+    compare = staticmethod(compare)
+
+
+@pytest.fixture(scope="session")
+def programs() -> type[Kernels]:
+    """The same functions, for kernels of another kind: only `run` and `check` need a C compiler."""
+    return Kernels
 
 
 @pytest.fixture(scope="session")

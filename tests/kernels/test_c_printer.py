@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.path import Kind
 from eqlayers_kernels.c.printer import TYPES, Kernel
+from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Path, Program, Slot
 
 FORWARD = Kind(0, ("z",))

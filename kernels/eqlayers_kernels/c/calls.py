@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Axis, Path
 from .mix import Mixing, mix_body, mix_parameters, mixing
-from .path import RESULTS, Kind, path_body
+from .path import path_body
 
 #: Gives the name of a function: its body, and its parameters as (pointer, whether it is written).
 Define = Callable[[str, Sequence[tuple[str, bool]]], str]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Path, Program, Slot
 from .calls import Define, path_calls
 from .layout import wide
 from .loops import SEGMENT, gaps, run_function
-from .path import RESULTS, Kind
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
 FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..lines import Kind
 from ..program import Program, Slot
 from .driver import Driver
 from .layout import HEAD, print_transposes, wide
 from .loops import run_function
-from .path import Kind
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
 #: How rows are walked: 'rows' one by one; 'by_z' and 'by_x' the edges of every receiver or sender.

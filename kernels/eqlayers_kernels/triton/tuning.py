@@ -83,3 +83,58 @@ def chunks(tiles: int, others: int) -> int:
 
 def _power(width: int) -> int:
     return 1 << max(0, width - 1).bit_length()
+
+
+#: Registers of a thread that printed kernels plan with, of 255: the rest goes to addresses and to what ptxas needs.
+REGISTERS = 170
+#: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
+ACCESSES = 80
+#: Most channels that one thread of a printed kernel holds; wide loads need several.
+CHANNELS_PER_THREAD = 4
+#: Threads of one program of a printed kernel: one warp, so that sums over channels need no barrier.
+LANES = 32
+#: Rows that one program walks where nothing is summed over rows.
+ROWS = 4
+#: Programs that a sum over rows is cut into at most; each leaves a row of partial sums.
+SUMMED_CHUNKS = 1024
+#: Steps of the loop over rows whose loads are under way at once.
+STAGES = 2
+
+
+def fits(vectors: int, scalars: int, accesses: int, channels: int, double: bool) -> bool:
+    """Whether a kernel holds so many values at once, for two channels per thread where there are as many.
+
+    Example:
+        >>> fits(60, 20, 70, 128, False), fits(90, 20, 70, 128, False), fits(60, 20, 90, 128, False)
+        (True, False, False)
+    """
+    if accesses > ACCESSES:
+        return False
+    per_thread = min(2, max(1, channels // LANES))
+    return (vectors * per_thread + scalars) * (2 if double else 1) <= REGISTERS
+
+
+def channel_block(vectors: int, scalars: int, channels: int, double: bool) -> int:
+    """Channels of one program: as many per thread as the registers allow.
+
+    Example:
+        >>> channel_block(20, 10, 128, False), channel_block(60, 20, 128, False), channel_block(5, 5, 7, False)
+        (128, 64, 32)
+    """
+    per_thread = CHANNELS_PER_THREAD
+    while per_thread > 1 and (
+        per_thread * LANES > _power(max(channels, LANES))
+        or (vectors * per_thread + scalars) * (2 if double else 1) > REGISTERS
+    ):
+        per_thread //= 2
+    return per_thread * LANES
+
+
+def row_chunk(rows: int, summed: bool) -> int:
+    """Rows that one program walks; where it sums over them, so many that the partial sums stay few.
+
+    Example:
+        >>> row_chunk(100_000, False), row_chunk(100_000, True), row_chunk(0, True)
+        (4, 98, 1)
+    """
+    return max(1, -(-rows // SUMMED_CHUNKS)) if summed else ROWS

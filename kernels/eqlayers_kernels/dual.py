@@ -1,4 +1,4 @@
-"""Expressions of C as dual numbers: a value and its derivative along given directions, both as text."""
+"""Expressions as dual numbers: a value and its derivative along given directions, as text of C and of Python alike."""
 
 from __future__ import annotations
 
@@ -32,11 +32,6 @@ def plus(terms: Iterable[Dual]) -> Dual:
     """Sum."""
     kept = list(terms)
     return Dual(_sum(t.value for t in kept), _sum(t.tangent for t in kept))
-
-
-def constant(value: float) -> Dual:
-    """A literal in the type of the kernel."""
-    return Dual(f"(T){value!r}")
 
 
 def _product(factors: list[str]) -> str:

@@ -1,0 +1,187 @@
+"""Printed Triton kernels against the interpreter of programs: requests, layouts, dtypes, graphs, blocks and groups."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.program import LAYOUTS, Program
+from eqlayers_kernels.triton import availability, groups, launch, tuning
+from eqlayers_kernels.triton.forms import FormRunner, Sizes
+
+pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
+
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+SENTINEL = 1234.0
+FORWARD = Kind(0, ("z",))
+BACKWARD = Kind(1, ("x", "y", "w"))
+DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+#: Modes with one axis, on both sides of a warp's width; one without channels.
+SPECS = (
+    ("uvu", (40, 1, 0), (3, 3, 1)),
+    ("uvu", (5, 1, 0), (1, 3, 3)),
+    ("uvv", (1, 7, 0), (3, 1, 3)),
+    ("uuu", (5, 5, 0), (3, 3, 1)),
+    ("uuw", (6, 6, 1), (1, 3, 3)),
+    ("uvuv", (1, 1, 0), (3, 3, 3)),
+)
+FEW = SPECS[1:3]
+
+
+def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
+    """A contiguous copy in the middle of a buffer that holds ``filled``: who reads or writes beside it shows."""
+    buffer = torch.full((values.numel() + 128,), filled, dtype=values.dtype, device=values.device)
+    inside = buffer[64 : 64 + values.numel()].view(values.shape)
+    return inside.copy_(values)
+
+
+def run(
+    program: Program, kind: Kind, arrays: Any, edges: Any, shared: bool, dtype: torch.dtype, monkeypatch: Any
+) -> dict[str, np.ndarray]:
+    """Results by operand; operands lie in seas of NaN, results, NaN until written, in seas of sentinels."""
+    buffers = []
+
+    def allocate(like: Any, shape: Any, dtype: Any, fill: bool) -> torch.Tensor:
+        values = torch.full(shape, 0.0 if fill else torch.nan, dtype=dtype, device=DEVICE)
+        buffers.append(sea(values, SENTINEL))
+        return buffers[-1]
+
+    monkeypatch.setattr(launch, "allocate", allocate)
+    tensors = {name: sea(torch.from_numpy(a).to(DEVICE, dtype), torch.nan) for name, a in arrays.items()}
+    rows = arrays["y"].shape[0]
+    sizes = Sizes(rows, edges.senders if edges else rows, edges.receivers if edges else rows)
+    tables = {}
+    for walk in ("by_z", "by_x") if edges else ():
+        tables[walk] = tuple(torch.from_numpy(np.ascontiguousarray(t)).to(DEVICE) for t in edges.tables(walk))
+    found = FormRunner(program, kind, dtype, edges is not None, shared)(tensors, sizes, tables)
+    for buffer in buffers:
+        flat = buffer._base
+        assert (flat[:64] == SENTINEL).all(), "written before a result"
+        assert (flat[-64:] == SENTINEL).all(), "written behind a result"
+    out = {name: value.double().cpu().numpy() for name, value in found.items()}
+    return {name: value[None] if name == "w" and shared else value for name, value in out.items()}
+
+
+def check(
+    programs: Any,
+    monkeypatch: Any,
+    program: Program,
+    kind: Kind,
+    dtype: torch.dtype = torch.float64,
+    edges: Any = None,
+    shared: bool = False,
+    rows: int = 5,
+) -> dict[str, np.ndarray]:
+    # operands that every dtype holds exactly, so that only sums and results are rounded
+    drawn = programs.draw(program, "float32", rows, shared, edges)
+    arrays = {name: torch.from_numpy(a).to(dtype).double().numpy() for name, a in drawn.items()}
+    got = run(program, kind, arrays, edges, shared, dtype, monkeypatch)
+    half = dtype in (torch.float16, torch.bfloat16)
+    summed = "float64" if dtype == torch.float64 else "float32"
+    # the interpreter truncates to bfloat16: one unit in the last place, not half of one
+    programs.compare(program, kind, summed, got, arrays, edges, eps=torch.finfo(dtype).eps if half else 0)
+    return got
+
+
+GRAPH = ([0, 3, 1, 0, 3, 3, 2], [2, 0, 0, 2, 2, 4, 2], 4, 6)  # src, dst, senders, receivers; some without edges
+
+
+def graph(programs: Any) -> Any:
+    src, dst, senders, receivers = GRAPH
+    return programs.Edges(np.array(src), np.array(dst), senders, receivers)
+
+
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+@pytest.mark.parametrize(
+    ("layout", "by_graph", "shared"),
+    [("mul_ir", False, False), ("ir_mul", False, True), ("mul_ir", True, True), ("ir_mul", True, False)],
+)
+def test_all_modes(programs: Any, monkeypatch: Any, layout: str, by_graph: bool, shared: bool, kind: Kind) -> None:
+    program = programs.random_program(layout, True, SPECS)
+    assert groups.why_not(program) is None
+    check(programs, monkeypatch, program, kind, edges=graph(programs) if by_graph else None, shared=shared)
+
+
+@pytest.mark.parametrize("kind", [FORWARD, DOUBLE], ids=["values", "second gradients"])
+def test_without_weights(programs: Any, monkeypatch: Any, kind: Kind) -> None:
+    program = programs.random_program("mul_ir", False, SPECS[:4])
+    without = tuple(path for path in program.paths if path.weight is None)
+    assert len(without) >= 4
+    check(programs, monkeypatch, dataclasses.replace(program, paths=without), kind)
+
+
+REQUESTS = [
+    Kind(1, ("x",)), Kind(1, ("y",)), Kind(1, ("x", "w")),
+    Kind(2, ("z",), ("y",)), Kind(2, ("y",), ("x", "w")), Kind(2, ("x", "w"), ("w",)), Kind(2, ("w",), ("x",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
+def test_only_what_is_wanted(programs: Any, monkeypatch: Any, kind: Kind) -> None:
+    got = check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), kind, edges=graph(programs))
+    assert set(got) == set(kind.results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_dtypes(programs: Any, monkeypatch: Any, dtype: torch.dtype) -> None:
+    """Half precision is summed in float32 and rounded once."""
+    program = programs.random_program("ir_mul", True, FEW)
+    for kind in (FORWARD, BACKWARD):
+        check(programs, monkeypatch, program, kind, dtype, graph(programs))
+
+
+@pytest.mark.parametrize("by_graph", [False, True], ids=["rows", "graph"])
+def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_graph: bool) -> None:
+    """Where little fits into one kernel, results are sums over kernels."""
+    program = programs.random_program("mul_ir", True, SPECS[:4])
+    whole = groups.plan(program, BACKWARD, by_graph, False, double=True)
+    monkeypatch.setattr(tuning, "ACCESSES", 1)
+    cut = groups.plan(program, BACKWARD, by_graph, False, double=True)
+    assert len(cut.pieces) == len(program.paths) > len(whole.pieces)
+    assert max(cut.parts.values()) > 1
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str) -> None:
+    """The gradient of what has no channels is a sum over blocks; the last is ragged."""
+    monkeypatch.setattr(tuning, "REGISTERS", 1)
+    program = programs.random_program(layout, True, (("uvu", (70, 1, 0), (1, 3, 3)), ("uvv", (1, 70, 0), (3, 1, 3))))
+    assert {piece.blocks for piece in groups.plan(program, BACKWARD, False, False, double=True).pieces} == {3}
+    check(programs, monkeypatch, program, BACKWARD)
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_nothing_at_all(programs: Any, monkeypatch: Any, shared: bool) -> None:
+    program = programs.random_program("ir_mul", True, FEW)
+    none = np.zeros(0, dtype=np.int64)
+    for edges in (None, programs.Edges(none, none, 3, 2), programs.Edges(none, none, 0, 0)):
+        got = check(programs, monkeypatch, program, BACKWARD, edges=edges, shared=shared, rows=0)
+        assert all(not value.any() for value in got.values())
+
+
+def test_rows_are_cut_into_few_partial_sums(programs: Any, monkeypatch: Any) -> None:
+    """The gradient of shared weights over many rows: a program sums several, the last ones fewer."""
+    monkeypatch.setattr(tuning, "SUMMED_CHUNKS", 3)
+    check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), BACKWARD, shared=True, rows=10)
+
+
+def test_what_is_not_printed_says_so(programs: Any) -> None:
+    reason = groups.why_not(programs.random_program("ir_mul", True, (*FEW, ("uvw", (2, 1, 3), (1, 1, 1)))))
+    assert reason == "has 1 of 4 paths that mix channels; sparse products and torch run them"
+
+
+def test_sizes_are_arguments(programs: Any) -> None:
+    """One text for every number of rows: only channel counts, columns and coefficients are printed."""
+    program = programs.random_program("ir_mul", True, FEW)
+    piece = groups.plan(program, FORWARD, True, False, double=False).pieces[0]
+    assert 'do_not_specialize=["segments", "rows", "chunk", "z_part"]' in piece.text.source
+    assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False).pieces[0].text.source
