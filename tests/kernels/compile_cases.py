@@ -9,7 +9,11 @@ import sys
 
 import torch
 
+from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import aot, launch
+from eqlayers_kernels.triton.edges import pack, unpack
+from eqlayers_kernels.triton.forms import FormRunner
 from eqlayers_kernels.triton.segment import segment_kernel
 
 
@@ -50,11 +54,31 @@ def same_kernel(target, case, changes):
     return len({id(kernel) for kernel in kernels})
 
 
+def same_form(target, kind, sizes):
+    """Into how many kernels one printed kernel compiles for graphs of several sizes, (edges, senders, receivers)."""
+    slots = Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1)
+    path = Path(*slots, 0, (Axis(40, x=1, w=1, z=1),), tuple((i, i, 0, 0.5) for i in range(3)))
+    runner = FormRunner(Program((path,), (120, 3, 40, 40), "ir_mul"), Kind(*kind), torch.float32, True, False)
+    kernels = set()
+    with aot.target(target):
+        for edges, senders, receivers in sizes:
+            tables = unpack(
+                pack(torch.zeros(2, edges, dtype=torch.int64), senders, receivers), edges, senders, receivers
+            )
+            rows = {"x": senders, "y": edges, "w": edges, "g": receivers}
+            widths = {"x": 120, "y": 3, "w": 40, "g": 40}
+            tensors = {name: torch.empty(rows[name], widths[name]) for name in rows}
+            _, (call,) = runner.prepare(tensors, tables, aot.TARGETS[target][0])
+            kernels.add(id(call.kernel.warmup(*call.args, grid=call.grid, **call.meta)))
+    return len(kernels)
+
+
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
     answer = {
         "compiled": [compiled(**case) for case in request.get("cases", [])],
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
+        "forms": [same_form(**case) for case in request.get("forms", [])],
     }
     json.dump(answer, sys.stdout)

@@ -109,6 +109,16 @@ def test_no_size_and_no_row_stride_is_compiled_in(tmp_path):
     assert ask(tmp_path, same=same)["kernels"] == [1, 1, 1, 1, 1, 1, 2]
 
 
+def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
+    sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
+    forms = [
+        {"target": target, "kind": kind, "sizes": sizes}
+        for target in ("sm_90", "gfx942")
+        for kind in ((0, ["z"]), (1, ["x", "y", "w"]))
+    ]
+    assert ask(tmp_path, forms=forms)["forms"] == [1, 1, 1, 1]
+
+
 @pytest.mark.skipif(not availability.interpreted(), reason="the interpreter is off")
 def test_an_interpreting_process_says_where_to_compile():
     with pytest.raises(RuntimeError, match="Compile in a subprocess"), aot.target("sm_90"):

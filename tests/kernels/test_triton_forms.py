@@ -14,7 +14,9 @@ pytest.importorskip("triton")
 from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Program
 from eqlayers_kernels.triton import availability, groups, launch, tuning
-from eqlayers_kernels.triton.forms import FormRunner, Sizes
+from eqlayers_kernels.triton import edges as sorting
+from eqlayers_kernels.triton.edges import pack, unpack
+from eqlayers_kernels.triton.forms import FormRunner
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 
@@ -55,12 +57,11 @@ def run(
 
     monkeypatch.setattr(launch, "allocate", allocate)
     tensors = {name: sea(torch.from_numpy(a).to(DEVICE, dtype), torch.nan) for name, a in arrays.items()}
-    rows = arrays["y"].shape[0]
-    sizes = Sizes(rows, edges.senders if edges else rows, edges.receivers if edges else rows)
-    tables = {}
-    for walk in ("by_z", "by_x") if edges else ():
-        tables[walk] = tuple(torch.from_numpy(np.ascontiguousarray(t)).to(DEVICE) for t in edges.tables(walk))
-    found = FormRunner(program, kind, dtype, edges is not None, shared)(tensors, sizes, tables)
+    tables = None
+    if edges:
+        index = torch.from_numpy(np.stack([edges.src, edges.dst])).to(DEVICE)
+        tables = unpack(pack(index, edges.senders, edges.receivers), edges.src.size, edges.senders, edges.receivers)
+    found = FormRunner(program, kind, dtype, edges is not None, shared)(tensors, tables)
     for buffer in buffers:
         flat = buffer._base
         assert (flat[:64] == SENTINEL).all(), "written before a result"
@@ -160,6 +161,29 @@ def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str
 
 
 @pytest.mark.parametrize("shared", [False, True])
+def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool) -> None:
+    """A hub has several pieces, others one or none, and some pieces are none."""
+    monkeypatch.setattr(sorting, "LEAST", 2)
+    hub = programs.Edges(np.array([0, 1, 2, 0, 1, 2, 3, 0, 0]), np.array([1, 1, 1, 1, 1, 0, 4, 1, 1]), 4, 6)
+    tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_z"]
+    assert tables.nodes.shape[0] == 10
+    assert (tables.stop - tables.first).tolist() == [1, 2, 2, 2, 1, 0, 0, 1, 0, 0]
+    assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, 14]
+    assert tables.room.tolist() == [0, 0, 4, 4, 4, 4, 4]
+    program = programs.random_program("ir_mul", True, FEW)
+    for kind in (FORWARD, BACKWARD):
+        check(programs, monkeypatch, program, kind, edges=hub, shared=shared)
+
+
+def test_packed_tables_tell_their_receivers() -> None:
+    for count, senders, receivers in ((0, 0, 0), (0, 3, 2), (9, 4, 6), (5000, 1, 77)):
+        index = torch.stack([torch.randint(max(senders, 1), (count,)), torch.randint(max(receivers, 1), (count,))])
+        packed = pack(index, senders, receivers)
+        assert packed.shape == (sorting.length(count, senders, receivers),)
+        assert sorting.receivers_of(packed.shape[0], count, senders) == receivers
+
+
+@pytest.mark.parametrize("shared", [False, True])
 def test_nothing_at_all(programs: Any, monkeypatch: Any, shared: bool) -> None:
     program = programs.random_program("ir_mul", True, FEW)
     none = np.zeros(0, dtype=np.int64)
@@ -183,5 +207,5 @@ def test_sizes_are_arguments(programs: Any) -> None:
     """One text for every number of rows: only channel counts, columns and coefficients are printed."""
     program = programs.random_program("ir_mul", True, FEW)
     piece = groups.plan(program, FORWARD, True, False, double=False).pieces[0]
-    assert 'do_not_specialize=["segments", "rows", "chunk", "z_part"]' in piece.text.source
+    assert 'do_not_specialize=["segments", "rows", "room", "chunk", "z_part"]' in piece.text.source
     assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False).pieces[0].text.source

@@ -1,4 +1,4 @@
-"""Compile the segment kernel for GPUs that are not there, and read what the assembler made of it.
+"""Compile kernels for GPUs that are not there, and read what the assembler made of it.
 
 The kernels go through Triton's own just-in-time path (argument binding, specialisation, cache key), with a driver that
 has a target and no device. So what is compiled is what a launch on such a GPU would compile. Not available in a
@@ -20,12 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import availability, launch
+from ..lines import Kind
+from ..program import OPERANDS, Program
+from . import availability, edges, forms, launch
+from .groups import Piece
 
 #: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
 _DEVICES = count(1)  # kernels are kept per device number; each activation of a target is a device of its own
@@ -121,6 +125,29 @@ def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms:
     backend = driver.active.get_current_target().backend
     _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
     return segment_kernel.warmup(*first.args, grid=first.grid, **first.meta)
+
+
+def compile_form(
+    program: Program, kind: Kind, dtype: torch.dtype, graph: bool = True, shared: bool = False
+) -> Iterator[tuple[Piece, Any]]:
+    """Compile the printed kernels of a request, one after the other; inside :func:`target`.
+
+    Yields:
+        What is compiled, and Triton's compiled kernel; see :func:`resources`.
+    """
+    from triton.runtime import driver
+
+    runner = forms.FormRunner(program, kind, dtype, graph, shared)
+    widths = dict(zip(OPERANDS, program.widths, strict=True))
+    tensors = {
+        name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
+        for name, operand in kind.pointers
+    }
+    packed = edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5)
+    tables = edges.unpack(packed, 5, 5, 5) if graph else None
+    _, calls = runner.prepare(tensors, tables, driver.active.get_current_target().backend)
+    for piece, call in zip(runner.plan.pieces, calls, strict=True):
+        yield piece, call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
 
 
 def resources(compiled: Any) -> Resources:

@@ -16,19 +16,20 @@ from torch import Tensor
 from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Program
 from . import launch, tuning
-from .groups import Piece, plan
+from .edges import Tables
+from .groups import plan
+
+#: Columns that one program of the kernel that adds up pieces covers.
+GATHERED = 256
 
 
-class Sizes(NamedTuple):
-    """Rows of a call: of the edges (or of everything, without a graph), of the senders and of the receivers."""
+class Call(NamedTuple):
+    """One launch, ready to run or to compile."""
 
-    rows: int
-    senders: int
-    receivers: int
-
-    def of(self, operand: str, graph: bool) -> int:
-        """Rows of an operand."""
-        return {"x": self.senders, "z": self.receivers}.get(operand, self.rows) if graph else self.rows
+    kernel: Any
+    grid: tuple[int]
+    args: tuple[Any, ...]
+    meta: dict[str, Any]
 
 
 @cache
@@ -58,60 +59,68 @@ class FormRunner:
         self.plan = plan(program, kind, graph, shared, self.acc == torch.float64)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
 
-    def __call__(
-        self, tensors: Mapping[str, Tensor], sizes: Sizes, tables: Mapping[str, tuple[Tensor, Tensor, Tensor]]
-    ) -> dict[str, Tensor]:
+    def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
         """Results by operand.
 
         Args:
             tensors: By pointer, rows contiguous, all on one device.
-            sizes: Numbers of rows.
-            tables: For 'by_z' and 'by_x': where each node's edges begin, their numbers, the nodes at their other ends.
+            tables: The edges of a graph, by walk.
         """
-        buffers, launches = self.prepare(tensors, sizes, tables)
         x = tensors["x"]
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
-            for kernel, grid, args, meta in launches:
-                kernel[grid](*args, **meta)
-        return {operand: self._summed(operand, buffer) for operand, buffer in buffers.items()}
+            buffers, calls = self.prepare(tensors, tables, "cuda" if torch.version.hip is None else "hip")
+            for call in calls:
+                call.kernel[call.grid](*call.args, **call.meta)
+            return {operand: self._result(operand, buffer, tables) for operand, buffer in buffers.items()}
 
     def prepare(
-        self, tensors: Mapping[str, Tensor], sizes: Sizes, tables: Mapping[str, tuple[Tensor, Tensor, Tensor]]
-    ) -> tuple[dict[str, Tensor], list[tuple[Any, tuple[int], tuple[Any, ...], dict[str, Any]]]]:
-        """Buffers of the results, and the launches that fill them."""
-        chunk = tuning.row_chunk(sizes.rows, self.shared and "w" in self.kind.results)
-        buffers = {operand: self._allocate(operand, tensors["x"], sizes, chunk) for operand in self.kind.results}
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None, backend: str
+    ) -> tuple[dict[str, Tensor], list[Call]]:
+        """Buffers of the results, and the launches that fill them, in the order of the plan's pieces."""
+        rows = tensors["y"].shape[0]
+        chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
+        segments = {"rows": -(-rows // chunk)}
+        segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
+        buffers = {}
+        for operand in self.kind.results:
+            node = None if tables is None else tables.get({"x": "by_x", "z": "by_z"}.get(operand, ""))
+            count = rows if node is None else node.rows
+            if operand == "w" and self.shared:
+                count = segments["rows" if tables is None else "by_x"]
+            buffers[operand] = self._allocate(operand, tensors["x"], count, node is not None)
         given = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
-        return buffers, list(self._launches(given, sizes, tables, chunk))
+        return buffers, list(self._calls(given, tables or {}, rows, segments, chunk, backend))
 
-    def _segments(self, walk: str, sizes: Sizes, chunk: int) -> int:
-        return {"rows": -(-sizes.rows // chunk), "by_z": sizes.receivers, "by_x": sizes.senders}[walk]
-
-    def _allocate(self, operand: str, like: Tensor, sizes: Sizes, chunk: int) -> Tensor:
+    def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
+        """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
         parts = self.plan.parts[operand]
-        rows, dtype = sizes.of(operand, self.graph), self.dtype
-        if operand == "w" and self.shared:
-            walk = next(piece.text.walk for piece in self.plan.pieces if "w" in piece.text.kind.results)
-            rows, dtype = self._segments(walk, sizes, chunk), self.acc
-        if parts > 1:
-            dtype = self.acc
+        summed = parts > 1 or node or (operand == "w" and self.shared)
         written = parts == 1 and self.plan.covered[operand]
+        dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
-    def _summed(self, operand: str, buffer: Tensor) -> Tensor:
+    def _result(self, operand: str, buffer: Tensor, tables: Mapping[str, Tables] | None) -> Tensor:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
-        return buffer[0] if buffer.shape[0] == 1 else buffer.sum(0).to(self.dtype)
+        out = buffer[0] if buffer.shape[0] == 1 else buffer.sum(0)
+        if tables is not None and operand in "xz":
+            out = _add_pieces(out, tables[{"x": "by_x", "z": "by_z"}[operand]])
+        return out.to(self.dtype)
 
-    def _launches(
-        self, given: Mapping[str, Tensor], sizes: Sizes, tables: Mapping[str, tuple[Tensor, ...]], chunk: int
-    ) -> Iterator[tuple[Any, tuple[int], tuple[Any, ...], dict[str, Any]]]:
+    def _calls(
+        self,
+        given: Mapping[str, Tensor],
+        tables: Mapping[str, Tables],
+        rows: int,
+        segments: Mapping[str, int],
+        chunk: int,
+        backend: str,
+    ) -> Iterator[Call]:
         import triton.language as tl
 
-        backend = "cuda" if torch.version.hip is None else "hip"
         for piece in self.plan.pieces:
-            segments = self._segments(piece.text.walk, sizes, chunk)
-            programs = segments * piece.blocks
+            walk = piece.text.walk
+            programs = segments[walk] * piece.blocks
             if programs > launch.MAX_GRID:
                 raise ValueError(
                     f"segments times blocks of channels must be at most {launch.MAX_GRID}, the length of a grid, got "
@@ -119,10 +128,11 @@ class FormRunner:
                 )
             if programs == 0:
                 continue
+            table = tables.get(walk)
             args = (
                 *(given[pointer] for pointer, _ in piece.text.kind.pointers),
-                *(tables[piece.text.walk] if piece.text.tables else ()),
-                *(segments, sizes.rows, chunk, *piece.parts),
+                *(table[:6] if table is not None else ()),
+                *(segments[walk], rows, 0 if table is None else table.rows, chunk, *piece.parts),
             )
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
@@ -132,9 +142,14 @@ class FormRunner:
                 "enable_fp_fusion": True,  # releases of triton differ in the default
                 **tuning.OPTIONS[backend],
             }
-            yield kernel_of(piece), (programs,), args, meta
+            yield Call(function(piece.text.source, piece.text.name), (programs,), args, meta)
 
 
-def kernel_of(piece: Piece) -> Any:
-    """The kernel of a piece, for launching or compiling."""
-    return function(piece.text.source, piece.text.name)
+def _add_pieces(rows: Tensor, table: Tables) -> Tensor:
+    """The rows of the nodes, each the sum of its pieces."""
+    nodes, width = table.num_nodes, rows.shape[1]
+    if rows.shape[0] > nodes + 1 and nodes and width:  # some node may have pieces
+        from .gather import add_pieces
+
+        add_pieces[(nodes * -(-width // GATHERED),)](rows, table.room, nodes, width, BLOCK=GATHERED)
+    return rows[:nodes]

@@ -1,8 +1,8 @@
 """Prints a program as Triton kernels: a group of paths each, for a row or for the edges of a node.
 
-One program of the grid computes one block of channels for one segment: a run of rows, or a receiver or sender with all
-its edges. What belongs to the segment is summed in registers and stored once, so nothing is added in memory and sums
-have one order. Sizes of the batch are arguments; channel counts, columns and coefficients are in the text.
+One program of the grid computes one block of channels for one segment: a run of rows, or edges of one receiver or
+sender (see edges.py). What belongs to the segment is summed in registers and stored once, so nothing is added in
+memory and sums have one order. Sizes of the batch are arguments; channel counts, columns and coefficients are printed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["segments", "rows", "chunk", {parts}])
-def {name}({pointers}, {tables}segments, rows, chunk, {parameters}
+@triton.jit(
+    do_not_specialize=["segments", "rows", "room", "chunk", {parts}], do_not_specialize_on_alignment=[{unaligned}]
+)
+def {name}({pointers}, {tables}segments, rows, room, chunk, {parameters}
            ACC: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
 '''
 
@@ -64,7 +66,7 @@ class KernelText:
     @property
     def tables(self) -> tuple[str, ...]:
         """Names of the sorted edges' tables."""
-        return () if self.walk == "rows" else ("ptr", "edges", "others")
+        return () if self.walk == "rows" else ("nodes", "firsts", "stops", "places", "edges", "others")
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -101,6 +103,7 @@ class KernelText:
             tables="".join(f"{name}, " for name in self.tables),
             parameters="".join(f"{name}, " for name in parts),
             parts=", ".join(f'"{name}"' for name in parts),
+            unaligned=", ".join(f'"{name}"' for name in self.tables),  # they begin anywhere in one buffer
         )
         lines = [*self._begin(), *body.before, self._loop(), *(f"    {line}" for line in (*self._row(), *body.inside))]
         return head + "\n".join(f"    {line}" for line in [*lines, *body.after]) + "\n"
@@ -110,14 +113,15 @@ class KernelText:
             "segment = (tl.program_id(0) % segments).to(tl.int64)",
             "block = tl.program_id(0) // segments",
             "u = block * BLOCK + tl.arange(0, BLOCK)",
-            "rows_long, segments_long = tl.cast(rows, tl.int64), tl.cast(segments, tl.int64)",
+            "rows_long, room_long = tl.cast(rows, tl.int64), tl.cast(room, tl.int64)",
         ]
         if self.masked:
             lines.append(f"inside = u < {self.channels}")
         if self.walk == "rows":
             lines += ["first = segment * chunk", "stop = tl.minimum(first + chunk, rows)"]
         else:
-            lines += ["first = tl.load(ptr + segment)", "stop = tl.load(ptr + segment + 1)"]
+            lines += ["node = tl.load(nodes + segment)", "place = tl.load(places + segment)"]
+            lines += ["first = tl.load(firsts + segment)", "stop = tl.load(stops + segment)"]
         return lines + self._addresses(("program", "segment"))
 
     def _loop(self) -> str:
@@ -138,11 +142,12 @@ class KernelText:
             if scope == "program":
                 row = "segment" if result else "0"  # a partial sum per segment
             elif scope == "segment":
-                row = "segment"
+                row = "place" if result else "node"
             else:
                 row = "step" if self.walk == "rows" else "other" if operand in "xz" else "edge"
             if result:
                 part = f"({pointer}_part + block)" if operand in self.partial else f"{pointer}_part"
-                row = f"{row} + {part} * {'rows_long' if scope == 'row' else 'segments_long'}"
+                count = {"row": "rows_long", "segment": "room_long", "program": "tl.cast(segments, tl.int64)"}[scope]
+                row = f"{row} + {part} * {count}"
             lines.append(f"{pointer}_n = {pointer} + ({row}) * {widths[operand]}")
         return lines

@@ -1,0 +1,130 @@
+"""Edges in the order of their receivers and of their senders, cut into pieces that fill a GPU.
+
+One program walks one piece: the edges of a node, or a run of them where a node has many. So one molecule, and one node
+with most of the edges, both make enough programs. Built by torch's own operators without a look at the values: no
+stream waits, and graphs of CUDA can hold it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Edges of a piece at least, so that its partial sum is worth its traffic.
+LEAST = 8
+#: Pieces that edges are cut into at most, beside one for every node; the same on every card, and so are the sums.
+PIECES = 1024
+
+
+class Tables(NamedTuple):
+    """The pieces of one walk; all ``int64``.
+
+    Attributes:
+        nodes: ``[V]`` node of every piece.
+        first, stop: ``[V]`` its edges, as places in ``edges``.
+        places: ``[V]`` row of the result that it writes: the node's if it has one piece, else one of the room behind
+            the nodes' rows; the very last row for pieces that are none.
+        edges, others: ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends.
+        room: ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece.
+    """
+
+    nodes: Tensor
+    first: Tensor
+    stop: Tensor
+    places: Tensor
+    edges: Tensor
+    others: Tensor
+    room: Tensor
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return self.room.shape[0] - 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a result: those of the nodes, then those of pieces."""
+        return self.num_nodes + 2 * _most(self.edges.shape[0]) + 1
+
+
+def _longest(count: int) -> int:
+    return max(LEAST, -(-count // PIECES))
+
+
+def _most(count: int) -> int:
+    """Pieces beside one per node."""
+    return count // _longest(count)
+
+
+def _lengths(count: int, nodes: int) -> list[int]:
+    pieces = nodes + _most(count)
+    return [pieces] * 4 + [count] * 2 + [nodes + 1]
+
+
+def length(count: int, num_src: int, num_dst: int) -> int:
+    """Elements of the packed tables of a graph.
+
+    Example:
+        >>> length(100, 3, 4) - length(100, 3, 3)
+        5
+    """
+    return sum(_lengths(count, num_dst)) + sum(_lengths(count, num_src))
+
+
+def receivers_of(packed: int, count: int, num_src: int) -> int:
+    """Number of receivers, from the length of the packed tables."""
+    return (packed - length(count, num_src, 0)) // (length(count, num_src, 1) - length(count, num_src, 0))
+
+
+def unpack(packed: Tensor, count: int, num_src: int, num_dst: int) -> dict[str, Tables]:
+    """The tables by walk, as views."""
+    parts = packed.split([*_lengths(count, num_dst), *_lengths(count, num_src)])
+    return {"by_z": Tables(*parts[:7]), "by_x": Tables(*parts[7:])}
+
+
+def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """Sort ``[2, E]`` edges (src, dst) by receiver and by sender.
+
+    Returns:
+        Packed tables ``[length(E, num_src, num_dst)]``; see :func:`unpack`. Indices are not checked: that would make
+        the stream wait.
+    """
+    src, dst = edge_index.to(torch.int64).unbind(0)
+    return torch.cat([*_sorted(dst, src, num_dst), *_sorted(src, dst, num_src)])
+
+
+def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
+    count, longest = key.shape[0], _longest(key.shape[0])
+
+    def numbers(stop: int) -> Tensor:
+        return torch.arange(stop, dtype=torch.int64, device=key.device)
+
+    keys, edges = torch.sort(key, stable=True)
+    ptr = torch.searchsorted(keys, numbers(num_nodes + 1))
+    pieces = ((ptr.diff() + longest - 1) // longest).clamp(min=1)
+    zero = ptr.new_zeros(1)
+    begin = torch.cat([zero, pieces.cumsum(0)])
+    room = torch.cat([zero, torch.where(pieces > 1, pieces, 0).cumsum(0)])
+    number = numbers(num_nodes + _most(count))
+    nodes = torch.searchsorted(begin, number, right=True) - 1
+    real = nodes < num_nodes
+    nodes = nodes.clamp(max=max(num_nodes - 1, 0))
+    if num_nodes == 0:  # and so no edge that exists
+        none = torch.zeros_like(number)
+        return Tables(none, none, none, none, edges, other[edges], room)
+    step = number - begin[nodes]
+    first = ptr[nodes] + step * longest
+    stop = torch.minimum(first + longest, ptr[nodes + 1])
+    places = torch.where(pieces[nodes] > 1, num_nodes + room[nodes] + step, nodes)
+    last = num_nodes + 2 * _most(count)
+    return Tables(
+        nodes,
+        torch.where(real, first, 0),
+        torch.where(real, stop, 0),
+        torch.where(real, places, last),
+        edges,
+        other[edges],
+        room,
+    )
