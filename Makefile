@@ -2,7 +2,7 @@
 # Both create .venv and install into it first; an interrupted set-up is taken up again by the next call.
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help train train-dipole test test-slow lint docs wheel-check clean
+.PHONY: help train train-dipole test test-slow test-e3nn test-integrations lint docs wheel-check clean python
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -11,11 +11,15 @@ BIN    := $(VENV)/bin
 WORKERS ?= auto
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
 FIT     := $(BIN)/eqlayers fit -c
+# runs the tests beside packages whose requirements exclude each other, each in an environment in .nox
+NOX     := .nox/runner
 
 help:
 	@echo "make train         fit and test on the embedded molecules (energy U0)"
 	@echo "make train-dipole  the same for the dipole moment, from a vector read-out"
 	@echo "make test          all tests but the slow ones; make test-slow: all of them"
+	@echo "make test-integrations  tests beside NequIP and MACE, in environments of their own (2 GB, some minutes)"
+	@echo "make test-e3nn     e3nn's own tests against our layers (20 min), and the page that lists them"
 	@echo "make lint          ruff and mypy"
 	@echo "make docs          HTML documentation in docs/_build/html"
 	@echo "make wheel-check   build a wheel and import every package from it in a clean environment"
@@ -33,6 +37,12 @@ test: $(VENV)/.installed-test
 test-slow: $(VENV)/.installed-test
 	$(PYTEST)
 
+test-integrations: $(NOX)/.installed
+	$(NOX)/bin/nox
+
+test-e3nn: $(VENV)/.installed-test
+	$(BIN)/python tests/e3nn_suite/run.py --output docs/reference/e3nn_suite.md --quiet
+
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,13 +58,20 @@ wheel-check: $(VENV)/.installed-test
 $(VENV)/.installed-train: EXTRAS := train
 $(VENV)/.installed-test:  EXTRAS := test,train
 $(VENV)/.installed-docs:  EXTRAS := docs,train
-$(VENV)/.installed-%: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 10) else \
-	    f"eqlayers needs Python 3.10 or newer; $(PYTHON) is {v}. Name another one: make PYTHON=python3.11")'
+$(VENV)/.installed-%: pyproject.toml constraints.txt | python
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
+$(NOX)/.installed: constraints.txt | python
+	@$(NOX)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(NOX)
+	$(NOX)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt nox
+	@touch $@
+
+python:
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 10) else \
+	    f"eqlayers needs Python 3.10 or newer; $(PYTHON) is {v}. Name another one: make PYTHON=python3.11")'
+
 clean:
-	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .nox build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name '__pycache__' -o -name '*.egg-info' | xargs rm -rf

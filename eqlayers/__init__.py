@@ -1,8 +1,9 @@
 """O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs."""
 
-from . import autograd, backends, errors, functional, info, nn, ops
+from . import autograd, backends, errors, functional, info, nn, o3, ops
 from .info.graph import Graph
 from .info.layout import to_ir_mul, to_mul_ir
+from .integrations import accelerate, deaccelerate
 from .nn import (
     ElementwiseTensorProduct,
     FullTensorProduct,
@@ -27,13 +28,17 @@ __all__ = [
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",
+    "accelerate",
     "autograd",
     "backends",
+    "deaccelerate",
     "errors",
     "explain",
     "functional",
     "info",
+    "integrations",
     "nn",
+    "o3",
     "ops",
     "to_ir_mul",
     "to_mul_ir",

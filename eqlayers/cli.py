@@ -16,7 +16,7 @@ TRAINING = {
     "predict": "write predictions.csv",
 }
 
-BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead"
+BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead, accelerate"
 
 CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
 

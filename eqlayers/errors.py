@@ -1,4 +1,8 @@
-"""Errors of the package: each message states what was expected, what came, and the fix, in that order."""
+"""Errors of the package: each message states what was expected, what came, and the fix, in that order.
+
+Where e3nn refuses the same thing with an assertion or a RuntimeError, ours is one as well, so that ``except`` clauses
+written for e3nn's layers keep working.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ __all__ = [
     "GradientError",
     "IndexRangeError",
     "IrrepsError",
+    "MismatchError",
     "ShapeError",
 ]
 
@@ -20,7 +25,7 @@ class EqlayersError(Exception):
     """Base of every error raised on purpose by eqlayers."""
 
 
-class ShapeError(EqlayersError, ValueError):
+class ShapeError(EqlayersError, ValueError, AssertionError, RuntimeError):
     """A tensor has the wrong number of axes or the wrong length along one of them."""
 
 
@@ -36,7 +41,7 @@ class IndexRangeError(EqlayersError, IndexError, ValueError):
     """An index points outside the axis that it indexes, or a list of segments does not climb."""
 
 
-class IrrepsError(EqlayersError, ValueError):
+class IrrepsError(EqlayersError, ValueError, AssertionError):
     """Irreps that cannot be read, or that no product or linear map connects."""
 
 
@@ -44,7 +49,7 @@ class BackendError(EqlayersError, RuntimeError):
     """A backend was asked for by name and refused, or no backend accepts the call."""
 
 
-class ConfigError(EqlayersError, ValueError):
+class ConfigError(EqlayersError, ValueError, AssertionError):
     """An option has a value outside its list, or a configuration has an unknown key."""
 
 
@@ -54,3 +59,7 @@ class DataError(EqlayersError, RuntimeError):
 
 class GradientError(EqlayersError, RuntimeError):
     """A gradient was asked for whose info was not given."""
+
+
+class MismatchError(EqlayersError, RuntimeError):
+    """A layer that should stand in for another gives other numbers."""

@@ -25,16 +25,17 @@ BELOW = {
     "autograd": ("backends",),
     "functional": ("autograd",),
     "nn": ("functional",),
+    "o3": ("nn",),
     "models": ("nn",),
     "testing": ("nn",),
     "data": ("errors",),
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__"),
-    "integrations": ("models",),
-    "bench": ("models", "testing"),
+    "integrations": ("models", "testing"),
+    "bench": ("models", "testing", "integrations"),
     "cli": ("train", "bench", "integrations"),
     "__main__": ("cli",),
-    "": ("models", "testing"),  # eqlayers/__init__.py itself
+    "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself
 }
 # one line each, with its reason
 EXCEPTIONS = {

@@ -91,7 +91,9 @@ def test_metadata(built: dict[str, Path]) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
         (name,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
-        assert "eqlayers = eqlayers.cli:main" in archive.read(name).decode()
+        entry_points = archive.read(name).decode()
+        assert "eqlayers = eqlayers.cli:main" in entry_points
+        assert "[nequip.extension]\ninit_always = eqlayers.integrations.nequip" in entry_points
     version = re.search(r'^__version__ = "(.+)"$', (ROOT / "eqlayers" / "__init__.py").read_text(), re.MULTILINE)
     assert version is not None
     assert metadata["Version"] == version[1]
@@ -102,11 +104,7 @@ def test_metadata(built: dict[str, Path]) -> None:
 
 def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
     """Each direct requirement has one tested version, and the pin satisfies the declared bound."""
-    pins = {}
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        if line and not line.startswith("#"):
-            pin = Requirement(line)
-            pins[canonical(pin.name)] = next(iter(pin.specifier)).version
+    pins = read_pins("constraints.txt")
     with zipfile.ZipFile(built["wheel"]) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
@@ -114,6 +112,22 @@ def test_constraints_pin_every_requirement(built: dict[str, Path]) -> None:
     assert [line.name for line in required if canonical(line.name) not in pins] == []
     assert [str(line) for line in required if not line.specifier.contains(pins[canonical(line.name)])] == []
     assert (pins["torch"], pins["triton"]) == ("2.13.0", "3.7.1"), "torch 2.13.0 requires triton 3.7.1: change both"
+
+
+@pytest.mark.parametrize(("name", "package", "e3nn"), [("nequip", "nequip", "0.6.0"), ("mace", "mace-torch", "0.4.4")])
+def test_other_environments_differ_in_nothing_but_e3nn(name: str, package: str, e3nn: str) -> None:
+    """Those of noxfile.py, which the package is tested in too."""
+    common, pins = read_pins("constraints.txt"), read_pins(f"constraints-{name}.txt")
+    assert {"torch", "numpy", "pytest", "pytest-timeout", "matplotlib", "rich", "pyyaml", package} <= set(pins)
+    assert {key: pin for key, pin in pins.items() if key in common} == {
+        key: e3nn if key == "e3nn" else pin for key, pin in common.items() if key in pins
+    }
+
+
+def read_pins(file: str) -> dict[str, str]:
+    """Version by canonical name."""
+    lines = [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
+    return {canonical(pin.name): next(iter(pin.specifier)).version for pin in map(Requirement, lines)}
 
 
 def canonical(name: str) -> str:

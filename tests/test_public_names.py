@@ -26,7 +26,9 @@ def module(request: pytest.FixtureRequest) -> object:
 
 
 def exported(module: object) -> dict[str, object]:
-    """The functions and classes that `module` exports."""
+    """The functions and classes that `module` exports; `eqlayers.o3` only hands on those of others."""
+    if module.__name__ == "eqlayers.o3":
+        return {}
     objects = {name: getattr(module, name) for name in module.__all__}
     return {name: value for name, value in objects.items() if inspect.isclass(value) or inspect.isfunction(value)}
 

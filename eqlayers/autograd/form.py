@@ -6,15 +6,22 @@ derivative of those along tangents another; a third derivative is made of the fi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
 
 from eqlayers_kernels.c.edges import tables
 
 from ..backends.cpu import edge_tables, receivers_of, run_form
-from ..ops.form import Request, find_form
+from ..ops.form import Form, Request, find_form, text_of, weighted_key
+from ..ops.tracing import traced_for_others
+from .form_vmap import RULES
 
 _NAMES = ("x", "y", "w", "z")
 _library = torch.library.Library("eqlayers", "DEF")
@@ -92,15 +99,18 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
 
 
 # -- derivatives ------------------------------------------------------------------------------------------------------
+# These functions stand at the key Autograd of the operators, so torch.func has taken its own wrappers off before they
+# run: they belong to one level of it, which is what the base class says. (autograd.Function would want setup_context,
+# which costs a plain call more than the rest of its overhead.)
 
 
-class _Form(torch.autograd.Function):
+class _Form(_SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
         ctx.save_for_backward(x, y, w, graph)
+        ctx.save_for_forward(x, y, w, graph)
         ctx.key = key
-        with torch._C._AutoDispatchBelowAutograd():
-            return _form(x, y, w, graph, key)
+        return _below(_form, x, y, w, graph, key)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -109,15 +119,20 @@ class _Form(torch.autograd.Function):
         found = _backward(x, y, w, grads[0], graph, ctx.key, wanted)
         return (*(g if want else None for g, want in zip(found, wanted, strict=True)), None, None)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        *primal, graph = ctx.saved_tensors
+        return _along(primal, tangents[:3], graph, ctx.key)
 
-class _Backward(torch.autograd.Function):
+
+class _Backward(_SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Any, key: str, wanted: Any) -> Any:
         ctx.save_for_backward(x, y, w, g, graph)
+        ctx.save_for_forward(x, y, w, g, graph)
         ctx.key, ctx.wanted = key, wanted
         ctx.set_materialize_grads(False)
-        with torch._C._AutoDispatchBelowAutograd():
-            found = _backward(x, y, w, g, graph, key, wanted)
+        found = _below(_backward, x, y, w, g, graph, key, wanted)
         ctx.mark_non_differentiable(*(t for t, want in zip(found, wanted, strict=True) if not want))
         return found
 
@@ -131,8 +146,19 @@ class _Backward(torch.autograd.Function):
         found = _double(x, y, w, g, dx, dy, dw, graph, ctx.key, wanted)
         return (*(t if want else None for t, want in zip(found, wanted, strict=True)), None, None, None)
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        """Second derivatives are symmetric: the change of the gradients is the gradient of the change."""
+        x, y, w, g, graph = ctx.saved_tensors
+        out: list[Tensor | None] = [None] * 3
+        if any(t is not None for t in tangents[:3]):
+            _add(out, _double(x, y, w, g, *tangents[:3], graph, ctx.key, [*ctx.wanted, False]), ctx.wanted)
+        if tangents[3] is not None:
+            _add(out, _backward(x, y, w, tangents[3], graph, ctx.key, ctx.wanted), ctx.wanted)
+        return tuple(out)
 
-class _Double(torch.autograd.Function):
+
+class _Double(_SingleLevelFunction):
     @staticmethod
     def forward(
         ctx: Any,
@@ -148,38 +174,103 @@ class _Double(torch.autograd.Function):
         wanted: Any,
     ) -> Any:
         ctx.save_for_backward(x, y, w, g, dx, dy, dw, graph)
+        ctx.save_for_forward(x, y, w, g, dx, dy, dw, graph)
         ctx.key, ctx.wanted = key, wanted
         ctx.set_materialize_grads(False)
-        with torch._C._AutoDispatchBelowAutograd():
-            found = _double(x, y, w, g, dx, dy, dw, graph, key, wanted)
+        found = _below(_double, x, y, w, g, dx, dy, dw, graph, key, wanted)
         ctx.mark_non_differentiable(*(t for t, want in zip(found, wanted, strict=True) if not want))
         return found
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        """The sum of F over all pairs of a tangent's and a cotangent's place, differentiated term by term."""
-        x, y, w, g, dx, dy, dw, graph = ctx.saved_tensors
-        primal, tangent = (x, y, w, g), (dx, dy, dw)
-        needs = ctx.needs_input_grad
+        *primal_tangent, graph = ctx.saved_tensors
+        primal, tangent = primal_tangent[:4], primal_tangent[4:]
+        cotangents = [t if want else None for t, want in zip(grads, ctx.wanted, strict=True)]
         out: list[Tensor | None] = [None] * 7
-        for a, along in enumerate(tangent):
-            for b, cotangent in enumerate(grads):
-                if along is None or cotangent is None or not ctx.wanted[b] or a == b:
-                    continue
-                key = find_form(ctx.key).weighted.key if 2 in (a, b) else ctx.key  # F of other paths has no w
-                places = list(primal)
-                places[a], places[b] = along, cotangent
-                targets = {slot: 4 + slot if slot == a else slot for slot in range(4) if slot != b}
-                wanted = {slot for slot, target in targets.items() if needs[target]}
-                found: list[Any] = [None] * 4
-                if wanted & {0, 1, 2}:
-                    found[:3] = _backward(*places, graph, key, [slot in wanted for slot in range(3)])
-                if 3 in wanted:
-                    found[3] = _form(*places[:3], graph, key)
-                for slot in wanted:
+        for a, b, pair in _pairs(primal, tangent, cotangents, graph, ctx.key):
+            targets = [4 + slot if slot == a else slot for slot in range(4)]
+            wanted = [slot != b and ctx.needs_input_grad[targets[slot]] for slot in range(4)]
+            found = pair(wanted)
+            for slot in range(4):
+                if wanted[slot]:
                     known = out[targets[slot]]
                     out[targets[slot]] = found[slot] if known is None else known + found[slot]
         return (*out, None, None, None)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        *primal_tangent, graph = ctx.saved_tensors
+        primal, tangent = primal_tangent[:4], primal_tangent[4:]
+        out: list[Tensor | None] = [None] * 4
+        for a, b, pair in _pairs(primal, tangent, tangents[:4], graph, ctx.key):
+            wanted = [want and slot not in (a, b) for slot, want in enumerate(ctx.wanted)]
+            _add(out, pair(wanted), wanted)
+        if any(t is not None for t in tangents[4:7]):
+            _add(out, _double(*primal, *tangents[4:7], graph, ctx.key, ctx.wanted), ctx.wanted)
+        return tuple(out)
+
+
+def _add(out: list[Tensor | None], found: Sequence[Any], wanted: Sequence[bool]) -> None:
+    for slot, want in enumerate(wanted):
+        if want:
+            known = out[slot]
+            out[slot] = found[slot] if known is None else known + found[slot]
+
+
+def _along(primal: Sequence[Tensor], tangents: Sequence[Any], graph: Tensor | None, key: str) -> Tensor | None:
+    """The change of z along tangents of x, y and w: F is linear in each."""
+    total: Tensor | None = None
+    for slot, tangent in enumerate(tangents):
+        if tangent is not None:
+            places = [tangent if other == slot else t for other, t in enumerate(primal)]
+            part = _form(*places, graph, weighted_key(key) if slot == 2 else key)
+            total = part if total is None else total + part
+    return total
+
+
+def _pairs(
+    primal: Sequence[Tensor], first: Sequence[Any], second: Sequence[Any], graph: Tensor | None, key: str
+) -> Iterator[tuple[int, int, Callable[[Sequence[bool]], list[Any]]]]:
+    """F with two operands replaced, for all pairs of places: what second derivatives of F are sums of.
+
+    Yields:
+        The two places, and a function that gives the wanted gradients of that F: of x, y, w, g.
+    """
+    for a, along in enumerate(first):
+        for b, other in enumerate(second):
+            if along is None or other is None or a == b:
+                continue
+            places = list(primal)
+            places[a], places[b] = along, other
+            yield a, b, partial(_gradients, places, graph, weighted_key(key) if 2 in (a, b) else key)
+
+
+def _gradients(places: Sequence[Tensor], graph: Tensor | None, key: str, wanted: Sequence[bool]) -> list[Any]:
+    found: list[Any] = [None] * 4
+    if any(wanted[:3]):
+        found[:3] = _backward(*places, graph, key, list(wanted[:3]))
+    if wanted[3]:
+        found[3] = _form(*places[:3], graph, key)
+    return found
+
+
+def _below(op: Any, *args: Any) -> Any:
+    """The operator below Autograd: the kernel, or the next level of torch.func, which knows what it has to follow."""
+    with torch._C._AutoDispatchBelowAutograd():
+        if not torch._C._are_functorch_transforms_active():
+            return op(*args)
+        with torch.enable_grad(), _set_fwd_grad_enabled(True):
+            return op(*args)
+
+
+def _at_autograd(function: Any) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        if torch._C._are_functorch_transforms_active():
+            with enable_single_level_autograd_function():
+                return function.apply(*args)
+        return function.apply(*args)
+
+    return run
 
 
 for _name, _implementation, _fake, _function in (
@@ -191,22 +282,24 @@ for _name, _implementation, _fake, _function in (
     _library.impl(_name, _implementation, "CPU")
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
     if _function is not None:
-        _library.impl(_name, _function.apply, "Autograd")
+        _library.impl(_name, _at_autograd(_function), "Autograd")
+for _name, _rule in RULES.items():
+    torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
 
 
-def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
-    """Run the form of that key.
+def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form) -> Tensor:
+    """Run a form.
 
     Args:
         x, y: ``[N, width]``. With a graph x has a row per sender and y per edge.
         w: ``[N, width]``, or ``[width]`` shared by all rows.
         graph: None, or the sorted edges of a graph.
-        key: Of a :class:`eqlayers.ops.form.Form`.
+        form: The program.
 
     Returns:
         ``[N, width]``; with a graph a row per receiver.
     """
-    return _form(x, y, w, graph, key)
+    return _form(x, y, w, graph, text_of(form.key) if traced_for_others() else form.key)
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -41,11 +41,15 @@ class _Form(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+        ctx.set_materialize_grads(False)
         ctx.form = inputs[2:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         (gz,) = grads
+        if gz is None:
+            return (None,) * 7
         x, y = ctx.saved_tensors
         channels, (b1, b2, bz), batch, (fwd, bwd1, bwd2), backend = ctx.form
         gx = gy = None
@@ -56,6 +60,39 @@ class _Form(torch.autograd.Function):
             infos = (_needed(bwd2, 2, y.shape[int(b2)]), fwd, bwd1)
             gy = _Form.apply(gz, x, channels.rotate_to_second(), (bz, b1, b2), batch, infos, backend)
         return gx, gy, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Linear in each operand: one of them replaced by its tangent."""
+        x, y = ctx.saved_tensors
+        dx, dy = tangents[:2]
+        parts = [_Form.apply(*pair, *ctx.form) for pair in ((dx, y), (x, dy)) if None not in pair]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, y: Tensor, *form: Any) -> tuple[Tensor, int]:
+        """The mapped axis becomes part of the batch axis, or the batch axis."""
+        channels, batched, batch, infos, backend = form
+        size, mapped = info.batch_size, [dim is not None for dim in in_dims[:2]]
+        x, y = (t if dim is None else t.movedim(dim, 0) for t, dim in zip((x, y), in_dims, strict=False))
+        if not any(batched):
+            return _Form.apply(x, y, channels, (*mapped, True), size, infos, backend), 0
+        if not batched[2] and batch != 1:  # a sum over the batch of each sample: a call for each
+            pairs = [[t[i] if own else t for t, own in zip((x, y), mapped, strict=True)] for i in range(size)]
+            return torch.stack([_Form.apply(*pair, *form) for pair in pairs]), 0
+        x, y = (_rows(t, *how, size, batch) for t, how in zip((x, y), zip(mapped, batched, strict=False), strict=True))
+        flags = (mapped[0] or batched[0], mapped[1] or batched[1], True)
+        z = _Form.apply(x, y, channels, flags, size * batch, infos, backend)
+        return z.unflatten(0, (size, batch)) if batched[2] else z, 0
+
+
+def _rows(t: Tensor, mapped: bool, batched: bool, size: int, batch: int) -> Tensor:
+    """``[size * batch, ...]``, rows of a batch side by side; as it is where all rows are the same."""
+    if not (mapped or batched):
+        return t
+    t = t if mapped else t.unsqueeze(0)
+    t = t if batched else t.unsqueeze(1)
+    return t.expand(size, batch, *t.shape[2:]).reshape(size * batch, *t.shape[2:])
 
 
 def _needed(info: SparseProductInfo | None, number: int, rows: int) -> SparseProductInfo:

@@ -42,6 +42,18 @@ class _Scale(torch.autograd.Function):
             )
         return _Scale.apply(grads[0], info_bwd, info_fwd, backend), None, None, None
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        _, info_fwd, info_bwd, backend = ctx.rest
+        return _Scale.apply(tangents[0], info_fwd, info_bwd, backend)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        """The mapped axis becomes part of the batch axis."""
+        x = x.movedim(in_dims[0], 0)
+        y = _Scale.apply(x.flatten(0, 1), *rest)
+        return y.unflatten(0, x.shape[:2]), 0
+
 
 class SparseScale:
     """The sparse scale; call ``SparseScale.apply(input, info_fwd, info_bwd)``."""

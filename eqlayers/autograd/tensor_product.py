@@ -10,10 +10,11 @@ from torch import Tensor
 from ..backends import cpu, select_form
 from ..errors import DeviceError, ShapeError
 from ..info.graph import Graph
-from ..info.plan import ProductPlan
+from ..info.plan import ProductPlan, find_plan
 from ..info.terms import PathGroup
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.form import FormCall
+from ..ops.tracing import traced_by_running
 from .form import apply_form, sorted_edges
 from .product import sparse_form
 
@@ -28,10 +29,10 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
         rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
-        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form.key)
+        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form)
     else:
         rows = [_to_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
-        flat = compose(plan, rows[0], rows[1], w if shared else rows[2], lead, backend)
+        flat = compose(plan.form.key, rows[0], rows[1], w if shared else rows[2], tuple(lead), backend)
     return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
 
 
@@ -56,7 +57,7 @@ def run_convolution(
             f"`.to('{x.device}')`."
         )
     if plan.paths and runs_whole(x.device.type, x.dtype, backend):
-        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form.key)
+        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
@@ -64,13 +65,8 @@ def run_convolution(
 
 @torch.compiler.assume_constant_result
 def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
-    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it.
-
-    ``torch.func.grad`` and ``jvp`` cannot enter the operators of whole forms: under them sparse products run unasked.
-    """
+    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it."""
     call = FormCall(dtype, device)
-    if backend is None and _inside_func_derivative():
-        return False
     if select_form(call, backend) is not None:
         return True
     if backend is None and device == "cpu":
@@ -78,14 +74,6 @@ def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
         if reason is not None:
             cpu.warn_once(reason)
     return False
-
-
-def _inside_func_derivative() -> bool:
-    transform = torch._C._functorch.peek_interpreter_stack()
-    return transform is not None and transform.key() in (
-        torch._C._functorch.TransformType.Grad,
-        torch._C._functorch.TransformType.Jvp,
-    )
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -103,8 +91,10 @@ def _to_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
     return t.expand(*lead, t.shape[-1]).reshape(math.prod(lead), t.shape[-1])
 
 
-def compose(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, lead: tuple[int, ...], backend: str | None) -> Tensor:
-    """The product as sparse products, group by group; any device, dtype and backend."""
+@traced_by_running
+def compose(key: str, x: Tensor, y: Tensor, w: Tensor, lead: tuple[int, ...], backend: str | None) -> Tensor:
+    """The product of the plan of that key as sparse products, group by group; any device, dtype and backend."""
+    plan = find_plan(key)
     blocks: dict[int, Tensor] = {}
     batch = (math.prod(lead),) if lead else ()
     out = plan.layouts[2]

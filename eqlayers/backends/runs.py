@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..info.structs import SparseProductInfo, Terms
+from ..ops.tracing import as_constant
 
 
 class Sizes(NamedTuple):
@@ -45,7 +46,8 @@ def scale_of(info: SparseProductInfo, terms: Terms, like: Tensor) -> Tensor:
     """Coefficients in the dtype of ``like``, cast once from the float64 master."""
     assert terms.scale is not None
     scale = terms.scale
-    return info.cached(("scale", like.dtype, like.device, scale.shape[0]), lambda: scale.to(like))
+    key = ("scale", like.dtype, like.device, scale.shape[0])
+    return as_constant(info.cached(key, lambda: scale.to(like.device, like.dtype)))
 
 
 def find_runs(info: SparseProductInfo, terms: Terms) -> list[Run]:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
+from ..ops.tracing import as_constant
 from .registry import Backend, Call
 from .runs import Sizes, find_runs, run_by_runs, scale_of
 
@@ -92,9 +93,9 @@ def _dense(info: SparseProductInfo, sizes: Sizes, like: Tensor) -> Tensor:
         values = ones if terms.scale is None else terms.scale.double()
         assert terms.index2 is not None
         table.index_put_((terms.row, terms.index1, terms.index2), values, accumulate=True)
-        return table.to(like)
+        return table.to(like.device, like.dtype)
 
-    return info.cached(("dense", like.dtype, like.device, *sizes[3:6]), make)
+    return as_constant(info.cached(("dense", like.dtype, like.device, *sizes[3:6]), make))
 
 
 def _fold(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str], side: int) -> Tensor:
@@ -157,12 +158,12 @@ def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: t
     step = max(1, _BLOCK // max(1, sizes.batch * sizes.extent_all))
     for start in range(0, sizes.terms, step):
         part = slice(start, start + step)
-        a = x.index_select(dims[0], terms.index1[part])
-        b = y.index_select(dims[1], terms.index2[part])
+        a = x.index_select(dims[0], as_constant(terms.index1)[part])
+        b = y.index_select(dims[1], as_constant(terms.index2)[part])
         if terms.scale is not None:
             a = a * scale_of(info, terms, x)[part].reshape([-1 if c == "T" else 1 for c in own[0]])
         piece = torch.einsum(f"{own[0]},{own[1]}->{own[2]}", a, b)
-        _add_rows(z, dims[2], terms.row[part], piece)
+        _add_rows(z, dims[2], as_constant(terms.row)[part], piece)
     return z
 
 
@@ -202,13 +203,13 @@ def scale(call: ScaleCall) -> Tensor:
     x = call.x.to(call.accumulate)
     info = call.info.as_product()
     terms = info.terms(x.shape[1], x.shape[1], x.device)
-    taken = x.index_select(1, terms.index1)
+    taken = x.index_select(1, as_constant(terms.index1))
     if terms.scale is not None:
         taken = taken * scale_of(info, terms, x)[:, None]
     if info.cached(("plain", terms.row.shape[0], call.out_rows), lambda: _is_identity(terms.row, call.out_rows)):
         return taken.to(call.x.dtype)
     y = x.new_zeros(x.shape[0], call.out_rows, x.shape[2])
-    _add_rows(y, 1, terms.row, taken)
+    _add_rows(y, 1, as_constant(terms.row), taken)
     return y.to(call.x.dtype)
 
 

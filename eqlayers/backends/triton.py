@@ -18,6 +18,7 @@ from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
 from ..ops.form import FormCall
 from ..ops.table import NAMED
+from ..ops.tracing import being_traced
 from .registry import Backend, Call
 
 #: Products with a kernel of the other order of operands: run with the operands swapped.
@@ -36,6 +37,8 @@ def refuse(call: Call) -> str | None:
         return f"needs CUDA or HIP tensors, got {kind}"
     if (reason := availability.why_not()) is not None:
         return reason
+    if being_traced():
+        return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
     if isinstance(call, FormCall):
         return None  # composed of sparse products, each of which is asked for again
     if call.x.dtype not in DTYPES:

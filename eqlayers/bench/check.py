@@ -1,34 +1,20 @@
-r"""Right, then fast: every result is compared with float64 e3nn, element by element, within its rounding bound.
-
-A result is a sum of products of operands and coefficients. Computed in any order, its error is at most
-:math:`\gamma_n \sum |\mathrm{term}|` (Higham 2002, section 3.1), and for independent roundings about
-:math:`\sqrt n\, u \sum |\mathrm{term}|` (Higham and Mary 2019). Sum and number n of the terms come from the same
-product with absolute values, or with ones, in place of operands and coefficients: all orders of derivative included.
-"""
+"""Right, then fast: every result is compared with float64 e3nn, element by element, within its rounding bound."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..algebra import wigner_3j
 from ..info.paths import normalise, read_instructions
+from ..testing.magnitude import excess, product_magnitude
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
 from .peers import Implementation, e3nn_layer, gathered
 from .problems import Problem
 
-#: Roundings of one term: three factors of the coefficient, at most six multiplications, three changes of layout.
-PER_TERM = 12
-#: Standard deviations of a sum of roundings that are allowed for.
-SIGMAS = 10
 #: Elements of the widest float64 intermediate; the reference is computed over parts of the edges.
 PART = 4_000_000
-
-EINSUM = {"uvu": "nui,nvj,ijk,{}uv->nuk", "uvw": "nui,nvj,ijk,{}uvw->nwk"}
 
 
 @dataclass(frozen=True)
@@ -51,27 +37,7 @@ def magnitude(problem: Problem, device: torch.device, count: bool = False) -> Fu
     irreps = (problem.irreps_in1, problem.irreps_in2, problem.irreps_out)
     read = read_instructions(*irreps, problem.instructions)
     paths = normalise(read, irreps, ([1.0] * len(irreps[0]), [1.0] * len(irreps[1]), [1.0] * len(irreps[2])))
-    blocks = []
-    for ins in paths:
-        degrees = [r[index].ir.l for r, index in zip(irreps, ins[:3], strict=True)]
-        size = np.abs(wigner_3j(*degrees)) * ins.path_weight
-        blocks.append((ins, torch.from_numpy((size > 0).astype(float) if count else size).to(device)))
-    slices = [r.slices() for r in irreps]
-    spec = EINSUM[problem.mode].format("" if problem.shared else "n")
-
-    def product(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        out: list[Tensor] = [x.new_zeros(len(x), mul, ir.dim) for mul, ir in irreps[2]]
-        start = 0
-        for ins, c in blocks:
-            stop = start + math.prod(ins.path_shape)
-            a = x[:, slices[0][ins.i_in1]].unflatten(-1, (-1, c.shape[0]))
-            b = y[:, slices[1][ins.i_in2]].unflatten(-1, (-1, c.shape[1]))
-            weights = w[..., start:stop].unflatten(-1, ins.path_shape)
-            out[ins.i_out] = out[ins.i_out] + torch.einsum(spec, a, b, c, weights)
-            start = stop
-        return torch.cat([t.flatten(1) for t in out], -1)
-
-    return product
+    return product_magnitude(irreps, paths, device, count)
 
 
 def counts(problem: Problem, operands: Operands) -> dict[str, Tensor]:
@@ -169,23 +135,3 @@ def _compare(
         for number, values in results.items():
             worst[number][name] = excess(values[name], r, m, terms[name], dtype)
     return worst
-
-
-def excess(value: Tensor, reference: Tensor, size: Tensor, terms: Tensor, dtype: torch.dtype) -> float:
-    """The largest error as a fraction of the rounding bound; infinite for another shape or a value that is not finite.
-
-    Example:
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> excess(one * (1 + 1e-9), one, one, one, torch.float32) < 1
-        True
-        >>> excess(one * (1 + 1e-4), one, one, one, torch.float32) < 1
-        False
-    """
-    if value.shape != reference.shape or not torch.isfinite(value).all():
-        return float("inf")
-    if value.numel() == 0:
-        return 0.0
-    finfo = torch.finfo(dtype)
-    roundings = torch.minimum(terms, SIGMAS * terms.sqrt()) + PER_TERM
-    bound = roundings * finfo.eps * size + finfo.tiny
-    return float(((value.double() - reference).abs() / bound).max())

@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|step|cold|overhead`."""
+"""`eqlayers bench run|report|step|cold|overhead|accelerate|kernels`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import find
+from .accelerate import run_accelerate
 from .cold import run_cold
 from .console import progress, show
 from .goals import Record
+from .kernels import run_kernels
+from .networks import NETWORKS
 from .overhead import run_overhead
 from .peers import PEERS
 from .report import count_goals, tables, write_report
@@ -24,6 +27,7 @@ examples:
   eqlayers bench run cpu --json cpu.json                                (the CPU tables)
   eqlayers bench run cpu --only 'fused/mace-*' --peers e3nn,e3nn-compiled
   eqlayers bench run path/to/suite.yaml
+  eqlayers bench accelerate mace                                        (where mace-torch is installed)
   eqlayers bench report cpu.json --out report                           (tables and plots again)
 """
 
@@ -55,8 +59,11 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument("--config", default=config, help=text)
         known: dict[str, dict[str, Any]] = {
             "--peers": {"help": "names with commas instead of the configuration's", "type": lambda t: t.split(",")},
-            "--threads": {"help": "threads of torch instead of the configuration's", "type": _count},
-            "--runs": {"help": "timed runs instead of the configuration's", "type": _count},
+            "--threads": {
+                "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
+                "type": _count,
+            },
+            "--runs": {"help": "timed runs instead of the configuration's, or of 9 for accelerate", "type": _count},
             "--backend": {"help": "backend of this package's layers; the first that accepts by default"},
             "--only": {"help": "pattern of names, such as 'fused/mace-*'"},
             "--json": {"help": "write the result to this file", "metavar": "FILE"},
@@ -82,6 +89,12 @@ def parser() -> argparse.ArgumentParser:
     options = ("--peers", "--threads", "--runs", "--only")
     add("cold", "time first calls in fresh processes, with empty and filled caches", *options, config="cold")
     add("overhead", "time single calls on one molecule and on one edge", "--threads", "--runs", config="overhead")
+    kernels = add("kernels", "compile the GPU kernels without a GPU: registers, spills, shared memory", "--only")
+    kernels.add_argument("--config", default="kernels", help="name of a file of configs/bench, or a path")
+    kernels.add_argument("--jobs", help="processes at a time; as many as cores by default", type=_count)
+    about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
+    accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
+    accelerate.add_argument("network", choices=list(NETWORKS), help="whose; its package must be installed")
     return top
 
 
@@ -109,11 +122,24 @@ def _overhead(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
         return run_overhead(args.config, num_threads=args.threads, runs=args.runs, say=say)
 
 
+def _accelerate(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    kind = {"num_threads": args.threads or 1, "runs": args.runs, "backend": args.backend}
+    with progress("bench accelerate") as say:
+        return run_accelerate(args.network, **kind, say=say)
+
+
+def _kernels(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    with progress("bench kernels") as say:
+        return run_kernels(args.config, only=args.only, jobs=args.jobs, say=say)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
     "run": _run,
     "step": _step,
     "cold": _cold,
     "overhead": _overhead,
+    "accelerate": _accelerate,
+    "kernels": _kernels,
 }
 
 

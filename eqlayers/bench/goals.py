@@ -20,6 +20,7 @@ WORDS = {
     "cold_ms": "ms with an empty cache",
     "warm_ms": "ms with a filled cache",
     "host_us": "us",
+    "spill_bytes": "bytes spilled",
 }
 
 

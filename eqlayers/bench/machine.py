@@ -23,6 +23,8 @@ PACKAGES = (
     "cuequivariance",
     "cuequivariance-torch",
     "openequivariance",
+    "nequip",
+    "mace-torch",
 )
 
 

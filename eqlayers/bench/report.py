@@ -27,6 +27,18 @@ def _overhead_cells(row: Record) -> list[str]:
     return [row["layer"], row["input"], row["gradients"], *times, row["status"]]
 
 
+def _accelerate_cells(row: Record) -> list[str]:
+    times = [spread(row[key], 1000) for key in ("plain", "accelerated")]
+    memory = [mebibytes(row[key]) for key in ("memory_plain", "memory_accelerated")]
+    return [row["network"], row["mode"], *times, spread(row["ratio"]), *memory, row["status"]]
+
+
+def _kernels_cells(row: Record) -> list[str]:
+    about = [row[key] for key in ("problem", "layout", "dtype", "target", "direction")]
+    worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
+    return [*about, str(row["kernels"]), *worst, number(row["seconds"])]
+
+
 # kind of result -> title, columns, and the cells of a row
 ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
     "step": (
@@ -43,6 +55,22 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
         "host time of one call",
         ["layer", "input", "gradients", ">this, us", ">e3nn, us", ">e3nn / this", "status"],
         _overhead_cells,
+    ),
+    "accelerate": (
+        "networks of other packages, plain and accelerated, float32",
+        [
+            *("network", "what", ">plain, ms", ">accelerated, ms", ">plain / accelerated"),
+            *(">plain, peak MiB", ">accelerated, peak MiB", "status"),
+        ],
+        _accelerate_cells,
+    ),
+    "kernels": (
+        "printed kernels of convolutions, compiled ahead of time",
+        [
+            *("problem", "layout", "dtype", "target", "direction", ">kernels", ">registers", ">spilled bytes"),
+            *(">shared bytes", ">seconds to compile"),
+        ],
+        _kernels_cells,
     ),
 }
 
@@ -74,10 +102,18 @@ def tables(result: Record) -> list[Table]:
         title, columns, cells = ROWS[result["kind"]]
         found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
         found.append(_goals(result["goals"]))
+        found += [_replaced(report) for report in result.get("reports", [])]
     found = [table for table in found if table.rows]
     if found:
         found[0].notes.extend(head_notes(result))
     return found
+
+
+def _replaced(report: Record) -> Table:
+    """What `accelerate` did to one network."""
+    notes = ["Error: largest difference from the original module, over the bound of the rounding errors of both."]
+    columns = ["module", "was", "is", "backend", ">error / bound"]
+    return Table(f"modules of {report['network']}", columns, report["report"], notes)
 
 
 def _times(result: Record) -> Table:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DTypeError, IndexRangeError, ShapeError
+from ..ops.tracing import behind_func, being_traced, current_trace, outside_of_func, wrapped_by_func
 
 
 def check_edge_index(edge_index: Any) -> Tensor:
@@ -31,9 +32,16 @@ def check_edge_index(edge_index: Any) -> Tensor:
 def check_range(name: str, index: Tensor, size: int, what: str) -> None:
     """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
 
-    Elsewhere a look at the values would stall the stream.
+    Elsewhere a look at the values would stall the stream. In a traced graph the check is a node, and a RuntimeError.
     """
-    if index.device.type == "cpu" and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+    if index.device.type != "cpu":
+        return
+    if being_traced():
+        whole = (index >= 0) & (index < size)
+        torch._assert_async(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
+        return
+    index = behind_func(index)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
         raise IndexRangeError(
             f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
             f"{int(index.max())}. Count {what} from 0, within a batch throughout."
@@ -66,6 +74,7 @@ class Graph:
         self._num_src = _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst (num_nodes)", num_dst)
         self._tables: Tensor | None = None
+        self._trace: object | None = None  # in which the tables were made
 
     @property
     def edge_index(self) -> Tensor:
@@ -101,12 +110,17 @@ class Graph:
 
     def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
         """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
-        if self._tables is None:
-            if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-                with torch.inference_mode(False):  # the same graph may be trained with afterwards
-                    self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
-            else:
-                self._tables = sort(self._edge_index, self._num_src, self._num_dst)
+        trace = current_trace()
+        if self._tables is None or self._trace is not trace:
+            if wrapped_by_func(self._edge_index):
+                return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
+            self._trace = trace
+            with outside_of_func():
+                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                        self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
+                else:
+                    self._tables = sort(self._edge_index, self._num_src, self._num_dst)
         return self._tables
 
     def to(self, device: torch.device | str) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from e3nn import o3
 
-from ..errors import ConfigError, IrrepsError
+from ..errors import ConfigError, IndexRangeError, IrrepsError
 from .modes import MODES
 
 
@@ -39,7 +39,8 @@ def read_instructions(
     """Check instructions ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``; coefficients are not final yet.
 
     Raises:
-        IrrepsError: An index, a mode, a parity, a degree or a multiplicity does not fit.
+        IrrepsError: A mode, a parity, a degree or a multiplicity does not fit.
+        IndexRangeError: An index names no irreps group.
     """
     out = []
     if isinstance(instructions, str) or not isinstance(instructions, Iterable):
@@ -64,7 +65,7 @@ def read_instructions(
         groups = []
         for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
             if not is_index(index) or not 0 <= index < len(irreps):
-                raise IrrepsError(
+                raise IndexRangeError(
                     f"{where}: {name} must lie in [0, {len(irreps)}), the groups of {irreps}, got {index}. "
                     f"Count irreps groups, not single irreps."
                 )

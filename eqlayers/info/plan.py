@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from e3nn import o3
 
@@ -11,6 +12,8 @@ from .layout import FlatLayout
 from .paths import Instruction
 from .program import tensor_product_program
 from .terms import PathGroup, group_paths
+
+_plans: WeakValueDictionary[str, ProductPlan] = WeakValueDictionary()
 
 
 class ProductPlan:
@@ -46,3 +49,9 @@ class ProductPlan:
         first, second, out = self.layouts
         self.groups: list[PathGroup] = group_paths(irreps, instructions, (first, second, out))
         self.weight_numel = self.form.program.widths[2]
+        _plans[self.form.key] = self
+
+
+def find_plan(key: str) -> ProductPlan:
+    """A living plan whose form has that key; all of them give the same product."""
+    return _plans[key]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ..ops.tracing import being_traced, outside_of_traces
 from .checks import climbing, in_range, one_dimensional, short, words_of_a_scale
 
 
@@ -58,7 +59,11 @@ class _Movable:
         if key not in cache:
             if len(cache) >= 256:  # infos without tensors make tables for every size that they meet
                 cache.clear()
-            cache[key] = make()
+            if being_traced() and not torch.compiler.is_dynamo_compiling():
+                with outside_of_traces():
+                    cache[key] = make()
+            else:
+                cache[key] = make()
         return cache[key]
 
     def __getstate__(self) -> None:

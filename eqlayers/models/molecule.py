@@ -19,6 +19,7 @@ from ..nn.base import KeepsFloat64
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import check_positive
+from ..ops.tracing import being_traced
 
 _KNOWN_Z = set(range(1, 119))
 
@@ -169,7 +170,7 @@ class MoleculeNetwork(KeepsFloat64):
         lengths = vectors.norm(dim=-1)
         edge_attr = self.spherical_harmonics(vectors)
         x = self.embedding(kind)
-        graph = Graph(edge_index, len(z))  # sorted once for all steps
+        graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
         for step in self.interactions:
             x = step(x, edge_attr, lengths, graph)
         out = self.read(self.gate(self.mix(x))).double()
@@ -197,7 +198,7 @@ class MoleculeNetwork(KeepsFloat64):
             )
         if z.dtype != torch.int64 or batch.dtype != torch.int64:
             raise DTypeError(f"z and batch must be int64, got {z.dtype} and {batch.dtype}. Convert with `.long()`.")
-        check_range("edge_index", edge_index, len(z), "atoms")
+        check_range("edge_index", edge_index, z.shape[0], "atoms")
         check_range("batch", batch, num_graphs, "molecules")
         if pos.dtype != self.embedding.weight.dtype:
             raise DTypeError(
@@ -205,7 +206,9 @@ class MoleculeNetwork(KeepsFloat64):
                 f"Convert it with `.to(...)`, or the model with `.double()`."
             )
         kind = self.species_index[z.clamp(0, len(self.species_index) - 1)]
-        if pos.device.type == "cpu" and bool((kind < 0).any()):
+        if being_traced():
+            torch._assert_async((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
+        elif pos.device.type == "cpu" and bool((kind < 0).any()):
             unknown = sorted(set(z[kind < 0].tolist()))
             raise IndexRangeError(
                 f"z must hold species among {list(self.species)}, got also {unknown}. Build the model with them."
@@ -214,8 +217,11 @@ class MoleculeNetwork(KeepsFloat64):
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:
-    total = values.new_zeros(num_graphs, *values.shape[1:]).index_add(0, batch, values)
+    if num_graphs == 1:  # inductor cannot print a scatter into a single row
+        total = values.sum(0, keepdim=True)
+    else:
+        total = values.new_zeros(num_graphs, *values.shape[1:]).index_add(0, batch, values)
     if how == "sum":
         return total
-    count = torch.bincount(batch, minlength=num_graphs).clamp(min=1).to(values.dtype)
-    return total / count.reshape(-1, *[1] * (values.ndim - 1))
+    atoms = _pool(values.new_ones(values.shape[0], *[1] * (values.ndim - 1)), batch, num_graphs, "sum")
+    return total / atoms.clamp(min=1)

@@ -5,6 +5,7 @@ from .conv import TensorProductConv
 from .explain import explain
 from .interaction import Interaction
 from .linear import Linear
+from .norm import Norm
 from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
@@ -18,6 +19,7 @@ __all__ = [
     "GatedNonlinearity",
     "Interaction",
     "Linear",
+    "Norm",
     "NormalizedActivation",
     "PolynomialCutoff",
     "RadialNetwork",

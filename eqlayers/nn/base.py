@@ -24,8 +24,8 @@ class KeepsFloat64(torch.nn.Module):
         super()._apply(fn, recurse)
         for name, value in kept.items():
             moved = self.get_buffer(name)
-            if moved.dtype != value.dtype:
-                setattr(self, name, value.to(moved.device))
+            kept_value = torch.empty_like(moved, dtype=value.dtype) if value.is_meta else value.to(moved.device)
+            setattr(self, name, kept_value)  # also where ``to_empty`` would have left anything in it
         return self
 
 

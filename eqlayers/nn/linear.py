@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
+from e3nn import get_optimization_defaults
+from e3nn.o3 import Irreps
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..errors import IrrepsError, ShapeError
+from ..errors import ShapeError
 from ..info.layout import FlatLayout
-from ..info.paths import check_choice, is_index
+from ..info.paths import check_choice
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
-from .tensor_product import output_mask, ownership
-from .weights import Weights
+from .linear_paths import LinearInstruction, check_channels, read_biases, read_linear, weight_slices
+from .torchscript import LinearTwin, is_tracing, operator, refuse_other_forward
+from .weights import Weights, output_mask, ownership
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class LinearInstruction(NamedTuple):
-    """One path of a linear map, with e3nn's fields; a bias has ``i_in = -1``."""
-
-    i_in: int
-    i_out: int
-    path_shape: tuple[int, ...]
-    path_weight: float
-
-
+@compile_mode("script")  # for e3nn.util.jit
 class Linear(EquivariantModule):
     r"""Equivariant linear map: mixes the copies of equal irreps; a drop-in for ``e3nn.o3.Linear``.
 
@@ -79,23 +80,36 @@ class Linear(EquivariantModule):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(layout, backend)
         check_choice("path_normalization", path_normalization, ("element", "path"))
-        self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
-        if (f_in is None) != (f_out is None):
-            raise IrrepsError(
-                f"f_in and f_out must be given together, got {f_in} and {f_out}. "
-                f"Give both, 1 for an axis to be summed or made."
-            )
-        for name, length in (("f_in", f_in), ("f_out", f_out)):
-            if length is not None and not (is_index(length) and length > 0):
-                raise ShapeError(
-                    f"{name} must be a positive number of channels or None, got {length!r}. Use 1 or more."
-                )
-        self.f_in, self.f_out = f_in, f_out
+        irreps = (as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out"))
+        check_channels(f_in, f_out)
+        paths = read_linear(*irreps, instructions, path_normalization, f_in or 1)
+        flags = read_biases(irreps[1], biases)
+        owns = ownership(internal_weights, shared_weights, True)
+        self._assemble(irreps, (f_in, f_out), paths, flags, owns, layout, backend)
+        self._own("weight", self.weight_numel, lambda n: torch.randn(*self._lead_w, n))
+        self._own("bias", self.bias_numel, lambda n: torch.zeros(*self._lead_w[1:], n))
+        default = get_optimization_defaults()["optimize_einsums"]
+        self._optimize_einsums = default if _optimize_einsums is None else _optimize_einsums
+        reached = {i.i_out for i in self.instructions if 0 not in i.path_shape}
+        self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
+
+    def _assemble(
+        self,
+        irreps: tuple[Irreps, Irreps],
+        channels: tuple[int | None, int | None],
+        paths: list[LinearInstruction],
+        flags: list[bool],
+        owns: tuple[bool, bool],
+        layout: str,
+        backend: str | None,
+    ) -> None:
+        """All but weight, bias and mask."""
+        EquivariantModule.__init__(self, layout, backend)
+        self.irreps_in, self.irreps_out = irreps
+        self.f_in, self.f_out = channels
+        self._lead_w = tuple(c for c in channels if c is not None)  # weights mix these axes too
         self._in, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
-        paths = self._read(instructions, path_normalization)
-        flags = self._read_biases(biases)
         bias_paths = [
             LinearInstruction(-1, i, (group.mul * group.ir.dim,), 1.0)
             for i, (flag, group) in enumerate(zip(flags, self.irreps_out, strict=True))
@@ -103,73 +117,50 @@ class Linear(EquivariantModule):
         ]
         self.instructions = paths + bias_paths
         self._paths = paths
-        self._bias_slots = [self._out.slots[i].columns for i, flag in enumerate(flags) if flag]
+        self._biased = flags
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
         self.num_paths = len(paths)
+        self.weight_index_slices = weight_slices(self.instructions)
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
-        self.internal_weights, self.shared_weights = ownership(internal_weights, shared_weights, True)
-        lead = () if f_in is None or f_out is None else (f_in, f_out)
-        self._own("weight", self.weight_numel, lambda n: torch.randn(*lead, n))
-        self._own("bias", self.bias_numel, lambda n: torch.zeros(*lead[1:], n))
-        reached = {i.i_out for i in self.instructions if 0 not in i.path_shape}
-        self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
+        self.internal_weights, self.shared_weights = owns
+
+    @classmethod
+    def from_e3nn(cls, module: torch.nn.Module, *, backend: str | None = None) -> Self:
+        """The same map as an ``e3nn.o3.Linear``, with its very weights and biases; see :class:`TensorProduct`.
+
+        Example:
+            >>> from e3nn import o3
+            >>> theirs = o3.Linear("2x0e", "3x0e", biases=True)
+            >>> Linear.from_e3nn(theirs).bias is theirs.bias
+            True
+        """
+        theirs: Any = module
+        self = cls.__new__(cls)
+        irreps = (as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out))
+        found = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
+        biased = {ins.i_out for ins in found if ins.i_in == -1}
+        channels = (getattr(theirs, "f_in", None), getattr(theirs, "f_out", None))
+        owns = (theirs.internal_weights, theirs.shared_weights)
+        flags = [i in biased for i in range(len(irreps[1]))]
+        self._assemble(irreps, channels, [i for i in found if i.i_in >= 0], flags, owns, "mul_ir", backend)
+        for name in ("weight", "bias"):
+            value = getattr(theirs, name)
+            if isinstance(value, torch.nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+        self.register_buffer("output_mask", theirs.output_mask)
+        self._optimize_einsums = getattr(theirs, "_optimize_einsums", True)
+        return self.train(module.training)
 
     def _own(self, name: str, numel: int, make: Any) -> None:
         if self.internal_weights and numel > 0:
             self.register_parameter(name, torch.nn.Parameter(make(numel)))
         else:
             self.register_buffer(name, torch.empty(0))
-
-    def _read(self, instructions: Any, path_normalization: str) -> list[LinearInstruction]:
-        if instructions is None:
-            instructions = [
-                (i, o)
-                for i, (_, ir_in) in enumerate(self.irreps_in)
-                for o, (_, ir_out) in enumerate(self.irreps_out)
-                if ir_in == ir_out
-            ]
-        pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in instructions]
-        for number, pair in enumerate(pairs):
-            if len(pair) != 2 or not all(is_index(index) for index in pair):
-                raise IrrepsError(
-                    f"instruction {number} must be a pair (i_in, i_out) of groups, got {pair}. "
-                    f"Pass a list of such pairs."
-                )
-            i, o = pair
-            if not (0 <= i < len(self.irreps_in) and 0 <= o < len(self.irreps_out)):
-                raise IrrepsError(
-                    f"instruction {number} must name groups (i_in < {len(self.irreps_in)}, "
-                    f"i_out < {len(self.irreps_out)}), "
-                    f"got {(i, o)}. Count irreps groups, not single irreps."
-                )
-            if self.irreps_in[i].ir != self.irreps_out[o].ir:
-                raise IrrepsError(
-                    f"instruction {number} must connect equal irreps, got {self.irreps_in[i].ir} -> "
-                    f"{self.irreps_out[o].ir}. A linear map that mixes irreps is not equivariant: drop it."
-                )
-        muls = [(self.irreps_in[i].mul, self.irreps_out[o].mul) for i, o in pairs]
-        out = []
-        for (i, o), shape in zip(pairs, muls, strict=True):
-            arriving = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
-            fan = sum(arriving) if path_normalization == "element" else len(arriving) * shape[0]
-            fan *= self.f_in or 1
-            out.append(LinearInstruction(i, o, shape, (fan or 1) ** -0.5))
-        return out
-
-    def _read_biases(self, biases: bool | Sequence[bool] | None) -> list[bool]:
-        if biases is None or isinstance(biases, bool):
-            return [bool(biases) and ir.is_scalar() for _, ir in self.irreps_out]
-        flags = [bool(b) for b in biases]
-        wrong = [str(ir) for flag, (_, ir) in zip(flags, self.irreps_out, strict=False) if flag and not ir.is_scalar()]
-        if len(flags) != len(self.irreps_out) or wrong:
-            raise IrrepsError(
-                f"biases must be a flag, or {len(self.irreps_out)} flags, True for 0e groups only (another bias "
-                f"breaks equivariance), got {flags} for {self.irreps_out}. Pass biases=True for all 0e groups."
-            )
-        return flags
 
     def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Map the features.
@@ -185,10 +176,17 @@ class Linear(EquivariantModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
+        if is_tracing():
+            return _layer_linear(self._spec(), features, weight, bias, self.weight, self.bias)
+        return self._run(features, weight, bias, self.weight, self.bias)
+
+    def _run(
+        self, features: Tensor, weight: Tensor | None, bias: Tensor | None, own_weight: Tensor, own_bias: Tensor
+    ) -> Tensor:
         self._in.check("features", features)
-        lead_w = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
-        w = self._given("weight", weight, self.weight, (*lead_w, self.weight_numel))
-        b = self._given("bias", bias, self.bias, (*lead_w[1:], self.bias_numel))
+        lead_w = self._lead_w
+        w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
+        b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
         features, w, b = widest_under_autocast(features, w, b)
         used = {"weight": w} if self.weight_numel else {}
         check_same_kind(features=features, **used, **({"bias": b} if self.bias_numel else {}))
@@ -255,15 +253,12 @@ class Linear(EquivariantModule):
 
     def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
         parts, start = [], 0
-        for flag, slot in zip(self._bias_flags(), self._out.slots, strict=True):
+        for flag, slot in zip(self._biased, self._out.slots, strict=True):
             size = slot.mul * slot.dim
             part = b.narrow(-1, start, size) if flag else b.new_zeros(*b.shape[:-1], size)
             start += size if flag else 0
             parts.append(part)
         return y + torch.cat(parts, -1)
-
-    def _bias_flags(self) -> list[bool]:
-        return [slot.columns in self._bias_slots for slot in self._out.slots]
 
     def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
         if value is None:
@@ -274,24 +269,42 @@ class Linear(EquivariantModule):
                 )
             return own
         tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
-        if tail != shape or (self.shared_weights and value.ndim != len(shape)):
+        if tail != shape or (self.shared_weights and value.numel() != math.prod(shape)):
             want = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"
             raise ShapeError(
                 f"{name} of Linear must be {want}, got {list(value.shape)}. "
                 f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
             )
-        return value
+        return value.reshape(shape) if self.shared_weights else value  # e3nn takes leading axes of length 1
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""
-        lead = () if self.f_in is None or self.f_out is None else (self.f_in, self.f_out)
-        return self._weights.view(self._given("weight", weight, self.weight, (*lead, self.weight_numel)), instruction)
+        given = self._given("weight", weight, self.weight, (*self._lead_w, self.weight_numel))
+        return self._weights.view(given, instruction)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
         """Views of the weights of all instructions; with numbers and instructions on request."""
         for number, path in enumerate(self._paths):
             view = self.weight_view_for_instruction(number, weight)
             yield (number, path, view) if yield_instruction else view
+
+    def _spec(self) -> str:
+        """All that it takes to build the layer again, but its weights."""
+        return json.dumps(
+            {
+                "irreps": [str(self.irreps_in), str(self.irreps_out)],
+                "channels": [self.f_in, self.f_out],
+                "paths": self._paths,
+                "biases": self._biased,
+                "owns": [self.internal_weights, self.shared_weights],
+                "layout": self.layout,
+                "backend": self.backend,
+            }
+        )
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
+        refuse_other_forward(self, Linear)
+        return LinearTwin(self, self._spec())
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights, as in e3nn, then the layout."""
@@ -300,3 +313,29 @@ class Linear(EquivariantModule):
             f"{self.irreps_in} -> {self.irreps_out} | {self.num_paths} paths | {self.weight_numel} weights{bias} | "
             f"{self.layout}, torch.matmul"
         )
+
+
+@lru_cache(maxsize=256)
+def _layer(spec: str) -> Linear:
+    """The layer of a description, without weights."""
+    found = json.loads(spec)
+    layer = Linear.__new__(Linear)
+    irreps_in, irreps_out = map(Irreps, found["irreps"])
+    f_in, f_out = found["channels"]
+    paths = [LinearInstruction(i, o, tuple(shape), factor) for i, o, shape, factor in found["paths"]]
+    internal, shared = found["owns"]
+    owns = (internal, shared)
+    layer._assemble(
+        (irreps_in, irreps_out), (f_in, f_out), paths, found["biases"], owns, found["layout"], found["backend"]
+    )
+    return layer
+
+
+@operator(
+    "layer_linear(str spec, Tensor x, Tensor? weight, Tensor? bias, Tensor own_weight, Tensor own_bias) -> Tensor"
+)
+def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *own: Tensor) -> Tensor:
+    return _layer(spec)._run(x, weight, bias, *own)
+
+
+_layer_linear = torch.ops.eqlayers.layer_linear.default

@@ -22,13 +22,14 @@ from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
 from ..info.program import scale_program
-from ..ops.call import ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
+from ..ops.call import ACCUMULATE, ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.channels import parse
 from ..ops.form import Form, FormCall
-from .base import EquivariantModule
+from ..ops.tracing import traced_by_running
+from .base import EquivariantModule, KeepsFloat64
 
 
-class SO3Scale(EquivariantModule):
+class SO3Scale(KeepsFloat64, EquivariantModule):
     r"""Multiply every irrep copy by one scalar: :math:`y_{u m} = n_l\, s_u\, x_{u m}`.
 
     Args:
@@ -45,6 +46,7 @@ class SO3Scale(EquivariantModule):
     Attributes:
         num_scales: Scalars per sample: ``irreps.num_irreps``, or ``len(irreps)`` per group.
         weight: ``[num_scales]`` parameter if learned, else absent.
+        constants: ``[num_scales]`` float64 with the factor of the normalization if fixed, else absent.
 
     Raises:
         ConfigError: An unknown option. ShapeError: values of another length.
@@ -54,6 +56,9 @@ class SO3Scale(EquivariantModule):
         >>> gate(torch.ones(5), torch.tensor([1.0, 2.0, 3.0]))
         tensor([1., 2., 3., 3., 3.])
     """
+
+    constants: Tensor
+    weight: Tensor
 
     def __init__(
         self,
@@ -84,9 +89,12 @@ class SO3Scale(EquivariantModule):
                 f"Use scale='fixed' with values, or 'learned' and 'external' without."
             )
         if scale == "fixed":
-            self._values = self._spread(values)
-            entry = np.arange(self.irreps_in.dim)
-            self._infos: Any = sparse_scale_infos(entry, entry, self._values, in_size=len(entry), out_size=len(entry))
+            constants = self._constants(values)
+            self.register_buffer("constants", torch.from_numpy(constants), persistent=False)
+            self.kept_in_float64 = ("constants",)
+            self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, [1.0] * self.num_paths, layout))
+            entry, spread = np.arange(self.irreps_in.dim), self._spread(constants)
+            self._infos: Any = sparse_scale_infos(entry, entry, spread, in_size=len(entry), out_size=len(entry))
             return
         self._block_infos = {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
         self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, self._norms(), layout))
@@ -96,19 +104,23 @@ class SO3Scale(EquivariantModule):
     def _norms(self) -> list[float]:
         return [1.0 if self.normalization == "component" else ir.dim**-0.5 for _, ir in self.irreps_in]
 
-    def _spread(self, values: Any) -> np.ndarray:
-        """The constant of every entry of the flat features."""
+    def _constants(self, values: Any) -> np.ndarray:
+        """One constant per scale, times the factor of the normalization."""
         given = np.atleast_1d(np.asarray(values, dtype=np.float64))
         if given.shape not in ((1,), (self.num_scales,)):
             raise ShapeError(
                 f"values must hold 1 or {self.num_scales} numbers, one per {self.per} of {self.irreps_in}, "
                 f"got shape {list(given.shape)}. Give one for each, or change per=."
             )
-        given = np.broadcast_to(given, (self.num_scales,))
-        per_copy = given if self.per == "copy" else np.repeat(given, [mul for mul, _ in self.irreps_in])
+        scales = [mul if self.per == "copy" else 1 for mul, _ in self.irreps_in]
+        return np.broadcast_to(given, (self.num_scales,)) * np.repeat(self._norms(), scales)
+
+    def _spread(self, constants: np.ndarray) -> np.ndarray:
+        """The constant of every entry of the flat features."""
+        per_copy = constants if self.per == "copy" else np.repeat(constants, [mul for mul, _ in self.irreps_in])
         parts, start = [np.zeros(0)], 0
-        for norm, (mul, ir) in zip(self._norms(), self.irreps_in, strict=True):
-            own = per_copy[start : start + mul] * norm
+        for mul, ir in self.irreps_in:
+            own = per_copy[start : start + mul]
             parts.append(np.repeat(own, ir.dim) if self.layout == "mul_ir" else np.tile(own, ir.dim))
             start += mul
         return np.concatenate(parts)
@@ -145,8 +157,9 @@ class SO3Scale(EquivariantModule):
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
-            fwd, bwd = (info.on(x.device) for info in self._infos)
-            return SparseScale.apply(x.unsqueeze(-1), fwd, bwd, self.backend).squeeze(-1)
+            if self._whole(x):
+                return self._run_whole(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1])
+            return _constant(self, x)
         s = self.weight if scales is None else scales
         if not isinstance(s, Tensor):
             raise DTypeError(
@@ -162,16 +175,16 @@ class SO3Scale(EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        if self._flat.dim and runs_whole(x.device.type, x.dtype, self.backend):
-            z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form.key)
-            return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-        blocks: dict[int, Tensor] = {}
-        for mul, infos in self._block_infos.items():
-            s_block = self._scalar_block(s, mul)
-            on = tuple(info.on(x.device) for info in infos)
-            z = sparse_form(self._product, self._flat.block(x, mul), s_block, on, backend=self.backend)
-            blocks[mul] = z.expand(*lead, *z.shape[-2:])
-        return self._flat.join(blocks, tuple(lead), x)
+        if self._whole(x):
+            return self._run_whole(x, s, lead)
+        return _composed(self, x, s, tuple(lead))
+
+    def _whole(self, x: Tensor) -> bool:
+        return bool(self._flat.dim) and runs_whole(x.device.type, x.dtype, self.backend)
+
+    def _run_whole(self, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
+        z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form)
+        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _scalar_block(self, s: Tensor, mul: int) -> Tensor:
         if self.per == "copy":
@@ -181,13 +194,13 @@ class SO3Scale(EquivariantModule):
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """One call for all where a backend runs it so, else one per block of equal multiplicity, on an empty batch."""
-        if self.scale == "fixed":
-            x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
-            yield "S x", ScaleCall(x, self._infos[0].on(device))
-            return
         whole = FormCall(dtype, device.type)
         if select_form(whole, self.backend) is not None:
             yield "all groups", whole
+            return
+        if self.scale == "fixed":
+            x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
+            yield "S x", ScaleCall(x, self._infos[0].on(device))
             return
         for mul, infos in self._block_infos.items():
             x = torch.empty(0, infos[0].out_size, mul, dtype=dtype, device=device)
@@ -199,3 +212,22 @@ class SO3Scale(EquivariantModule):
         """Irreps, kind and number of scalars, layout and backend."""
         norm = "" if self.normalization == "component" else ", norm"
         return f"{self.irreps_in} | {self.scale}, {self.num_scales} scales per {self.per}{norm} | {self._kind()}"
+
+
+@traced_by_running
+def _constant(layer: SO3Scale, x: Tensor) -> Tensor:
+    fwd, bwd = (info.on(x.device) for info in layer._infos)
+    return SparseScale.apply(x.unsqueeze(-1), fwd, bwd, layer.backend).squeeze(-1)
+
+
+@traced_by_running
+def _composed(layer: SO3Scale, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """One sparse product per multiplicity."""
+    blocks: dict[int, Tensor] = {}
+    for mul, infos in layer._block_infos.items():
+        on = tuple(info.on(x.device) for info in infos)
+        z = sparse_form(
+            layer._product, layer._flat.block(x, mul), layer._scalar_block(s, mul), on, backend=layer.backend
+        )
+        blocks[mul] = z.expand(*lead, *z.shape[-2:])
+    return layer._flat.join(blocks, lead, x)

@@ -7,11 +7,13 @@ from typing import Any
 
 from e3nn import o3
 from torch import Tensor
+from torch.nn import Module
 
 from ..algebra import as_irreps, tensor_product_paths
 from ..errors import IrrepsError
 from ..info.paths import IRREP_NORMALIZATION, check_choice
 from .tensor_product import TensorProduct
+from .torchscript import SquareTwin, refuse_other_forward
 
 
 class FullyConnectedTensorProduct(TensorProduct):
@@ -176,11 +178,23 @@ class TensorSquare(TensorProduct):
             instructions = _square_connected(irreps, out, norm)
         kwargs.update(irrep_normalization="none")
         super().__init__(irreps, irreps, out, instructions, **kwargs)
-        self.irreps_in = irreps
+
+    @property
+    def irreps_in(self) -> o3.Irreps:
+        """Irreps of the input."""
+        return self.irreps_in1
 
     def forward(self, x: Tensor, weight: Any = None) -> Tensor:  # type: ignore[override]
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
         return super().forward(x, x, weight)
+
+    def __prepare_scriptable__(self) -> Module:  # the hook of torch.jit.script
+        refuse_other_forward(self, TensorSquare)
+        return SquareTwin(self, self._spec())
+
+    def extra_repr(self) -> str:
+        """As of :class:`TensorProduct`, with one input."""
+        return f"{self.irreps_in1} -> {super().extra_repr().partition(' -> ')[2]}"
 
 
 def _square_alpha(norm: str, ir: o3.Irrep, out: o3.Irrep, diagonal: bool) -> float:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
+from e3nn import get_optimization_defaults
+from e3nn.o3 import Irreps
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
 from ..autograd.tensor_product import run_product
 from ..backends import select_form
 from ..backends.registry import Call
-from ..errors import ConfigError
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.plan import ProductPlan
 from ..ops.call import ProductCall
 from ..ops.channels import parse
 from ..ops.form import FormCall
 from .base import EquivariantModule
-from .e3nn_state import E3nnState
-from .weights import Weights
+from .e3nn_state import E3nnState, coefficient_signs, generated_buffers
+from .picture import draw_paths
+from .torchscript import ProductTwin, is_tracing, operator, refuse_other_forward
+from .weights import Weights, output_mask, ownership
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
+@compile_mode("script")  # for e3nn.util.jit
 class TensorProduct(E3nnState, EquivariantModule):
     r"""Bilinear equivariant product of two sets of irreps, path by path; a drop-in for ``e3nn.o3.TensorProduct``.
 
@@ -40,7 +50,8 @@ class TensorProduct(E3nnState, EquivariantModule):
         path_normalization: 'element' (default), 'path' or 'none'.
         internal_weights: Whether the layer owns its weights; by default if they are shared and there are any.
         shared_weights: Whether one set of weights serves all samples; True by default.
-        compile_left_right, compile_right: Accepted as in e3nn; nothing is compiled here, both calls always work.
+        compile_left_right, compile_right: Accepted as in e3nn; nothing is compiled here, both calls always work. Like
+            ``_specialized_code`` and ``_optimize_einsums`` they only say which generated buffers a state dict lists.
         normalization: Old name of irrep_normalization.
         layout: 'mul_ir' (e3nn's) or 'ir_mul' (channels fastest), for both inputs and the output.
         backend: Name of a backend, or None for the first that accepts.
@@ -88,7 +99,6 @@ class TensorProduct(E3nnState, EquivariantModule):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(layout, backend)
         if normalization is not None:
             warnings.warn("use irrep_normalization instead of normalization", DeprecationWarning, stacklevel=2)
             irrep_normalization = normalization
@@ -97,35 +107,92 @@ class TensorProduct(E3nnState, EquivariantModule):
             as_irreps(irreps_in2, "irreps_in2"),
             as_irreps(irreps_out, "irreps_out"),
         )
-        self.irreps_in1, self.irreps_in2, self.irreps_out = irreps
-        self._in1_dim, self._in2_dim = self.irreps_in1.dim, self.irreps_in2.dim
         variance = (
             variances("in1_var", in1_var, irreps[0]),
             variances("in2_var", in2_var, irreps[1]),
             variances("out_var", out_var, irreps[2]),
         )
         read = read_instructions(*irreps, instructions)
-        self.instructions = normalise(
-            read, irreps, variance, irrep_normalization or "component", path_normalization or "element"
-        )
-        self.plan = ProductPlan(irreps, self.instructions, layout)
+        final = normalise(read, irreps, variance, irrep_normalization or "component", path_normalization or "element")
+        ownership_ = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
+        self._assemble(irreps, final, final, ownership_, layout, backend)
+        defaults = get_optimization_defaults()
+        special = defaults["specialized_code"] if _specialized_code is None else _specialized_code
+        einsums = defaults["optimize_einsums"] if _optimize_einsums is None else _optimize_einsums
+        self._specialized_code, self._optimize_einsums = special, einsums
         self._did_compile_right = compile_right
         self._state_options = {
             "compile_left_right": compile_left_right,
             "compile_right": compile_right,
-            "_specialized_code": _specialized_code,
+            "_specialized_code": special,
         }
-        self.num_paths = len(self.instructions)
-        self._weights = Weights("TensorProduct", self.instructions)
-        self.weight_numel = self._weights.numel
-        has_weights = any(i.has_weight for i in self.instructions)
-        self.internal_weights, self.shared_weights = ownership(internal_weights, shared_weights, has_weights)
         if self.internal_weights and self.weight_numel > 0:
             self.weight = torch.nn.Parameter(torch.randn(self.weight_numel))
         else:
             self.register_buffer("weight", torch.empty(0))
         reached = {i.i_out for i in self.instructions if i.path_weight != 0 and 0 not in i.path_shape}
         self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
+
+    def _assemble(
+        self,
+        irreps: tuple[Irreps, Irreps, Irreps],
+        instructions: list[Instruction],
+        signed: Sequence[Instruction],
+        owns: tuple[bool, bool],
+        layout: str,
+        backend: str | None,
+    ) -> None:
+        """All but weights, masks and options; ``signed`` are the instructions with the signs of their coefficients."""
+        EquivariantModule.__init__(self, layout, backend)
+        self.irreps_in1, self.irreps_in2, self.irreps_out = irreps
+        self._in1_dim, self._in2_dim = self.irreps_in1.dim, self.irreps_in2.dim
+        self.instructions = instructions
+        self.plan = ProductPlan(irreps, signed, layout)
+        self.num_paths = len(instructions)
+        self._weights = Weights("TensorProduct", instructions)
+        self.weight_numel = self._weights.numel
+        self.internal_weights, self.shared_weights = owns
+
+    @classmethod
+    def from_e3nn(cls, module: torch.nn.Module, *, backend: str | None = None) -> Self:
+        """The same product as an e3nn layer, with its very weights: a step of an optimizer of one changes both.
+
+        Args:
+            module: An ``e3nn.o3.TensorProduct`` of any version, or one of its subclasses.
+            backend: Name of a backend, or None for the first that accepts.
+
+        Returns:
+            A layer whose state dict has the keys of ``module``'s.
+
+        Raises:
+            ConfigError: The layer's own coefficients are not Wigner 3j symbols.
+
+        Example:
+            >>> from e3nn import o3
+            >>> theirs = o3.FullyConnectedTensorProduct("2x0e", "1o", "3x1o")
+            >>> ours = TensorProduct.from_e3nn(theirs)
+            >>> ours.weight is theirs.weight
+            True
+        """
+        theirs: Any = module
+        self = cls.__new__(cls)
+        irreps = (as_irreps(theirs.irreps_in1), as_irreps(theirs.irreps_in2), as_irreps(theirs.irreps_out))
+        instructions = [Instruction(*tuple(ins)) for ins in theirs.instructions]
+        signs = coefficient_signs(generated_buffers(theirs), irreps, instructions)
+        pairs = zip(instructions, signs, strict=True)
+        signed = [ins._replace(path_weight=ins.path_weight * (sign or 1.0)) for ins, sign in pairs]
+        owns = (theirs.internal_weights, theirs.shared_weights)
+        self._assemble(irreps, instructions, signed, owns, "mul_ir", backend)
+        for name, default in (("_did_compile_right", False), ("_specialized_code", True), ("_optimize_einsums", True)):
+            setattr(self, name, getattr(theirs, name, default))
+        self._state_options = {}
+        self._keep_generated(theirs)
+        if isinstance(theirs.weight, torch.nn.Parameter):
+            self.weight = theirs.weight
+        else:
+            self.register_buffer("weight", theirs.weight)
+        self.register_buffer("output_mask", theirs.output_mask)
+        return self.train(module.training)
 
     def forward(self, x: Tensor, y: Tensor, weight: Tensor | list[Tensor] | None = None) -> Tensor:
         """Product of ``x`` and ``y``.
@@ -142,13 +209,22 @@ class TensorProduct(E3nnState, EquivariantModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
+        if is_tracing():
+            given = self._weights.joined(weight, self.shared_weights)
+            return _layer_product(self._spec(), x, y, given, self.weight)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         return run_product(self.plan, x, y, w, self.shared_weights, self.backend)
 
     def right(self, y: Tensor, weight: Tensor | list[Tensor] | None = None) -> Tensor:
         """The matrix of the map ``x -> forward(x, y)``, ``[..., irreps_in1.dim, irreps_out.dim]``."""
-        eye = torch.eye(self.irreps_in1.dim, dtype=y.dtype, device=y.device)
-        w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+        if is_tracing():
+            return _layer_right(self._spec(), y, self._weights.joined(weight, self.shared_weights), self.weight)
+        return self._right(y, weight, self.weight)
+
+    def _right(self, y: Tensor, weight: Tensor | list[Tensor] | None, own: Tensor) -> Tensor:
+        self.plan.layouts[1].check("y", y)
+        eye = torch.eye(self._in1_dim, dtype=y.dtype, device=y.device)
+        w = self._weights.read(weight, own, self.internal_weights, self.shared_weights)
         w = w if self.shared_weights else w.unsqueeze(-2)
         return run_product(self.plan, eye, y.unsqueeze(-2), w, self.shared_weights, self.backend)
 
@@ -163,6 +239,51 @@ class TensorProduct(E3nnState, EquivariantModule):
             if ins.has_weight:
                 view = self.weight_view_for_instruction(number, weight)
                 yield (number, ins, view) if yield_instruction else view
+
+    def visualize(
+        self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
+    ) -> tuple[Any, Any]:
+        """Draw the paths between the groups of in1, in2 and out, with matplotlib.
+
+        Args:
+            weight: As in :meth:`forward`.
+            plot_weight: Whether the shade of a path shows the mean square of its weights; else green is weighted.
+            aspect_ratio: Width over height of the hexagon, or 'auto' for one that grows with the groups.
+            ax: Axes to draw on; None for the current ones.
+
+        Returns:
+            The figure and the axes.
+
+        Raises:
+            ConfigError: Another aspect ratio. ImportError: matplotlib is not installed.
+        """
+        shades = None
+        if plot_weight and (weight is not None or self.internal_weights):
+            views = self.weight_views(weight, yield_instruction=True)
+            shades = {number: float(view.detach().double().square().mean()) for number, _, view in views}
+        return draw_paths(
+            (self.irreps_in1, self.irreps_in2, self.irreps_out), self.instructions, shades, aspect_ratio, ax
+        )
+
+    @property
+    def _profiling_str(self) -> str:
+        return str(self)
+
+    def _spec(self) -> str:
+        """All that it takes to build the layer again, but its weights."""
+        return json.dumps(
+            {
+                "irreps": [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)],
+                "instructions": self.plan.instructions,
+                "owns": [self.internal_weights, self.shared_weights],
+                "layout": self.layout,
+                "backend": self.backend,
+            }
+        )
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
+        refuse_other_forward(self, TensorProduct)
+        return ProductTwin(self, self._spec())
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
@@ -194,27 +315,28 @@ class TensorProduct(E3nnState, EquivariantModule):
         return f"{ins} | {paths} paths | {self.weight_numel} weights | {self._kind()}"
 
 
-def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:
-    """e3nn's defaults for internal and shared weights.
-
-    Raises:
-        ConfigError: Internal weights that are not shared.
-    """
-    if shared is False and internal is None:
-        internal = False
-    if shared is None:
-        shared = True
-    if internal is None:
-        internal = shared and has_weights
-    if internal and not shared:
-        raise ConfigError(
-            "internal_weights=True must come with shared_weights=True, got shared_weights=False. "
-            "Pass weights per sample, or share them."
-        )
-    return internal, shared
+@lru_cache(maxsize=256)
+def _layer(spec: str) -> TensorProduct:
+    """The layer of a description, without weights."""
+    found = json.loads(spec)
+    layer = TensorProduct.__new__(TensorProduct)
+    in1, in2, out = map(Irreps, found["irreps"])
+    instructions = [Instruction(*row)._replace(path_shape=tuple(row[6])) for row in found["instructions"]]
+    internal, shared = found["owns"]
+    layer._assemble((in1, in2, out), instructions, instructions, (internal, shared), found["layout"], found["backend"])
+    return layer
 
 
-def output_mask(irreps: Any, reached: set[int]) -> Tensor:
-    """``[irreps.dim]``: 1 in the groups that are reached, else 0."""
-    parts = [torch.full((mul * ir.dim,), float(i in reached)) for i, (mul, ir) in enumerate(irreps)]
-    return torch.cat([torch.ones(0), *parts])
+@operator("layer_product(str spec, Tensor x, Tensor y, Tensor? weight, Tensor own) -> Tensor")
+def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
+    layer = _layer(spec)
+    w = layer._weights.read(weight, own, layer.internal_weights, layer.shared_weights)
+    return run_product(layer.plan, x, y, w, layer.shared_weights, layer.backend)
+
+
+@operator("layer_right(str spec, Tensor y, Tensor? weight, Tensor own) -> Tensor")
+def _run_right(spec: str, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
+    return _layer(spec)._right(y, weight, own)
+
+
+_layer_product, _layer_right = (getattr(torch.ops.eqlayers, name).default for name in ("layer_product", "layer_right"))

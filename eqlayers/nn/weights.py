@@ -1,4 +1,4 @@
-"""Flat weight vectors: one order for all layers, instruction after instruction, row-major."""
+"""Weights: who owns them, their one flat order (instruction after instruction, row-major), and what they reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import DTypeError, IndexRangeError, ShapeError
+from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 
 
 class Weights:
@@ -34,6 +34,7 @@ class Weights:
         Raises:
             ShapeError: None is given and the layer has none, or the shape does not fit. DTypeError: No tensor.
         """
+        weight = self.joined(weight, shared)
         if weight is None:
             if self.numel > 0 and not internal:
                 raise ShapeError(
@@ -41,8 +42,6 @@ class Weights:
                     f"None. Pass weight=, or build it with internal_weights=True."
                 )
             return own
-        if isinstance(weight, (list, tuple)):
-            weight = self._joined(weight, shared)
         if not isinstance(weight, Tensor):
             raise DTypeError(
                 f"weight of {self.owner} must be a tensor or a list of tensors, got {type(weight).__name__}. "
@@ -55,13 +54,22 @@ class Weights:
             raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
         return weight
 
-    def _joined(self, weights: Sequence[Tensor], shared: bool) -> Tensor:
+    def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
+        """One flat tensor for a list with one tensor per weighted instruction, None for an empty list; others as is.
+
+        Raises:
+            ShapeError: The list does not fit the instructions.
+        """
+        if not isinstance(weights, (list, tuple)):
+            return weights
         shapes = [s for s, has in zip(self.shapes, self.has, strict=True) if has]
         if len(weights) != len(shapes):
             raise ShapeError(
                 f"a list of weights must have {len(shapes)} tensors, one per weighted instruction, got {len(weights)}. "
                 f"Give one for each."
             )
+        if not shapes:
+            return None
         flat = []
         for number, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
             size = math.prod(shape)
@@ -94,3 +102,29 @@ class Weights:
             )
         start, shape = self.offsets[instruction], self.shapes[instruction]
         return weight.narrow(-1, start, math.prod(shape)).unflatten(-1, shape)
+
+
+def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:
+    """e3nn's defaults for internal and shared weights.
+
+    Raises:
+        ConfigError: Internal weights that are not shared.
+    """
+    if shared is False and internal is None:
+        internal = False
+    if shared is None:
+        shared = True
+    if internal is None:
+        internal = shared and has_weights
+    if internal and not shared:
+        raise ConfigError(
+            "internal_weights=True must come with shared_weights=True, got shared_weights=False. "
+            "Pass weights per sample, or share them."
+        )
+    return internal, shared
+
+
+def output_mask(irreps: Any, reached: set[int]) -> Tensor:
+    """``[irreps.dim]``: 1 in the groups that are reached, else 0."""
+    parts = [torch.full((mul * ir.dim,), float(i in reached)) for i, (mul, ir) in enumerate(irreps)]
+    return torch.cat([torch.ones(0), *parts])

@@ -93,11 +93,14 @@ class ScaleCall:
 
 
 def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Under autocast, the tensors in their widest dtype: other operations hand over a mixture. Else, as they are."""
+    """Under autocast, the tensors in their widest dtype: other operations hand over a mixture. Else, as they are.
+
+    Tensors of width 0, weights that a layer does not have, say nothing.
+    """
     device = tensors[0].device.type
     if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return tensors
-    widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors if t.shape[-1]), tensors[0].dtype)
     return tuple(t.to(widest) for t in tensors)
 
 

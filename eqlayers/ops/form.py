@@ -1,4 +1,4 @@
-"""Whole tensor products as one call: a program of paths, known to operators by the hash of its content."""
+"""Whole tensor products as one call: a program of paths, known to operators by the hash or the text of its content."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from eqlayers_kernels.program import Program
 
 from ..errors import ConfigError
+from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
 
@@ -22,13 +23,19 @@ class Form:
         program: All paths of a tensor product.
 
     Attributes:
-        key: Short content hash.
+        key: Short content hash; known to processes that have built the form.
+        text: The program itself, a key that every process can read.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.key = program.key
         _forms.setdefault(self.key, self)
+
+    @cached_property
+    def text(self) -> str:
+        """The program as text."""
+        return write_program(self.program)
 
     @cached_property
     def weighted(self) -> Form:
@@ -47,17 +54,32 @@ class Form:
 
 
 def find_form(key: str) -> Form:
-    """The form of that key.
+    """The form of that key, short or the text of a program, which is read when it is first seen.
 
     Raises:
-        ConfigError: No layer of this process has it.
+        ConfigError: No layer of this process has the short key; the text is damaged or of another version.
     """
-    if key not in _forms:
-        raise ConfigError(
-            f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. Build "
-            f"the layer first: a traced graph holds the key, not the program."
-        )
-    return _forms[key]
+    form = _forms.get(key)
+    if form is None:
+        if not key.startswith(PREFIX):
+            raise ConfigError(
+                f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. "
+                f"Build the layer first, or trace it with torch.export: then the graph holds the program itself."
+            )
+        form = _forms[key] = Form(read_program(key))
+    return form
+
+
+@torch.compiler.assume_constant_result
+def text_of(key: str) -> str:
+    """The text of the form with a short key; a constant for compilers."""
+    return find_form(key).text
+
+
+def weighted_key(key: str) -> str:
+    """The key of :attr:`Form.weighted`, of the kind of ``key``: a text for a text."""
+    form = find_form(key).weighted
+    return form.text if key.startswith(PREFIX) else form.key
 
 
 @dataclass(frozen=True)

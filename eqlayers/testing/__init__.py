@@ -2,6 +2,7 @@
 
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import equivariance_residual, random_orthogonal
+from .magnitude import excess, linear_magnitude, product_magnitude
 from .rounding import rounding_bound
 from .samples import random_infos, random_product
 
@@ -9,6 +10,9 @@ __all__ = [
     "DerivativeReport",
     "check_derivatives",
     "equivariance_residual",
+    "excess",
+    "linear_magnitude",
+    "product_magnitude",
     "random_infos",
     "random_orthogonal",
     "random_product",

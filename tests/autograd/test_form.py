@@ -277,14 +277,3 @@ def test_exported_layers_give_the_same_bits() -> None:
         calls = [str(node.target) for node in exported.graph.nodes if "eqlayers" in str(node.target)]
         assert calls == ["eqlayers.form.default"] if len(inputs) == 2 else calls[-1] == "eqlayers.form.default"
         assert torch.equal(exported.module()(*inputs), layer(*inputs))
-
-
-def test_func_grad_runs_sparse_products_instead() -> None:
-    layer = eq.TensorProduct("4x0e", "0e", "4x0e", [(0, 0, 0, "uvu", True)])
-    x, y = torch.randn(5, 4), torch.ones(5, 1)
-
-    def value(a: torch.Tensor) -> torch.Tensor:
-        return layer(a, y).square().sum()
-
-    leaf = x.clone().requires_grad_()
-    torch.testing.assert_close(torch.func.grad(value)(x), torch.autograd.grad(value(leaf), leaf)[0])

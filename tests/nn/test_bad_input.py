@@ -39,9 +39,13 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         lambda: product(in1="8x0e + 4q"),
     ),
     (IrrepsError, r"irreps_out must be irreps.*got 7\..*Correct", lambda: Linear("0e", 7)),
-    (IrrepsError, r"i_in1 must lie in \[0, 1\).*got 1\. Count irreps groups", lambda: product((1, 0, 0, "uvw", True))),
-    (IrrepsError, r"i_in2 must lie in \[0, 1\).*got -1\. Count", lambda: product((0, -1, 0, "uvw", True))),
-    (IrrepsError, r"i_out must lie in \[0, 1\).*got 0\.5\. Count", lambda: product((0, 0, 0.5, "uvw", True))),
+    (
+        IndexRangeError,
+        r"i_in1 must lie in \[0, 1\).*got 1\. Count irreps groups",
+        lambda: product((1, 0, 0, "uvw", True)),
+    ),
+    (IndexRangeError, r"i_in2 must lie in \[0, 1\).*got -1\. Count", lambda: product((0, -1, 0, "uvw", True))),
+    (IndexRangeError, r"i_out must lie in \[0, 1\).*got 0\.5\. Count", lambda: product((0, 0, 0.5, "uvw", True))),
     (IrrepsError, r"instruction 0 \(0, 0, 0\): must be .*got 3 entries\. Add", lambda: product((0, 0, 0))),
     (IrrepsError, r"instruction 1 must be a tuple .*got 3\. Pass a list", lambda: product(ROW, 3)),
     (IrrepsError, r"mode must be one of uvw, uvu,.*got 'vuw'\. Pick", lambda: product((0, 0, 0, "vuw", True))),
@@ -101,7 +105,7 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         lambda: Linear("0e", "0e", f_in=2),
     ),
     (
-        IrrepsError,
+        IndexRangeError,
         r"instruction 0 must name groups .*got \(0, 3\)\. Count",
         lambda: Linear("0e", "0e", instructions=[(0, 3)]),
     ),
@@ -278,6 +282,9 @@ def test_errors_are_also_the_errors_that_python_users_catch() -> None:
         (IndexRangeError, IndexError),
     ]
     pairs += [(IrrepsError, ValueError), (ConfigError, ValueError), (BackendError, RuntimeError)]
+    # what e3nn raises for the same mistakes
+    pairs += [(IrrepsError, AssertionError), (ConfigError, AssertionError), (IndexRangeError, ValueError)]
+    pairs += [(ShapeError, AssertionError), (ShapeError, RuntimeError)]
     assert [error.__name__ for error, builtin in pairs if not issubclass(error, builtin)] == []
 
 

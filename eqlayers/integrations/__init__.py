@@ -1,0 +1,6 @@
+"""Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
+
+from .replace import accelerate, deaccelerate
+from .report import Report, Row
+
+__all__ = ["Report", "Row", "accelerate", "deaccelerate"]

@@ -1,0 +1,176 @@
+"""Compare a replacement with its original: value, first and second derivatives, element by element.
+
+Both compute in the model's dtype, so each may be off by the rounding bound of :mod:`eqlayers.testing.magnitude`; their
+difference is held against twice that. Random numbers come from a generator of our own, and the modules are called
+past their hooks: neither the model nor any global state changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import BackendError, MismatchError
+from ..testing import excess
+from .probes import Operands, Probe, dtype_and_device, make_probe
+
+#: Rows of the operands: few, but more than one, and not as many as anything else.
+ROWS = 5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a replacement is from its original.
+
+    Attributes:
+        error: Largest difference as a fraction of the bound of both errors; infinite where one is not finite.
+        where: Name of the result with that error.
+        saved_bytes: Bytes per row that only the original keeps for backward.
+        note: What the reader should know; empty if nothing.
+        failure: What the original itself raised on these inputs, so that nothing was compared; empty if it ran.
+    """
+
+    error: float
+    where: str
+    saved_bytes: float = 0.0
+    note: str = ""
+    failure: str = ""
+
+
+def compare(original: nn.Module, replacement: nn.Module, path: str = "") -> Comparison:
+    """Run both on random inputs, and compare.
+
+    Raises:
+        MismatchError: The difference is larger than the bound of both errors, or the replacement does not run.
+    """
+    dtype, device = dtype_and_device(original)
+    with _undisturbed(device):
+        probe = make_probe(original, replacement, ROWS)
+        try:
+            theirs = results(probe.theirs, probe, dtype, device)
+        except Exception as error:  # whatever the original raises is its answer
+            text = " ".join(str(error).split())[:200]
+            return Comparison(float("inf"), "", failure=f"{type(error).__name__}: {text}")
+        try:
+            mine = results(probe.mine, probe, dtype, device)
+        except BackendError:
+            raise
+        except Exception as error:
+            raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
+        sizes = results(probe.size, probe, torch.float64, torch.device("cpu"), torch.abs)
+        terms = results(probe.count, probe, torch.float64, torch.device("cpu"), torch.ones_like)
+        eps = _matmul_eps(dtype)
+        errors = {
+            name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
+            for name, value in theirs.items()
+        }
+        if probe.right is not None:
+            errors["right()"] = excess(*probe.right(dtype, device), dtype, eps, probe.coefficient_error) / 2
+        where, worst = max(errors.items(), key=lambda entry: entry[1])
+        if not worst <= 1:
+            raise _mismatch(path, original, dtype, f"an error {worst:.3g} times the bound in {where}")
+        saved = kept_bytes(original, replacement, "theirs") - kept_bytes(original, replacement, "mine")
+    notes = []
+    if probe.coefficient_error:
+        notes.append(
+            f"some of e3nn's coefficients keep the rounding of float32, ours do not: in {dtype} results differ by "
+            f"about {probe.coefficient_error / 2:.0e} of their terms"
+        )
+    if not any(name.startswith("second") for name in theirs):
+        notes.append("the original has no second derivatives, so none were compared")
+    return Comparison(worst, where, saved, "; ".join(notes))
+
+
+def results(
+    fn: Callable[[Operands], Tensor],
+    probe: Probe,
+    dtype: torch.dtype,
+    device: torch.device,
+    change: Callable[[Tensor], Tensor] = lambda t: t,
+) -> dict[str, Tensor]:
+    """Value, gradients of a random cotangent's product, and gradients of those: float64 on the CPU, by name.
+
+    Raises:
+        Exception: The function failed, or its first derivatives did; second derivatives that fail are left out.
+    """
+
+    def leaf(value: Tensor) -> Tensor:
+        return change(value).to(device, dtype, copy=True).requires_grad_()
+
+    live = {name: leaf(value) for name, value in probe.operands.items()}
+    names = list(live)
+    value = fn(live)
+    found = {"the value": value}
+    cotangent = leaf(probe.draw("z", value.shape))
+    first = _gradients((value * cotangent).sum(), [live[name] for name in names])
+    found.update({f"first derivative, {name}": g for name, g in zip(names, first, strict=True)})
+    drawn = [leaf(probe.draw(f"g{name}", g.shape)).detach() for name, g in zip(names, first, strict=True)]
+    total = torch.stack([(g * c).sum() for g, c in zip(first, drawn, strict=True)]).sum()
+    try:
+        second = _gradients(total, [*(live[name] for name in names), cotangent])
+    except RuntimeError:  # torch.compile's code cannot be differentiated twice
+        second = []
+    if second:
+        found.update({f"second derivative, {n}": g for n, g in zip([*names, "cotangent"], second, strict=True)})
+    return {name: t.detach().double().cpu() for name, t in found.items()}
+
+
+def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    if not total.requires_grad:
+        return [torch.zeros_like(t) for t in inputs]
+    return list(torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True))
+
+
+def kept_bytes(original: nn.Module, replacement: nn.Module, side: str) -> float:
+    """Bytes per row that autograd keeps for backward, by the difference between twice as many rows and as many."""
+    dtype, device = dtype_and_device(original)
+    kept = []
+    for rows in (ROWS, 2 * ROWS):
+        probe = make_probe(original, replacement, rows)
+        live = {name: value.to(device, dtype, copy=True).requires_grad_() for name, value in probe.operands.items()}
+        own = {t.untyped_storage().data_ptr() for t in live.values()}
+        held: list[Tensor] = []  # keeps them alive, so that no two have the same address
+
+        def pack(tensor: Tensor, held: list[Tensor] = held) -> Tensor:
+            held.append(tensor)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            getattr(probe, side)(live)
+        storages = [t.untyped_storage() for t in held if t.layout == torch.strided]
+        sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
+        kept.append(sum(size for address, size in sizes.items() if address not in own))
+    return (kept[1] - kept[0]) / ROWS
+
+
+@contextmanager
+def _undisturbed(device: torch.device) -> Iterator[None]:
+    """Gradients on and autocast off, whatever the caller has set; all as before afterwards."""
+    with ExitStack() as stack:
+        contexts: tuple[Any, ...] = (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+        )
+        for context in contexts:
+            stack.enter_context(context)
+        yield
+
+
+def _mismatch(path: str, original: nn.Module, dtype: torch.dtype, got: str) -> MismatchError:
+    return MismatchError(
+        f"the replacement of {path or 'the model'} ({type(original).__name__}) must agree with it within the rounding "
+        f"bound of {dtype}, got {got}. The model was not changed. Leave this kind out with targets=, and report it."
+    )
+
+
+def _matmul_eps(dtype: torch.dtype) -> float | None:
+    """The rounding of float32 matrix products if the user allows a coarser one (TF32, bfloat16)."""
+    if dtype != torch.float32:
+        return None
+    return {"highest": None, "high": 2.0**-10, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]

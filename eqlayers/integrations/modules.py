@@ -1,0 +1,124 @@
+"""What stands in a model in place of e3nn's layers: ours, each with the object that it stands in for.
+
+The original is kept outside the registered submodules: it adds no parameters, no keys of the state dict and no moves
+between devices. It is pickled and copied with its replacement, so that a saved model can be turned back as well; the
+weights are written once, for both hold the same Parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor, nn, no_grad, stack
+
+from ..errors import ConfigError
+from ..functional import tensor_product_conv
+from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
+
+#: What a replacement does not take over from the attributes of its original.
+_OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__")
+
+
+class Replacement(nn.Module):
+    """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
+
+    #: Attribute of the parent that is set while the replacement is in place.
+    parents_mark: ClassVar[str | None] = None
+
+    @property
+    def original(self) -> nn.Module:
+        """The module that this one stands in for, as it was; :func:`deaccelerate` brings it up to date."""
+        module: nn.Module = vars(self)["_original"]
+        return module
+
+    def stand_in_for(self, original: nn.Module) -> None:
+        """Take over all that is not numbers: hooks (the very dictionaries), mode, attributes that we lack."""
+        mine = vars(self)
+        for name, value in vars(original).items():
+            if name in _OWN:
+                continue
+            if name not in mine or "hook" in name or name in ("training", "_non_persistent_buffers_set"):
+                mine[name] = value
+        mine["_original"] = original
+
+    def restore(self) -> nn.Module:
+        """The original, with the Parameters, buffers, mode, device and dtype of now."""
+        original = self.original
+        for kind in ("_parameters", "_buffers"):
+            mine, theirs = vars(self)[kind], vars(original)[kind]
+            for name in theirs:
+                if name in mine:
+                    theirs[name] = mine[name]
+        original.train(self.training)
+        like = _like(self)
+        if like is not None:
+            for child in original.children():  # e3nn's generated code, with its coefficients
+                child.to(like.device, like.dtype)
+        generated = getattr(self, "_generated", None) or {}  # a checkpoint may have brought other signs
+        with no_grad():
+            for name, buffer in original.named_buffers():
+                if name in generated:
+                    buffer.copy_(generated[name])
+        return original
+
+
+class FusedReplacement(Replacement):
+    """Mixin: one call for gather, product and sum, which TorchScript cannot hold."""
+
+    def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
+        raise ConfigError(
+            f"a model must hold no fused convolution to be scripted, got {type(self).__name__}. Call deaccelerate, "
+            f"then accelerate with targets=('product', 'linear'); or use torch.export."
+        )
+
+
+class AcceleratedTensorProduct(Replacement, TensorProduct):
+    """In place of an ``e3nn.o3.TensorProduct`` or one of its kind that has the same ``forward(x, y, weight)``."""
+
+
+class AcceleratedTensorSquare(Replacement, TensorSquare):
+    """In place of an ``e3nn.o3.TensorSquare``."""
+
+
+class AcceleratedLinear(Replacement, Linear):
+    """In place of an ``e3nn.o3.Linear``."""
+
+
+class AcceleratedScatter(FusedReplacement):
+    """In place of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call.
+
+    Args:
+        original: The module; its product is ``original.tp``.
+        backend: Name of a backend, or None for the first that accepts.
+    """
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        super().__init__()
+        theirs: Any = original
+        self.tp = AcceleratedTensorProduct.from_e3nn(theirs.tp, backend=backend)
+        self.tp.stand_in_for(theirs.tp)
+
+    def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
+        """``[N, in1.dim]``, ``[E, in2.dim]``, ``[E, weight_numel]`` and the ends ``[E]`` to ``[N, out.dim]``."""
+        edges = stack([edge_src, edge_dst])
+        return tensor_product_conv(self.tp.plan, x, edge_attr, edge_weight, edges, backend=self.tp.backend)
+
+    def restore(self) -> nn.Module:
+        """The original; its product too has the Parameters and the place of now."""
+        self.tp.restore()
+        original = self.original
+        original.train(self.training)
+        return original
+
+
+class AcceleratedConvolution(FusedReplacement, TensorProductConv):
+    """In place of the ``conv_tp`` of a MACE interaction block, which calls it with the edges once it is marked so."""
+
+    parents_mark: ClassVar[str | None] = "conv_fusion"
+
+
+def _like(module: nn.Module) -> Tensor | None:
+    """A tensor with the module's device and dtype."""
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    floating = [t for t in tensors if t.is_floating_point()]
+    return max(floating, key=lambda t: t.numel(), default=None)

@@ -1,0 +1,67 @@
+"""NequIP's model modifier `enable_eqlayers`; NequIP finds it by an entry point, nobody needs to import this module.
+
+In a training configuration::
+
+    model:
+      _target_: nequip.model.modify
+      modifiers:
+        - modifier: enable_eqlayers
+      model:
+        _target_: nequip.model.NequIPGNNModel
+        ...
+
+and on the command line ``nequip-compile ... --mode aotinductor --modifiers enable_eqlayers``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from torch import nn
+
+from .modules import AcceleratedScatter
+from .replace import accelerate
+
+if find_spec("nequip") is not None:
+    from nequip.nn._tp_scatter_base import TensorProductScatter
+    from nequip.nn.model_modifier_utils import model_modifier
+
+    class EqlayersTensorProductScatter(AcceleratedScatter, TensorProductScatter):
+        """NequIP's gather, product and scatter as one call; still one of NequIP's own, so that it knows it."""
+
+        #: NequIP imports these before it loads a compiled model.
+        _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers",)
+
+    def enable_eqlayers(
+        cls: type,
+        model: nn.Module,
+        backend: str | None = None,
+        targets: Iterable[str] | str | None = None,
+        check: bool = True,
+    ) -> nn.Module:
+        """Compute e3nn's products and linear maps, and the sums over neighbours, with eqlayers; the numbers stay.
+
+        Parameters, state dict and checkpoints are those of the model without it.
+
+        Args:
+            cls: NequIP's scatter class.
+            model: Changed in place.
+            backend, targets, check: As of :func:`eqlayers.accelerate`; further keys of the modifier in a configuration.
+
+        Returns:
+            ``model``.
+        """
+        report = accelerate(model, backend=backend, targets=targets, check=check)
+        for module in model.modules():
+            if type(module) is AcceleratedScatter:  # it has no constructor arguments of NequIP's, so its class changes
+                module.__class__ = EqlayersTensorProductScatter
+        logging.getLogger(__name__).info("%s", report.summary())
+        return model
+
+    _modifier: Any = model_modifier(
+        persistent=False, private=False, unsupported_devices=[], supported_compile_modes=["aotinductor"]
+    )
+    TensorProductScatter.enable_eqlayers = _modifier(classmethod(enable_eqlayers))

@@ -1,0 +1,263 @@
+"""`accelerate` and `deaccelerate`: put our layers in place of e3nn's in a model, and take them out again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from ..backends import find
+from ..errors import BackendError, ConfigError, DTypeError
+from ..nn import Linear, TensorProduct
+from .check import compare
+from .modules import Replacement
+from .places import Place, compiled_here, find_aliases, find_places
+from .probes import dtype_and_device
+from .report import Report, Row
+from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
+
+_MARK = "eqlayers"
+
+
+@dataclass
+class _Job:
+    """One module to be replaced: by which rule, where, and how it is described."""
+
+    rule: Rule
+    original: nn.Module
+    places: list[Place]
+    row: Row
+    replacement: Replacement | None = None
+
+
+def accelerate(
+    model: nn.Module,
+    *,
+    backend: str | None = None,
+    targets: Iterable[str] | str | None = None,
+    inplace: bool = True,
+    check: bool = True,
+) -> Report:
+    """Put our layers in place of the e3nn layers of a model, with the same numbers, Parameters and state-dict keys.
+
+    Optimizers built before go on working, for the Parameters are the same objects. Checkpoints load as before, in both
+    directions. What cannot be replaced soundly is left as it is, with the reason in the report.
+
+    Args:
+        model: A model with e3nn layers: e3nn's own, NequIP's, MACE's, or any other.
+        backend: Name of a backend for all replacements, or None for the first that accepts.
+        targets: Which kinds to replace, of 'convolution' (gather, product and scatter of NequIP and MACE in one call),
+            'product' and 'linear'; None for all.
+        inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
+        check: Compare every replacement with its original on random inputs: value, first and second derivatives,
+            within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
+
+    Returns:
+        What was replaced by what, how exactly, and what was left and why; print it.
+
+    Raises:
+        MismatchError: A replacement gives other numbers. The model is as it was.
+        BackendError: The named backend refuses a layer. The model is as it was.
+        ConfigError: An unknown backend or target; or the model itself is a layer, which has no place to be put in.
+        DTypeError: ``model`` is no module.
+
+    Example:
+        >>> from e3nn import o3
+        >>> model = torch.nn.Sequential(o3.Linear("8x0e + 4x1o", "8x0e + 4x1o"), o3.Norm("8x0e + 4x1o"))
+        >>> report = accelerate(model)
+        >>> [(row.path, row.replacement) for row in report.replaced]
+        [('0', 'AcceleratedLinear'), ('1.tp', 'AcceleratedTensorProduct')]
+    """
+    if not isinstance(model, nn.Module):
+        raise DTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}. Pass the module itself.")
+    if backend is not None:
+        find(backend)
+    wanted = _read_targets(targets)
+    if not inplace:
+        model = copy.deepcopy(model)
+    places = find_places(model, _closed)
+    jobs, rows = _plan(places, wanted)
+    if inplace and any(job.original is model for job in jobs):
+        raise ConfigError(
+            f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
+            f"accelerate(model, inplace=False).model, or eqlayers.TensorProduct.from_e3nn(model)."
+        )
+    for job in jobs:
+        _build(job, backend, check)
+    done = [job for job in jobs if job.replacement is not None]
+    for job in done:  # nothing below can fail: all are put in, or none
+        assert job.replacement is not None
+        if job.original is model:
+            model = job.replacement
+        for place in job.places:
+            if place.parent is not None:
+                _put(place, job.replacement)
+    order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
+    rows += [job.row for job in jobs]
+    return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model)
+
+
+def deaccelerate(model: nn.Module) -> nn.Module:
+    """Put the original modules back, the very objects, with the parameters, mode, device and dtype of now.
+
+    Args:
+        model: A model that :func:`accelerate` changed, or a copy of one, or one that was saved and loaded since.
+
+    Returns:
+        ``model``; or the original, if ``model`` itself is a replacement.
+
+    Raises:
+        DTypeError: ``model`` is no module.
+
+    Example:
+        >>> from e3nn import o3
+        >>> layer = o3.Linear("8x0e", "4x0e")
+        >>> model = torch.nn.Sequential(layer)
+        >>> _ = accelerate(model)
+        >>> deaccelerate(model)[0] is layer
+        True
+    """
+    if not isinstance(model, nn.Module):
+        raise DTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}. Pass the module itself.")
+    for module, places in find_places(model, _closed).items():
+        if not isinstance(module, Replacement):
+            continue
+        original = module.restore()
+        for place in places:
+            if place.parent is None:
+                model = original
+                continue
+            place.put(original)
+            if module.parents_mark is not None:
+                vars(place.parent).pop(module.parents_mark, None)
+    return model
+
+
+def _read_targets(targets: Iterable[str] | str | None) -> set[str]:
+    if targets is None:
+        return set(TARGETS)
+    given = {targets} if isinstance(targets, str) else set(targets)
+    if not given <= set(TARGETS):
+        raise ConfigError(
+            f"targets must be of {', '.join(TARGETS)}, or None for all, got {sorted(given - set(TARGETS))}. "
+            f"Pick from these."
+        )
+    return given
+
+
+def _closed(module: nn.Module) -> bool:
+    """Modules whose inside is not looked at: layers, ours and e3nn's, and TorchScript."""
+    return isinstance(module, (torch.jit.ScriptModule, Replacement)) or is_layer(module)
+
+
+def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[_Job], list[Row]]:
+    """What to replace, and rows for what is left."""
+    jobs: dict[nn.Module, _Job] = {}
+    taken: set[nn.Module] = set()  # products that a convolution replaces with itself
+    rows = [_left(module, known[0], why) for module, known in places.items() if (why := _known(module))]
+    layers = {module for module in places if is_layer(module)}
+    aliases = find_aliases(((known[0].path, module) for module, known in places.items()), layers)
+    for rule in RULES:
+        for module in places if rule.target in wanted else ():
+            if module in taken or not rule.matches(module):
+                continue
+            original = module.get_submodule(rule.part)
+            product = original.get_submodule(rule.inner)
+            if original in jobs:
+                continue
+            reason = rule.refuse(module) or _refuse_places(rule, original, product, places, aliases)
+            if reason:
+                rows.append(_left(original, places[original][0], reason, rule.target))
+                continue
+            path = places[original][0].path
+            row = Row(path, type(original).__name__, rule.target, places=tuple(p.path for p in places[original]))
+            jobs[original] = _Job(rule, original, places[original], row)
+            taken.update((original, product))
+    return list(jobs.values()), rows
+
+
+def _known(module: nn.Module) -> str:
+    """Why a module that is no layer of e3nn has a row all the same; empty if it has none."""
+    if isinstance(module, Replacement):
+        return "is accelerated already"
+    if is_scripted_layer(module):
+        return "is TorchScript, which nothing can be taken out of: call accelerate before torch.jit"
+    return ""
+
+
+def _refuse_places(
+    rule: Rule,
+    original: nn.Module,
+    product: nn.Module,
+    places: dict[nn.Module, list[Place]],
+    aliases: dict[nn.Module, str],
+) -> str | None:
+    """Why something cannot be replaced where it is, or None."""
+    if any(compiled_here(place) for place in places[original]):
+        return "is inside torch.compile(module), which would go on to call it: call torch.compile after accelerate"
+    for module in (original, product):
+        if module in aliases:
+            return f"is held in the attribute {aliases[module]} too, outside the registered modules"
+    if rule.target != "convolution":
+        return None
+    fits = all(
+        place.parent is not None
+        and (place.parent is original or (rule.matches(place.parent) and rule.refuse(place.parent) is None))
+        and place.name == (rule.inner or rule.part)
+        for place in places[product]
+    )
+    return None if fits else "holds a product that sits elsewhere too, where it is no convolution"
+
+
+def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row:
+    return Row(place.path, type(module).__name__, target, reason=reason, places=(place.path,))
+
+
+def _build(job: _Job, backend: str | None, check: bool) -> None:
+    """Make the replacement and compare it with the original; on a reason against it, leave the original."""
+    original, path = job.original, job.row.path
+    try:
+        new = job.rule.build(original, backend)
+        dtype, device = dtype_and_device(original)
+        layer = new.get_submodule(job.rule.inner)
+        assert isinstance(layer, (TensorProduct, Linear))
+        runs_on = layer.selected_backend(device, dtype)
+    except Exception as error:
+        if isinstance(error, BackendError) and backend is not None:
+            raise
+        job.row = replace(job.row, reason=f"cannot be built anew: {type(error).__name__}: {error}")
+        return
+    reason = _other_state(original, new)
+    comparison = compare(original, new, path) if check and not reason else None
+    if comparison is not None and comparison.failure:
+        reason = f"could not be compared, it raises itself: {comparison.failure}"
+    if reason:
+        job.row = replace(job.row, reason=reason)
+        return
+    job.replacement = new
+    job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=len(layer.instructions))
+    if comparison is not None:
+        job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=comparison.note)
+
+
+def _other_state(original: nn.Module, new: nn.Module) -> str:
+    """How the state dicts differ; empty if in nothing: keys, order, shapes, dtypes and values."""
+    theirs, mine = original.state_dict(), new.state_dict()
+    if list(theirs) != list(mine):
+        keys = ", ".join(sorted(set(theirs) ^ set(mine))) or "in another order"
+        return f"has a state dict with keys that its replacement would not write: {keys}"
+    for key, value in theirs.items():
+        other = mine[key]
+        same = value.shape == other.shape and value.dtype == other.dtype and value.device == other.device
+        if not same or not (value.data_ptr() == other.data_ptr() or torch.equal(value, other)):
+            return f"has a state dict whose {key} its replacement would change"
+    return ""
+
+
+def _put(place: Place, replacement: Replacement) -> None:
+    place.put(replacement)
+    if replacement.parents_mark is not None:
+        setattr(place.parent, replacement.parents_mark, _MARK)

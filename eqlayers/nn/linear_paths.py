@@ -1,0 +1,120 @@
+"""Instructions and biases of a linear map: reading, checking and normalising them, exactly as e3nn does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from e3nn.o3 import Irreps
+
+from ..errors import IndexRangeError, IrrepsError, ShapeError
+from ..info.paths import is_index
+
+
+class LinearInstruction(NamedTuple):
+    """One path of a linear map, with e3nn's fields; a bias has ``i_in = -1``."""
+
+    i_in: int
+    i_out: int
+    path_shape: tuple[int, ...]
+    path_weight: float
+
+
+class LinearSlices(NamedTuple):
+    """Where the weights of one instruction stand in the flat vector, and the shape of their matrix; e3nn's fields."""
+
+    slice_1D: slice
+    shape_2D: tuple[int, ...]
+
+
+def read_linear(
+    irreps_in: Irreps, irreps_out: Irreps, instructions: Any, path_normalization: str, channels: int
+) -> list[LinearInstruction]:
+    """Check pairs ``(i_in, i_out)`` and give each its coefficient; None stands for all pairs of equal irreps.
+
+    Args:
+        irreps_in, irreps_out: Irreps of input and output.
+        instructions: The pairs.
+        path_normalization: 'element' or 'path'.
+        channels: Length of the further axis that is summed over, 1 without one.
+
+    Raises:
+        IrrepsError: Two irreps differ, or something is no pair. IndexRangeError: An index names no irreps group.
+    """
+    if instructions is None:
+        instructions = [
+            (i, o)
+            for i, (_, ir_in) in enumerate(irreps_in)
+            for o, (_, ir_out) in enumerate(irreps_out)
+            if ir_in == ir_out
+        ]
+    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in instructions]
+    for number, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(is_index(index) for index in pair):
+            raise IrrepsError(
+                f"instruction {number} must be a pair (i_in, i_out) of groups, got {pair}. Pass a list of such pairs."
+            )
+        i, o = pair
+        if not (0 <= i < len(irreps_in) and 0 <= o < len(irreps_out)):
+            raise IndexRangeError(
+                f"instruction {number} must name groups (i_in < {len(irreps_in)}, i_out < {len(irreps_out)}), "
+                f"got {(i, o)}. Count irreps groups, not single irreps."
+            )
+        if irreps_in[i].ir != irreps_out[o].ir:
+            raise IrrepsError(
+                f"instruction {number} must connect equal irreps, got {irreps_in[i].ir} -> "
+                f"{irreps_out[o].ir}. A linear map that mixes irreps is not equivariant: drop it."
+            )
+    muls = [(irreps_in[i].mul, irreps_out[o].mul) for i, o in pairs]
+    out = []
+    for (i, o), shape in zip(pairs, muls, strict=True):
+        arriving = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
+        fan = sum(arriving) if path_normalization == "element" else len(arriving) * shape[0]
+        fan *= channels
+        out.append(LinearInstruction(i, o, shape, (fan or 1) ** -0.5))
+    return out
+
+
+def check_channels(f_in: int | None, f_out: int | None) -> None:
+    """Raise unless both or none of the lengths of a further channel axis are given.
+
+    Raises:
+        IrrepsError: One without the other. ShapeError: A length below 1.
+    """
+    if (f_in is None) != (f_out is None):
+        raise IrrepsError(
+            f"f_in and f_out must be given together, got {f_in} and {f_out}. "
+            f"Give both, 1 for an axis to be summed or made."
+        )
+    for name, length in (("f_in", f_in), ("f_out", f_out)):
+        if length is not None and not (is_index(length) and length > 0):
+            raise ShapeError(f"{name} must be a positive number of channels or None, got {length!r}. Use 1 or more.")
+
+
+def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> list[bool]:
+    """One flag per irreps group: whether it gets a bias.
+
+    Raises:
+        IrrepsError: A bias on irreps that turn, or another number of flags than of groups.
+    """
+    if biases is None or isinstance(biases, bool):
+        return [bool(biases) and ir.is_scalar() for _, ir in irreps_out]
+    flags = [bool(b) for b in biases]
+    wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
+    if len(flags) != len(irreps_out) or wrong:
+        raise IrrepsError(
+            f"biases must be a flag, or {len(irreps_out)} flags, True for 0e groups only (another bias "
+            f"breaks equivariance), got {flags} for {irreps_out}. Pass biases=True for all 0e groups."
+        )
+    return flags
+
+
+def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlices]:
+    """Places of all instructions one after the other, biases after the weights, as e3nn lists them."""
+    out, start = [], 0
+    for ins in instructions:
+        stop = start + math.prod(ins.path_shape)
+        out.append(LinearSlices(slice(start, stop), ins.path_shape))
+        start = stop
+    return out

@@ -1,0 +1,38 @@
+"""The names of ``e3nn.o3``: ours where we have a layer of that name, e3nn's own objects for the rest.
+
+Change ``from e3nn import o3`` to ``from eqlayers import o3``; every public name of the installed e3nn is here. Ours are
+``TensorProduct``, ``FullyConnectedTensorProduct``, ``ElementwiseTensorProduct``, ``FullTensorProduct``,
+``TensorSquare``, ``Linear`` and ``Norm``.
+
+Example:
+    >>> from eqlayers import o3
+    >>> irreps = o3.Irreps("8x0e + 8x1o")
+    >>> o3.Linear(irreps, "4x0e")(irreps.randn(5, -1)).shape
+    torch.Size([5, 4])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from e3nn import o3 as _theirs
+from e3nn.o3 import *  # noqa: F403 -- whatever the installed version offers
+
+from .nn import (  # noqa: F401 -- after the line above, so that ours hold
+    ElementwiseTensorProduct,
+    FullTensorProduct,
+    FullyConnectedTensorProduct,
+    Linear,
+    Norm,
+    TensorProduct,
+    TensorSquare,
+)
+
+__all__ = list(_theirs.__all__)
+
+
+def __getattr__(name: str) -> Any:
+    """What e3nn has beside its ``__all__``, such as ``experimental``."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_theirs, name)

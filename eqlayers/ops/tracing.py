@@ -1,0 +1,82 @@
+"""What torch is doing with the calls that it sees: running them, or writing them down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils._python_dispatch import _disable_current_modes
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# torch 2.6 cannot tell export from compile: there every traced graph counts as saved
+_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+def traced_for_others() -> bool:
+    """Whether the graph that is being traced may run in another process: torch.export, make_fx and torch.jit.trace.
+
+    A graph of torch.compile stays in the process that traced it.
+    """
+    if torch.compiler.is_compiling():
+        return _exporting()
+    return torch._C._get_tracing_state() is not None or get_proxy_mode() is not None
+
+
+def being_traced() -> bool:
+    """Whether values cannot be looked at, because a graph is being traced."""
+    return torch.compiler.is_compiling() or traced_for_others()
+
+
+@contextmanager
+def outside_of_traces() -> Iterator[None]:
+    """What is computed inside is a constant for the trace that is running: tables that follow from an info alone."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Lets torch.compile put a call of ``function`` into its graph as it is, and trace it by running it.
+
+    Its arguments must be tensors, modules, numbers and strings.
+    """
+    mark = getattr(torch._dynamo, "nonstrict_trace", None)  # since torch 2.7
+    return function if mark is None else mark(function)
+
+
+def as_constant(t: Tensor) -> Tensor:
+    """A table of an info, for use with operands: while a graph is being traced, as a constant of it."""
+    return torch.ops.aten.lift_fresh.default(t) if being_traced() else t
+
+
+def wrapped_by_func(t: Tensor) -> bool:
+    """Whether a transform of torch.func has put something around the tensor."""
+    return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(t)
+
+
+def outside_of_func() -> AbstractContextManager[object]:
+    """What is computed inside from plain tensors is plain, too, and survives the transform that is running."""
+    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
+        return nullcontext()
+    return temporarily_clear_interpreter_stack()
+
+
+def behind_func(t: Tensor) -> Tensor:
+    """The tensor without the wrappers of torch.func: with the axes that vmap hides."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
+def current_trace() -> object | None:
+    """What stands for the trace that is running, so that nothing made in one is used in another; None without.
+
+    Under torch.compile None: its tracer follows attributes by itself.
+    """
+    return None if torch.compiler.is_dynamo_compiling() else get_proxy_mode()

@@ -1,0 +1,237 @@
+"""torch.func and forward-mode derivatives: whole forms and sparse products under every transform."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+
+import eqlayers as eq
+from eqlayers.autograd import form as operators
+from eqlayers_kernels.c import compiler
+
+IN1, IN2, OUT = "3x0e + 1x1o", "0e + 1o", "3x0e + 1x1o + 1x1e"
+PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvw", True), (1, 0, 1, "uvu", False)]
+PLAN = eq.TensorProduct(IN1, IN2, OUT, PATHS, layout="ir_mul").plan
+EDGES = torch.tensor([[2, 0, 2, 1], [0, 3, 3, 0]])
+SENDERS, RECEIVERS, COUNT = 3, 4, 4
+ALL = (0, 1, 2)
+EPS = torch.finfo(torch.float64).eps
+Function = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def needs_a_compiler() -> None:
+    if compiler.why_not() is not None:
+        pytest.skip(f"backend cpu {compiler.why_not()}")
+
+
+def operands(graph: bool, shared: bool, seed: int = 1, lead: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(SENDERS if graph else COUNT, 6), (COUNT, 4), (*([] if shared else [COUNT]), PLAN.weight_numel)]
+    return tuple(torch.randn(*lead, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
+
+
+def function(graph: bool, backend: str) -> Callable[..., Tensor]:
+    if graph:
+        edges = eq.Graph(EDGES, SENDERS, RECEIVERS)
+        return lambda x, y, w: eq.functional.tensor_product_conv(PLAN, x, y, w, edges, backend=backend)
+    return lambda x, y, w: eq.functional.tensor_product(PLAN, x, y, w, backend=backend)
+
+
+def assert_close(got: Any, want: Any) -> None:
+    left, right = (torch.utils._pytree.tree_leaves(t) for t in (got, want))
+    for a, b in zip(left, right, strict=True):
+        # sums of fewer than 1000 products of numbers of order 1, rounded in another order
+        assert a.shape == b.shape
+        assert (a - b).abs().max() <= 1000 * EPS * max(1.0, float(b.detach().abs().max()))
+
+
+def squared(values: Sequence[Tensor]) -> Tensor:
+    return torch.stack([v.square().sum() for v in values]).sum()
+
+
+def scalar(fn: Function) -> Function:
+    return lambda *args: fn(*args).sin().sum()
+
+
+def along(fn: Function, args: Sequence[Tensor]) -> tuple[Any, Any]:
+    return jvp(fn, tuple(args), tuple(torch.cos(3 * t) for t in args))
+
+
+def dual(fn: Function, args: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    with forward_ad.dual_level():
+        inputs = [forward_ad.make_dual(t, torch.cos(3 * t)) for t in args]
+        return tuple(forward_ad.unpack_dual(fn(*inputs)))  # type: ignore[return-value]
+
+
+def first_gradient(fn: Function) -> Function:
+    return lambda *args: squared(grad(scalar(fn), ALL)(*args))
+
+
+TRANSFORMS: dict[str, Callable[[Function, Sequence[Tensor]], Any]] = {
+    "grad": lambda fn, args: grad(scalar(fn), ALL)(*args),
+    "jvp": along,
+    "dual numbers": dual,
+    "jacrev": lambda fn, args: jacrev(fn, ALL)(*args),
+    "jacfwd": lambda fn, args: jacfwd(fn, ALL)(*args),
+    "hessian": lambda fn, args: hessian(scalar(fn), ALL)(*args),
+    "jacrev of jacrev": lambda fn, args: jacrev(jacrev(scalar(fn), ALL), ALL)(*args),
+    "jacfwd of jacfwd": lambda fn, args: jacfwd(jacfwd(scalar(fn), ALL), ALL)(*args),
+    "grad of grad of grad": lambda fn, args: grad(lambda *a: squared(grad(first_gradient(fn), ALL)(*a)), ALL)(*args),
+    "jvp of grad of grad": lambda fn, args: along(grad(first_gradient(fn), ALL), args),
+    "grad of jvp of grad": lambda fn, args: grad(lambda *a: squared(along(grad(scalar(fn), ALL), a)[1]), ALL)(*args),
+}
+LATER = pytest.mark.slow
+KINDS = pytest.mark.parametrize(
+    ("graph", "shared"),
+    [(False, True), (True, False), pytest.param(False, False, marks=LATER), pytest.param(True, True, marks=LATER)],
+    ids=["rows, shared weights", "graph", "rows", "graph, shared weights"],
+)
+
+
+@KINDS
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_whole_forms_and_sparse_products_agree(transform: str, graph: bool, shared: bool) -> None:
+    args = operands(graph, shared)
+    got, want = (TRANSFORMS[transform](function(graph, backend), args) for backend in ("cpu", "torch"))
+    assert_close(got, want)
+    assert any(bool(t.any()) for t in torch.utils._pytree.tree_leaves(got))
+
+
+@KINDS
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_func_derivatives_equal_those_of_the_tape(backend: str, graph: bool, shared: bool) -> None:
+    """Both paths share their formulas under torch.func; the tape is what finite differences have checked."""
+    fn, args = function(graph, backend), operands(graph, shared)
+    live = [t.clone().requires_grad_() for t in args]
+    first = torch.autograd.grad(scalar(fn)(*live), live, create_graph=True)
+    second = torch.autograd.grad(squared(first), live, create_graph=True)
+    third = torch.autograd.grad(squared(second), live)
+    assert_close(grad(scalar(fn), ALL)(*args), first)
+    assert_close(grad(first_gradient(fn), ALL)(*args), second)
+    assert_close(grad(lambda *a: squared(grad(first_gradient(fn), ALL)(*a)), ALL)(*args), third)
+    z, pull = vjp(fn, *args)
+    assert_close(pull(z.cos()), first)
+    tangents = [torch.cos(3 * t) for t in args]
+    total = sum((g * t).sum() for g, t in zip(first, tangents, strict=True))
+    assert_close(along(scalar(fn), args)[1], total)
+
+
+# -- vmap -------------------------------------------------------------------------------------------------------------
+
+MAPPED = [
+    pytest.param(dims, marks=[] if dims in [(0, 0, None), (None, 0, 0)] else LATER)
+    for dims in itertools.product((0, None), repeat=3)
+    if any(d == 0 for d in dims)
+]
+
+
+def mapped(fn: Function, graph: bool, shared: bool, dims: Sequence[int | None], size: int = 3) -> tuple[Any, Any]:
+    """Under vmap, and sample by sample."""
+    many, one = operands(graph, shared, 2, (size,)), operands(graph, shared)
+    args = [m if d == 0 else o for m, o, d in zip(many, one, dims, strict=True)]
+    singles = [fn(*(t[i] if d == 0 else t for t, d in zip(args, dims, strict=True))) for i in range(size)]
+    return vmap(fn, tuple(dims))(*args), torch.utils._pytree.tree_map(lambda *t: torch.stack(t), *singles)
+
+
+@KINDS
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("torch", marks=LATER)])
+@pytest.mark.parametrize(
+    "dims", MAPPED, ids=lambda dims: "".join(n for n, d in zip("xyw", dims, strict=True) if d == 0)
+)
+def test_vmap_and_gradients_per_sample(dims: Sequence[int | None], backend: str, graph: bool, shared: bool) -> None:
+    fn = function(graph, backend)
+    assert_close(*mapped(fn, graph, shared, dims))
+    assert_close(*mapped(grad(scalar(fn), ALL), graph, shared, dims))
+    assert_close(*mapped(grad(first_gradient(fn), ALL), graph, shared, dims))
+    assert_close(*mapped(lambda *a: along(grad(scalar(fn), ALL), a), graph, shared, dims))
+
+
+def test_vmap_over_samples_without_rows_and_over_any_axis() -> None:
+    for backend in ("cpu", "torch"):
+        layer = eq.TensorProduct(IN1, IN2, OUT, PATHS, shared_weights=True, backend=backend).double()
+        x, y = torch.randn(5, 6).double(), torch.randn(4, 5).double()
+        assert_close(vmap(layer, (0, 1), 1)(x, y), layer(x, y.t()).t())
+
+        def loss(parameters: Any, x: Tensor, y: Tensor, layer: torch.nn.Module = layer) -> Tensor:
+            return functional_call(layer, parameters, (x, y)).square().sum()
+
+        parameters = {name: p.detach() for name, p in layer.named_parameters()}
+        got = vmap(grad(loss), (None, 0, 1))(parameters, x, y)
+        for i in range(5):
+            assert_close({k: v[i] for k, v in got.items()}, grad(loss)(parameters, x[i], y[:, i]))
+
+
+def test_nested_and_empty_vmaps() -> None:
+    for backend in ("cpu", "torch"):
+        fn, (x, y, w) = function(False, backend), operands(False, True, 3, (2, 3))
+        got = vmap(vmap(grad(scalar(fn), ALL)))(x, y, w)
+        one = grad(scalar(fn), ALL)(x[1, 2], y[1, 2], w[1, 2])
+        assert_close([g[1, 2] for g in got], one)
+    x, y, w = operands(True, True, 3, (0,))
+    for graph, a, z in ((True, x, (0, RECEIVERS, 9)), (False, x.new_empty(0, COUNT, 6), (0, COUNT, 9))):
+        assert vmap(function(graph, "cpu"))(a, y, w).shape == z
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_vmap_over_graphs(backend: str) -> None:
+    x, y, w = operands(True, False, 4, (3,))
+    edges = torch.stack([EDGES, EDGES.flip(1), EDGES[:, [0, 0, 1, 1]]])
+
+    def fn(x: Tensor, y: Tensor, w: Tensor, edge_index: Tensor) -> Tensor:
+        graph = eq.Graph(edge_index, SENDERS, RECEIVERS)
+        return eq.functional.tensor_product_conv(PLAN, x, y, w, graph, backend=backend)
+
+    want = torch.stack([fn(x[i], y[i], w[i], edges[i]) for i in range(3)])
+    assert_close(vmap(fn)(x, y, w, edges), want)
+
+
+def test_vmap_is_one_call_where_rows_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    real = operators.run_form
+
+    def counted(key: str, request: Any, tensors: Any, graph: Any) -> Any:
+        calls.append(tensors["y"].shape[0])
+        return real(key, request, tensors, graph)
+
+    monkeypatch.setattr(operators, "run_form", counted)
+    x, y, w = operands(False, True, 2, (3,))
+    vmap(function(False, "cpu"), (0, 0, None))(x, y, w[0])
+    vmap(grad(scalar(function(False, "cpu")), ALL), (0, 0, None))(x, y, w[0])
+    assert calls == [3 * COUNT] * 3
+
+
+def test_a_graph_first_used_inside_a_transform_serves_outside() -> None:
+    graph = eq.Graph(EDGES, SENDERS, RECEIVERS)
+    x, y, w = operands(True, True)
+
+    def fn(x: Tensor) -> Tensor:
+        return eq.functional.tensor_product_conv(PLAN, x, y, w, graph).square().sum()
+
+    inside = grad(grad(lambda s: fn(s * x)))(torch.tensor(1.0, dtype=torch.float64))
+    assert_close(inside, 2 * fn(x))
+    assert_close(jvp(fn, (x,), (x,)), (fn(x), 2 * fn(x)))
+
+
+# -- other layers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [n for kind in ("scale", "scale, sparse") for n in (f"fixed {kind}", f"given {kind}")] + ["linear", "gate"],
+    indirect=True,
+)
+def test_layers_under_transforms(case: Any) -> None:
+    layer, args = case.layer.double(), [t.double() for t in case.inputs(3)]
+    places = tuple(range(len(args)))
+    assert_close(jacfwd(layer, places)(*args), jacrev(layer, places)(*args))
+    assert_close(hessian(scalar(layer), places)(*args), jacrev(jacrev(scalar(layer), places), places)(*args))
+    assert_close(vmap(layer)(*args), layer(*args))
+    assert_close(dual(layer, args), along(layer, args))

@@ -1,0 +1,163 @@
+"""NequIP's compiled models: `nequip-compile` with the modifier, and its training-time `compile_mode`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ase.build
+import numpy as np
+import pytest
+import torch
+from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
+from nequip.model import NequIPGNNModel
+from nequip.model.modify_utils import modify
+from nequip.utils.global_state import set_global_state
+
+ENABLE = {"modifier": "enable_eqlayers"}
+QUIET = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+OPTIONS = {
+    "seed": 1,
+    "model_dtype": "float64",
+    "type_names": ["Cu"],
+    "r_max": 4.0,
+    "l_max": 1,
+    "parity": False,  # a smaller graph to compile
+    "num_layers": 2,
+    "num_features": 4,
+    "radial_mlp_width": 8,
+    "avg_num_neighbors": 12.0,
+    "per_type_energy_shifts": {"Cu": 0.1},
+    "per_type_energy_scales": {"Cu": 1.0},
+}
+ROUNDING = 1e4 * np.finfo(float).eps  # of sums over some dozen edges, channels and layers
+
+
+@pytest.fixture(autouse=True)
+def double() -> object:
+    """NequIP works with float64 as the default dtype."""
+    before = torch.get_default_dtype()
+    set_global_state()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def crystal(shake: float) -> ase.Atoms:
+    atoms = ase.build.bulk("Cu", cubic=True) * (2, 2, 2)
+    atoms.rattle(shake, seed=4)
+    return atoms
+
+
+def data(*shakes: float) -> AtomicDataDict.Type:
+    frames = []
+    for shake in shakes:
+        atoms = crystal(shake)
+        frame = {"pos": atoms.positions, "cell": atoms.cell.array, "pbc": True, "atom_types": np.zeros(len(atoms), int)}
+        frames.append(compute_neighborlist_(from_dict(frame), r_max=4.0))
+    return AtomicDataDict.batched_from_list(frames)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")  # torch's own
+def test_training_time_compilation() -> None:
+    plain = NequIPGNNModel(**OPTIONS)
+    fast = NequIPGNNModel(**OPTIONS, compile_mode="compile")
+    modify(fast, [ENABLE])
+    batch = data(0.1, 0.2)
+    for model in (plain, fast):
+        model.train()
+    expected, found = plain(dict(batch)), fast(dict(batch))
+    for key in ("total_energy", "forces"):
+        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=ROUNDING * float(expected[key].abs().max()))
+    for out in (expected, found):
+        out["forces"].square().mean().backward()
+    theirs = dict(plain.named_parameters())
+    largest = max(float(p.grad.abs().max()) for p in theirs.values() if p.grad is not None)
+    for name, parameter in fast.named_parameters():
+        if theirs[name].grad is None:
+            assert parameter.grad is None or not parameter.grad.any()
+        else:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=0, atol=ROUNDING * largest)
+    # another number of atoms and edges, with what was compiled
+    other = data(0.05, 0.3, 0.2)
+    torch.testing.assert_close(fast(dict(other))["forces"], plain(dict(other))["forces"], rtol=0, atol=ROUNDING)
+
+
+LOAD = """
+import ase.io, numpy, sys
+from nequip.integrations.ase import NequIPCalculator
+
+calculator = NequIPCalculator.from_compiled_model("fast.nequip.pt2", chemical_species_to_atom_type_map=True)
+found = {}
+for name in ("a", "b"):
+    atoms = ase.io.read(name + ".xyz")
+    atoms.calc = calculator
+    found |= {name + "_energy": atoms.get_potential_energy(), name + "_forces": atoms.get_forces()}
+    found[name + "_stress"] = atoms.get_stress()
+numpy.savez("found.npz", **found)
+assert "eqlayers" in sys.modules
+"""
+
+
+def test_ahead_of_time_compilation(runs: dict[str, tuple[Path, object]], tmp_path: Path) -> None:
+    """Compiled with the modifier, loaded by a process that names NequIP alone, compared with the eager model."""
+    from nequip.integrations.ase import NequIPCalculator
+
+    checkpoint = str(runs["plain"][0] / "last.ckpt")
+    command = ["nequip.scripts.compile", checkpoint, "fast.nequip.pt2", "--mode", "aotinductor"]
+    options = ["--device", "cpu", "--target", "ase", "--modifiers", "enable_eqlayers"]
+    run("-m", *command, *options, cwd=tmp_path)
+    structures = {"a": crystal(0.1), "b": crystal(0.2) * (1, 1, 2)}
+    for name, atoms in structures.items():
+        atoms.write(tmp_path / f"{name}.xyz")
+    run("-c", LOAD, cwd=tmp_path)
+    found = np.load(tmp_path / "found.npz")
+    eager = NequIPCalculator._from_saved_model(checkpoint, chemical_species_to_atom_type_map=True)
+    for name in structures:
+        atoms = ase.io.read(tmp_path / f"{name}.xyz")
+        atoms.calc = eager
+        expected = [np.array(atoms.get_potential_energy()), atoms.get_forces(), atoms.get_stress()]
+        for key, value in zip(("energy", "forces", "stress"), expected, strict=True):
+            np.testing.assert_allclose(found[f"{name}_{key}"], value, rtol=0, atol=ROUNDING * np.abs(expected[0]).max())
+
+
+def run(*words: str, cwd: Path) -> None:
+    done = subprocess.run([sys.executable, *words], cwd=cwd, capture_output=True, text=True, env=QUIET)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+PACKAGE = """
+import sys, torch, warnings
+
+warnings.simplefilter("ignore")
+from nequip.utils.global_state import set_global_state
+
+set_global_state()
+import numpy
+from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
+from nequip.model import ModelFromPackage
+
+import eqlayers
+
+found = numpy.load("data.npz")
+frame = compute_neighborlist_(from_dict({**found, "pbc": True}), r_max=4.0)
+data = AtomicDataDict.batched_from_list([frame, frame])
+model = ModelFromPackage(sys.argv[1])
+model = model["sole_model"] if isinstance(model, torch.nn.ModuleDict) else model
+plain = model(dict(data))
+report = eqlayers.accelerate(model)
+assert len(report.replaced) == 9 and not report.skipped, str(report)
+fast = model(dict(data))
+for key in ("total_energy", "forces"):
+    error = float((fast[key] - plain[key]).detach().abs().max() / plain["forces"].detach().abs().max())
+    assert error < 1e-12, (key, error)
+"""
+
+
+def test_a_packaged_model(runs: dict[str, tuple[Path, object]], tmp_path: Path) -> None:
+    """Its classes are a copy of NequIP's without the modifier, and e3nn's; `accelerate` knows them by structure."""
+    run("-m", "nequip.scripts.package", "build", str(runs["fast"][0] / "last.ckpt"), "m.nequip.zip", cwd=tmp_path)
+    atoms = crystal(0.1)
+    frame = {"pos": atoms.positions, "cell": atoms.cell.array, "atom_types": np.zeros(len(atoms), int)}
+    np.savez(tmp_path / "data.npz", **frame)
+    run("-c", PACKAGE, str(tmp_path / "m.nequip.zip"), cwd=tmp_path)

@@ -1,0 +1,69 @@
+"""Norms: e3nn's values, derivatives and state; zero slope at zero; both layouts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import hypothesis
+import pytest
+import torch
+from e3nn import o3
+from hypothesis import given
+from hypothesis import strategies as st
+
+import eqlayers as eq
+from eqlayers import to_ir_mul
+from eqlayers.nn import Norm
+from eqlayers.testing import equivariance_residual
+
+
+@given(number=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=12)
+def test_random_norms_equal_e3nn(twins: Any, number: int) -> None:
+    dice = random.Random(number)
+    irreps, squared = twins.irreps(dice, low=0, high=4, lmax=3), dice.choice([True, False])
+    theirs = twins.e3nn(o3.Norm, irreps, squared)
+    ours, flipped = Norm(irreps, squared).double(), Norm(irreps, squared, layout="ir_mul").double()
+    assert (ours.irreps_in, ours.irreps_out, ours.squared) == (theirs.irreps_in, theirs.irreps_out, squared)
+    x = torch.randn(2, 3, irreps.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
+    reference = twins.two_orders(theirs, {"x": x}, ("x",))
+    twins.assert_close(twins.two_orders(ours, {"x": x}, ("x",)), reference, 16)
+    value = flipped(to_ir_mul(x, ours.irreps_in))  # the output are scalars, the same in both layouts
+    twins.assert_close({"value": value}, {"value": reference["value"]}, 16)
+
+
+def test_state_travels_both_ways() -> None:
+    ours, theirs = Norm("2x0e + 3x1o"), o3.Norm("2x0e + 3x1o")
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert set(ours.state_dict()) >= {"tp.weight", "tp.output_mask"}
+    ours.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    assert list(ours.parameters()) == []
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_the_slope_at_zero_is_zero(squared: bool) -> None:
+    x = torch.zeros(2, 11, requires_grad=True)
+    norms = Norm("2x0e + 3x1o", squared)(x)
+    (slope,) = torch.autograd.grad(norms.sum(), x, create_graph=not squared)
+    assert torch.equal(norms, torch.zeros(2, 5))
+    assert torch.equal(slope, torch.zeros(2, 11))
+
+
+def test_norms_are_invariant_and_those_of_torch() -> None:
+    norm = Norm("4x0o + 3x1o + 2x2e").double()
+    for determinant in (1, -1):
+        residual = equivariance_residual(norm, [norm.irreps_in], norm.irreps_out, determinant=determinant)
+        assert residual < 64 * torch.finfo(torch.float64).eps
+    vectors = torch.randn(5, 4, 3, dtype=torch.float64)
+    got = Norm("4x1o").double()(vectors.flatten(-2))
+    torch.testing.assert_close(got, vectors.norm(dim=-1), rtol=1e-14, atol=0)
+
+
+def test_text_and_bad_input() -> None:
+    assert repr(Norm("3x1o + 2x1o", backend="torch")) == "Norm(5x1o | mul_ir, backend torch)"
+    with pytest.raises(eq.errors.ShapeError, match=r"must be \[\.\.\., 6\]"):
+        Norm("2x1o")(torch.zeros(5))
+    with pytest.raises(eq.errors.IrrepsError, match="irreps_in must be irreps"):
+        Norm("2x1q")

@@ -1,0 +1,190 @@
+"""TorchScript: scripted and traced layers give the layer's numbers for all batch shapes, and refuse what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from e3nn import nn as e3nn_nn
+from e3nn import o3
+from e3nn.util import jit
+from e3nn.util.test import assert_auto_jitable
+from torch import Tensor
+
+import eqlayers as eq
+from eqlayers.errors import ConfigError
+from eqlayers.nn import Norm
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
+
+PATHS = [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True), (0, 1, 1, "uvu", False)]
+ARGS = ("2x0e + 2x1o", "2x0e + 1x1o", "2x0e + 2x1o", PATHS)
+LAYERS: dict[str, Callable[[], Any]] = {
+    "internal": lambda: eq.TensorProduct(*ARGS),
+    "shared": lambda: eq.TensorProduct(*ARGS, internal_weights=False),
+    "per sample": lambda: eq.TensorProduct(*ARGS, shared_weights=False),
+    "ir_mul": lambda: eq.TensorProduct(*ARGS, layout="ir_mul"),
+    "backend torch": lambda: eq.TensorProduct(*ARGS, backend="torch"),
+    "no weights": lambda: eq.FullTensorProduct("2x0e + 1o", "1o", ["1o"]),
+    "no paths": lambda: eq.TensorProduct("2x0e", "1o", "2x1e", []),
+    "half": lambda: eq.ElementwiseTensorProduct("2x0e + 1o", "3x0e").half(),
+    "square": lambda: eq.TensorSquare("2x0e + 1o", "2x0e + 1e"),
+    "square without weights": lambda: eq.TensorSquare("2x0e + 1o"),
+    "linear": lambda: eq.Linear("2x0e + 2x1o + 1x0e", "3x0e + 1o + 2e", biases=True),
+    "linear per sample": lambda: eq.Linear("2x0e + 1o", "3x0e + 1o", biases=[True, False], shared_weights=False),
+    "linear between channels": lambda: eq.Linear("2x0e + 1o", "3x0e", f_in=2, f_out=3, biases=True),
+    "linear ir_mul": lambda: eq.Linear("2x0e + 2x1o", "3x1o", instructions=[(1, 0)], layout="ir_mul"),
+    "norm": lambda: Norm("2x0e + 2x1o"),
+}
+
+
+def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
+    """Random inputs; weights and biases where the layer has none of its own."""
+    widths = [layer.irreps_in] if hasattr(layer, "irreps_in") else [layer.irreps_in1, layer.irreps_in2]
+    dtype = next((b.dtype for b in layer.buffers() if b.numel()), torch.float32)
+    f_in = () if getattr(layer, "f_in", None) is None else (layer.f_in,)
+    out = [torch.randn(*lead, *f_in, irreps.dim, dtype=dtype) for irreps in widths]
+    if not getattr(layer, "internal_weights", True) and layer.weight_numel:
+        own = () if layer.shared_weights else lead
+        out.append(torch.randn(*own, layer.weight_numel))
+        if getattr(layer, "bias_numel", 0):
+            out.append(torch.randn(*own, layer.bias_numel))
+    return out
+
+
+@pytest.mark.parametrize("how", ["script", "trace", "e3nn"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> None:
+    """Bit by bit, also for batches of another rank than the traced one; a warning of the tracer would be an error."""
+    layer = LAYERS[name]()
+    if how == "script":
+        compiled = torch.jit.script(copy.deepcopy(layer))
+    elif how == "trace":
+        compiled = torch.jit.trace(layer, tuple(arguments(layer, (3,))))
+    else:
+        compiled = jit.compile(copy.deepcopy(layer))
+    for lead in [(5,), (2, 3), (0,), (1, 4, 1)]:
+        inputs = arguments(layer, lead)
+        want = layer(*inputs)
+        for _ in range(2):  # the second call is the one that torch has optimised
+            got = compiled(*inputs)
+            assert got.dtype == want.dtype
+            assert torch.equal(got, want)
+
+
+def test_right_is_compiled_too() -> None:
+    for name in ("internal", "per sample", "ir_mul"):
+        layer = LAYERS[name]()
+        scripted = torch.jit.script(layer)
+        _, y, *weight = arguments(layer, (4,))
+        assert torch.equal(scripted.right(y, *weight), layer.right(y, *weight))
+
+
+def test_derivatives_of_two_orders() -> None:
+    layer = LAYERS["per sample"]()
+    scripted = torch.jit.script(layer)
+    found = []
+    for run in (layer, scripted, scripted, scripted):
+        torch.manual_seed(1)
+        inputs = [t.requires_grad_() for t in arguments(layer, (4,))]
+        first = torch.autograd.grad(run(*inputs).square().sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), inputs)
+        found.append([*first, *second])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+
+
+def test_compiled_layers_refuse_what_the_layer_refuses() -> None:
+    """With the layer's own words."""
+    internal, external, linear = LAYERS["internal"](), LAYERS["shared"](), LAYERS["linear"]()
+    x, y = arguments(internal, (3,))
+    for compiled in (torch.jit.script(internal), torch.jit.trace(internal, (x, y))):
+        with pytest.raises(RuntimeError, match=r"x must be \[\.\.\., 8\] .*got \[3, 7\]"):
+            compiled(x[:, :7], y)
+        with pytest.raises(RuntimeError, match="must have the dtype of x"):
+            compiled(x, y.double())
+    scripted = torch.jit.script(external)
+    with pytest.raises(RuntimeError, match="must be given weight"):
+        scripted(x, y)
+    with pytest.raises(RuntimeError, match=r"weight .* must be \[12\], got \[2, 12\]"):
+        scripted(x, y, torch.randn(2, 12))
+    for compiled in (torch.jit.script(linear), torch.jit.trace(linear, (torch.randn(2, 9),))):
+        with pytest.raises(RuntimeError, match=r"features must be \[\.\.\., 9\]"):
+            compiled(torch.randn(2, 8))
+
+
+def test_weights_are_shared_with_the_layer_and_in_its_state() -> None:
+    layer = LAYERS["linear"]()
+    scripted = torch.jit.script(layer)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    x = torch.randn(2, 9)
+    assert torch.equal(scripted(x), layer(x))
+    assert set(scripted.state_dict()) == {"weight", "bias", "output_mask"}
+    assert scripted.weight_numel == layer.weight_numel
+    assert o3.Irreps(scripted.irreps_out) == layer.irreps_out
+
+
+class Model(torch.nn.Module):
+    def __init__(self, last: torch.nn.Module) -> None:
+        super().__init__()
+        self.product = eq.TensorProduct(*ARGS)
+        self.linear = eq.Linear("2x0e + 2x1o", "4x0e + 1x1o")
+        self.last = last
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        out: Tensor = self.last(self.linear(self.product(x, y)))
+        return out
+
+
+def test_models_compile_whole() -> None:
+    gate = e3nn_nn.Gate("3x0e", [torch.tanh], "1x0e", [torch.sigmoid], "1x1o")
+    x, y = torch.randn(3, 8), torch.randn(3, 5)
+    for last, compiles in ((Norm("4x0e + 1x1o"), torch.jit.trace), (gate, lambda model, _: jit.script(model))):
+        model = Model(last)
+        want = model(x, y)
+        compiled = compiles(copy.deepcopy(model), (x, y))
+        assert torch.equal(compiled(x, y), want)
+        assert torch.equal(compiled(x[:1], y[:1]), model(x[:1], y[:1]))
+
+
+def test_a_saved_script_runs_in_a_process_that_never_built_the_layer(tmp_path: Path) -> None:
+    layer = LAYERS["internal"]()
+    x, y = arguments(layer, (3,))
+    torch.jit.script(layer).save(str(tmp_path / "layer.pt"))
+    torch.save((x, y, layer(x, y).detach()), tmp_path / "case.pt")
+    code = (
+        "import torch, eqlayers\n"
+        "layer = torch.jit.load('layer.pt'); x, y, want = torch.load('case.pt')\n"
+        "assert torch.equal(layer(x, y), want)"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
+
+
+def test_a_forward_of_ones_own_is_refused_not_left_out() -> None:
+    class Doubled(eq.TensorProduct):
+        def forward(self, x: Any, y: Any, weight: Any = None) -> Tensor:
+            return 2 * super().forward(x, y, weight)
+
+    layer = Doubled(*ARGS)
+    with pytest.raises(ConfigError, match=r"must have the forward of TensorProduct .*got Doubled .*torch\.compile"):
+        torch.jit.script(layer)
+    x, y = arguments(layer, (3,))
+    assert torch.equal(torch.jit.trace(layer, (x, y))(x, y), layer(x, y))
+    conv = eq.TensorProductConv("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
+    with pytest.raises(ConfigError, match="got TensorProductConv with its own"):
+        torch.jit.script(conv)
+
+
+@pytest.mark.parametrize("name", ["internal", "per sample", "square", "linear", "norm"])
+def test_e3nns_own_check_passes(name: str) -> None:
+    layer = LAYERS[name]()
+    assert jit.get_compile_mode(layer) == jit.get_compile_mode(getattr(o3, type(layer).__name__))
+    if name != "per sample":  # e3nn draws no weights
+        assert_auto_jitable(layer)
