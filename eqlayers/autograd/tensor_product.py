@@ -17,6 +17,7 @@ from ..ops.form import FormCall
 from ..ops.tracing import traced_by_running
 from .form import apply_form, sorted_edges
 from .product import sparse_form
+from .scalars import add_scalar_paths
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -27,7 +28,11 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
-    if plan.paths and runs_whole(x.device.type, x.dtype, backend):
+    if shared and plan.scalars and backend != "reference":  # which is the definition, path by path
+        x, y = as_rows(x, lead), as_rows(y, lead)
+        others = run_product(plan.rest, x, y, w, shared, backend) if plan.rest.paths else None
+        flat = add_scalar_paths(others, plan.scalars, plan.layouts, x, y, w)
+    elif plan.paths and runs_whole(x.device.type, x.dtype, backend):
         rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form)
     else:

@@ -7,8 +7,6 @@ and only then looks at the clock. What it computed is compared with float64 e3nn
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +18,11 @@ from typing import Any
 
 import torch
 
-from ..errors import BackendError, ConfigError, EqlayersError
+from ..errors import ConfigError, EqlayersError
 from ..info.layout import LAYOUTS
 from .check import check
 from .config import check_known, find_config, read_fields, read_yaml
+from .fresh import run_fresh
 from .goals import Record, goal
 from .graphs import GraphSpec
 from .machine import describe, threads
@@ -84,20 +83,13 @@ def in_fresh_process(task: dict[str, Any], cache: Path) -> Record:
         BackendError: The process ended with an error.
     """
     folders = {name: str(cache / name.lower()) for name in ("EQLAYERS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-m", __name__, json.dumps(task)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **folders},
-        check=False,
+    found: Record = run_fresh(
+        __name__,
+        task,
+        folders,
+        f"the first calls of {task['implementation']} on {task['problem']['name']} must end without an error",
+        "Run `eqlayers bench run` on the problem to see all of it.",
     )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise BackendError(
-            f"the first calls of {task['implementation']} on {task['problem']['name']} must end without an error, got "
-            f"{last!r}. Run `eqlayers bench run` on the problem to see all of it."
-        )
-    found: Record = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,10 +23,11 @@ import torch
 from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import aot
 
-from ..errors import BackendError, ConfigError
+from ..errors import ConfigError
 from ..info.layout import LAYOUTS
 from ..nn.tensor_product import TensorProduct
 from .config import check_known, find_config, read_fields, read_yaml
+from .fresh import run_fresh
 from .goals import Record, goal
 from .machine import describe
 from .problems import Problem, read_problems
@@ -83,20 +83,13 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
 
 def _in_process(task: dict[str, Any]) -> list[Record]:
     with tempfile.TemporaryDirectory() as cache:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__, json.dumps(task)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
-            check=False,
+        found: list[Record] = run_fresh(
+            __name__,
+            task,
+            {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
+            f"the kernels of {task['problem']['name']} must compile for {task['target']}",
+            "Check that triton is installed (eqlayers[triton]).",
         )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise BackendError(
-            f"the kernels of {task['problem']['name']} must compile for {task['target']}, got {last!r}. Check that "
-            f"triton is installed (eqlayers[triton])."
-        )
-    found: list[Record] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 

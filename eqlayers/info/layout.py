@@ -63,6 +63,11 @@ class FlatLayout:
             fix = "Build the layer for this width, or project the features with eqlayers.Linear first."
         raise ShapeError(f"{name} must be [..., {dim}] for irreps {self.irreps}, got {list(x.shape)}. {fix}")
 
+    def cut(self, x: Tensor, number: int) -> Tensor:
+        """The columns of one group, ``[..., mul * dim]``."""
+        slot = self.slots[number]
+        return x.narrow(-1, slot.columns.start, slot.mul * slot.dim)
+
     def block(self, x: Tensor, mul: int) -> Tensor:
         """The irreps of multiplicity ``mul`` as ``[..., M, mul]``."""
         slots = [s for s in self.slots if s.mul == mul]

@@ -11,6 +11,7 @@ from ..ops.form import Form
 from .layout import FlatLayout
 from .paths import Instruction
 from .program import tensor_product_program
+from .scalars import split_scalars
 from .terms import PathGroup, group_paths
 
 _plans: WeakValueDictionary[str, ProductPlan] = WeakValueDictionary()
@@ -30,6 +31,8 @@ class ProductPlan:
         groups: Paths that run together as sparse products, for backends that do not run whole forms.
         paths: Number of paths that contribute; without any the result is a constant zero.
         weight_numel: Number of weights.
+        scalars: Paths that are matrix products where one set of weights serves all samples.
+        rest: The plan of all other paths, itself without such paths.
 
     Example:
         >>> from eqlayers import TensorProduct
@@ -49,6 +52,8 @@ class ProductPlan:
         first, second, out = self.layouts
         self.groups: list[PathGroup] = group_paths(irreps, instructions, (first, second, out))
         self.weight_numel = self.form.program.widths[2]
+        self.scalars, others = split_scalars(irreps, instructions)
+        self.rest: ProductPlan = ProductPlan(irreps, others, layout) if self.scalars else self
         _plans[self.form.key] = self
 
 

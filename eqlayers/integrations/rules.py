@@ -26,27 +26,9 @@ from .modules import (
     Replacement,
 )
 
-PRODUCT_ATTRIBUTES = (
-    "irreps_in1",
-    "irreps_in2",
-    "irreps_out",
-    "instructions",
-    "weight_numel",
-    "shared_weights",
-    "internal_weights",
-    "output_mask",
-    "_compiled_main_left_right",
-)
-LINEAR_ATTRIBUTES = (
-    "irreps_in",
-    "irreps_out",
-    "instructions",
-    "weight_numel",
-    "shared_weights",
-    "internal_weights",
-    "output_mask",
-    "_compiled_main",
-)
+COMMON_ATTRIBUTES = ("irreps_out", "instructions", "weight_numel", "shared_weights", "internal_weights", "output_mask")
+PRODUCT_ATTRIBUTES = ("irreps_in1", "irreps_in2", *COMMON_ATTRIBUTES, "_compiled_main_left_right")
+LINEAR_ATTRIBUTES = ("irreps_in", *COMMON_ATTRIBUTES, "_compiled_main")
 PRODUCT_NAMES = (
     "TensorProduct",
     "FullyConnectedTensorProduct",

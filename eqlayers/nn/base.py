@@ -50,9 +50,14 @@ class EquivariantModule(torch.nn.Module):
         """Calls as the layer makes them, with an empty batch, labelled; layers of dense work make none."""
         return iter(())
 
+    def dense_paths(self) -> int:
+        """Number of paths that are matrix products of torch, beside the calls above."""
+        return 0
+
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers."""
         names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, torch.device(device))]
+        names += ["torch"] * (self.dense_paths() > 0)
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
@@ -61,7 +66,9 @@ class EquivariantModule(torch.nn.Module):
         for label, call in self.sample_calls(dtype, torch.device(device)):
             lines.append(f"  {label}: {select(call, self.backend).name} runs")
             lines.extend(f"    {name}: {verdict}" for name, verdict in verdicts(call).items())
-        if len(lines) == 1:
+        if self.dense_paths():
+            lines.append(f"  {self.dense_paths()} of {self.num_paths} paths: torch.matmul")
+        elif len(lines) == 1:
             lines.append("  dense layer: torch.matmul")
         return "\n".join(lines)
 

@@ -65,3 +65,7 @@ class TensorProductConv(TensorProduct):
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         graph = as_graph(edge_index, x.shape[0], num_nodes)
         return tensor_product_conv(self.plan, x, edge_attr, w, graph, backend=self.backend)
+
+    def dense_paths(self) -> int:
+        """None: a convolution never stores what it would make per edge."""
+        return 0

@@ -287,12 +287,15 @@ class TensorProduct(E3nnState, EquivariantModule):
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
-        whole = FormCall(dtype, device.type)
-        if select_form(whole, self.backend) is not None:
-            yield f"all {self.num_paths} paths", whole
+        whole, dense = FormCall(dtype, device.type), self.dense_paths()
+        plan = self.plan.rest if dense else self.plan
+        if dense and not plan.paths:
             return
-        for group in self.plan.groups:
-            layouts = self.plan.layouts
+        if select_form(whole, self.backend) is not None:
+            yield f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths", whole
+            return
+        for group in plan.groups:
+            layouts = plan.layouts
             sizes = (layouts[0].rows[group.muls[0]], layouts[1].rows[group.muls[1]])
             extents = dict(zip("uvw", group.muls, strict=True), q=group.muls[0] * (group.muls[0] - 1) // 2)
             steps = [("x . y", group.product, sizes, group.infos[0])]
@@ -307,6 +310,10 @@ class TensorProduct(E3nnState, EquivariantModule):
                 )
                 call = ProductCall(letters, a, b, info.on(device), (True, True, True), 0)
                 yield f"{group.mode} {group.muls}, {label}, {spec!r}", call
+
+    def dense_paths(self) -> int:
+        """Paths with many scalars, where one set of weights serves all samples."""
+        return len(self.plan.scalars) if self.shared_weights and self.backend != "reference" else 0
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights as in e3nn, then layout and backend."""

@@ -80,12 +80,6 @@ def save(folder: Path, name: str, case: Any, compiled: bool = False, strict: boo
 SMALL = ["every mode", "product, sparse", "convolution", "fixed scale, sparse", "gate", "interaction"]
 
 
-def test_exported_layers_run_elsewhere(table: Any, tmp_path: Path) -> None:
-    for number, name in enumerate(SMALL):
-        save(tmp_path, str(number), table[name]())
-    assert run_elsewhere(tmp_path) == [str(number) for number in range(len(SMALL))]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [False, True])
 def test_every_exported_layer_runs_elsewhere(table: Any, tmp_path: Path, strict: bool) -> None:
@@ -94,12 +88,6 @@ def test_every_exported_layer_runs_elsewhere(table: Any, tmp_path: Path, strict:
     for number, build in enumerate(builds):
         save(tmp_path, f"{number:02}", build(), strict=strict)
     assert len(run_elsewhere(tmp_path)) == len(builds)
-
-
-@pytest.mark.parametrize("case", ["convolution"], indirect=True)
-def test_a_convolution_compiled_ahead_of_time_runs_elsewhere(case: Any, tmp_path: Path) -> None:
-    save(tmp_path, "conv", case, compiled=True)
-    assert run_elsewhere(tmp_path) == ["conv"]
 
 
 @pytest.mark.slow
@@ -123,7 +111,7 @@ class WithForces(torch.nn.Module):
         return energy.detach(), -grad
 
 
-def forces_run_elsewhere(case: Any, place: int, folder: Path, compiled: bool) -> None:
+def save_forces(folder: Path, case: Any, place: int, compiled: bool = False) -> None:
     """make_fx writes the derivatives out; export saves them: the way of NequIP."""
     model, inputs, others = WithForces(case.layer, place), case.inputs(7), case.inputs(10)
     flat = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
@@ -135,22 +123,26 @@ def forces_run_elsewhere(case: Any, place: int, folder: Path, compiled: bool) ->
     if compiled:
         torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "forces.aoti.pt2"))
     torch.save([(args, model(*args)) for args in (inputs, others)], folder / "forces.pt")
-    assert run_elsewhere(folder) == ["forces"] * (1 + compiled)
 
 
-@pytest.mark.parametrize("case", ["convolution"], indirect=True)
-def test_forces_traced_by_make_fx_run_elsewhere(case: Any, tmp_path: Path) -> None:
-    forces_run_elsewhere(case, 0, tmp_path, False)
+def test_exported_layers_run_elsewhere(table: Any, tmp_path: Path) -> None:
+    """As graphs, with their derivatives inside, and compiled ahead of time; one process serves all of them."""
+    for number, name in enumerate(SMALL):
+        save(tmp_path, str(number), table[name]())
+    save(tmp_path, "compiled", table["convolution"](), compiled=True)
+    save_forces(tmp_path, table["convolution"](), 0)
+    assert run_elsewhere(tmp_path) == [*(str(number) for number in range(len(SMALL))), "compiled", "forces"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["energy"], indirect=True)
 def test_forces_of_a_model_compiled_ahead_of_time_run_elsewhere(case: Any, tmp_path: Path) -> None:
-    forces_run_elsewhere(case, 1, tmp_path, True)
+    save_forces(tmp_path, case, 1, compiled=True)
+    assert run_elsewhere(tmp_path) == ["forces", "forces"]
 
 
-@pytest.mark.parametrize("case", ["product"], indirect=True)
-def test_torch_jit_trace_runs_elsewhere(case: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["convolution"], indirect=True)
+def test_torch_jit_trace_writes_the_program_down(case: Any) -> None:
     inputs = case.inputs(7)
     traced = torch.jit.trace(case.layer, inputs)
     assert PREFIX in str(traced.inlined_graph)

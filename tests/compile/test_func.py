@@ -97,7 +97,10 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    "transform",  # the third order is compared with the tape below
+    [pytest.param(name, marks=LATER) if name == "grad of grad of grad" else name for name in TRANSFORMS],
+)
 def test_whole_forms_and_sparse_products_agree(transform: str, graph: bool, shared: bool) -> None:
     args = operands(graph, shared)
     got, want = (TRANSFORMS[transform](function(graph, backend), args) for backend in ("cpu", "torch"))

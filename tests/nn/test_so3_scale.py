@@ -32,10 +32,7 @@ def loop(irreps: o3.Irreps, x: Tensor, scales: Tensor, per: str, normalization: 
     return torch.cat(pieces, -1)
 
 
-@given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=120)
-def test_random_scales(twins: Any, number: int) -> None:
-    dice = random.Random(number)
+def check_random_scale(twins: Any, dice: random.Random) -> None:
     irreps = twins.irreps(dice, low=0, high=4)
     per, norm = dice.choice(["copy", "group"]), dice.choice(["component", "norm"])
     kind, layout = dice.choice(["fixed", "learned", "external"]), dice.choice(["mul_ir", "ir_mul"])
@@ -63,6 +60,19 @@ def test_random_scales(twins: Any, number: int) -> None:
     inputs = {"x": x, "scales": scales}
     reference = twins.two_orders(lambda x, s: loop(irreps, x, s, per, norm), inputs, wanted)
     twins.assert_close(twins.two_orders(run, inputs, wanted), reference, 8)
+
+
+@given(number=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=30)  # most compile kernels
+def test_random_scales(twins: Any, number: int) -> None:
+    check_random_scale(twins, random.Random(number))
+
+
+@pytest.mark.slow
+@given(number=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=200)
+def test_many_random_scales(twins: Any, number: int) -> None:
+    check_random_scale(twins, random.Random(number))
 
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])

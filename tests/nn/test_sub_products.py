@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis
@@ -33,10 +34,7 @@ def compare(twins: Any, theirs: Any, ours: Any, in1: o3.Irreps, in2: o3.Irreps |
     twins.assert_close(twins.two_orders(ours, inputs, tuple(inputs)), reference, depth)
 
 
-@given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)
-def test_fully_connected(twins: Any, number: int) -> None:
-    dice = random.Random(number)
+def fully_connected(twins: Any, dice: random.Random) -> None:
     in1, in2, out = (twins.irreps(dice) for _ in range(3))
     kwargs: dict[str, Any] = {
         "irrep_normalization": dice.choice(NORMALIZATIONS),
@@ -46,10 +44,7 @@ def test_fully_connected(twins: Any, number: int) -> None:
     compare(twins, theirs, eq.FullyConnectedTensorProduct(in1, in2, out, **kwargs), in1, in2)
 
 
-@given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)
-def test_full(twins: Any, number: int) -> None:
-    dice = random.Random(number)
+def full(twins: Any, dice: random.Random) -> None:
     in1, in2 = twins.irreps(dice), twins.irreps(dice)
     keep = dice.choice([None, ["0e", "1o"], [o3.Irrep("1e"), o3.Irrep("2e")]])
     theirs_keep = None if keep is None else [o3.Irrep(ir) for ir in keep]
@@ -60,10 +55,7 @@ def test_full(twins: Any, number: int) -> None:
     )
 
 
-@given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)
-def test_elementwise(twins: Any, number: int) -> None:
-    dice = random.Random(number)
+def elementwise(twins: Any, dice: random.Random) -> None:
     in1 = twins.irreps(dice, least=1)
     in2 = o3.Irreps(
         [(1, (dice.randint(0, 2), dice.choice([1, -1]))) for _ in range(in1.num_irreps)]
@@ -80,10 +72,7 @@ def test_elementwise(twins: Any, number: int) -> None:
     compare(twins, theirs, eq.ElementwiseTensorProduct(in1, in2, keep, irrep_normalization=norm), in1, in2)
 
 
-@given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)
-def test_square(twins: Any, number: int) -> None:
-    dice = random.Random(number)
+def square(twins: Any, dice: random.Random) -> None:
     irreps = twins.irreps(dice)
     out = dice.choice([None, "given"])
     out = None if out is None else twins.irreps(dice)
@@ -92,6 +81,24 @@ def test_square(twins: Any, number: int) -> None:
     ours = eq.TensorSquare(irreps, out, irrep_normalization=norm)
     assert ours.irreps_in == theirs.irreps_in1
     compare(twins, theirs, ours, irreps.simplify(), None)
+
+
+CHECKS = [fully_connected, full, elementwise, square]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@given(number=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=12)  # each compiles kernels
+def test_random_products_equal_e3nn(twins: Any, check: Callable[[Any, random.Random], None], number: int) -> None:
+    check(twins, random.Random(number))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", CHECKS)
+@given(number=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=80)
+def test_many_random_products_equal_e3nn(twins: Any, check: Callable[[Any, random.Random], None], number: int) -> None:
+    check(twins, random.Random(number))
 
 
 def test_square_is_a_square_of_unit_variance_numbers() -> None:

@@ -57,14 +57,14 @@ def check_random_product(twins: Any, dice: random.Random) -> None:
 
 
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=150)
+@hypothesis.settings(max_examples=40)  # each compiles kernels
 def test_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 
 
 @pytest.mark.slow
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=300)  # each compiles kernels
+@hypothesis.settings(max_examples=300)
 def test_many_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 

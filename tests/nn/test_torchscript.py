@@ -154,15 +154,17 @@ def test_models_compile_whole() -> None:
         assert torch.equal(compiled(x[:1], y[:1]), model(x[:1], y[:1]))
 
 
-def test_a_saved_script_runs_in_a_process_that_never_built_the_layer(tmp_path: Path) -> None:
+def test_saved_layers_run_in_a_process_that_never_built_them(tmp_path: Path) -> None:
     layer = LAYERS["internal"]()
     x, y = arguments(layer, (3,))
-    torch.jit.script(layer).save(str(tmp_path / "layer.pt"))
+    torch.jit.script(layer).save(str(tmp_path / "script.pt"))
+    torch.jit.trace(layer, (x, y)).save(str(tmp_path / "trace.pt"))
     torch.save((x, y, layer(x, y).detach()), tmp_path / "case.pt")
     code = (
         "import torch, eqlayers\n"
-        "layer = torch.jit.load('layer.pt'); x, y, want = torch.load('case.pt')\n"
-        "assert torch.equal(layer(x, y), want)"
+        "x, y, want = torch.load('case.pt')\n"
+        "for name in ('script.pt', 'trace.pt'):\n"
+        "    assert torch.equal(torch.jit.load(name)(x, y), want), name"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
 
