@@ -16,10 +16,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
 
-from eqlayers_kernels.c.edges import tables
-
-from ..backends.cpu import edge_tables, receivers_of, run_form
-from ..ops.form import Form, Request, find_form, text_of, weighted_key
+from ..backends.forms import BY_DEVICE, edge_tables, length_of, receivers_of, run_form
+from ..ops.form import BACKEND_MARK, Form, Request, find_form, text_of, weighted_key
 from ..ops.tracing import traced_for_others
 from .form_vmap import RULES
 
@@ -41,7 +39,7 @@ _form, _backward, _double, _tables = (
 )
 
 
-# -- what runs on CPU tensors -----------------------------------------------------------------------------------------
+# -- what runs --------------------------------------------------------------------------------------------------------
 
 
 def _run_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
@@ -94,8 +92,7 @@ def _fake_double(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tupl
 
 
 def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    length = tables(edge_index.shape[1], num_src, num_dst).length
-    return edge_index.new_empty(length, dtype=torch.int64)
+    return edge_index.new_empty(length_of(edge_index, num_src, num_dst), dtype=torch.int64)
 
 
 # -- derivatives ------------------------------------------------------------------------------------------------------
@@ -279,7 +276,8 @@ for _name, _implementation, _fake, _function in (
     ("form_double_backward", _run_double, _fake_double, _Double),
     ("edge_tables", edge_tables, _fake_tables, None),
 ):
-    _library.impl(_name, _implementation, "CPU")
+    for _device in BY_DEVICE:
+        _library.impl(_name, _implementation, _device.upper())
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
     if _function is not None:
         _library.impl(_name, _at_autograd(_function), "Autograd")
@@ -287,7 +285,7 @@ for _name, _rule in RULES.items():
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
 
 
-def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form) -> Tensor:
+def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form, backend: str = "") -> Tensor:
     """Run a form.
 
     Args:
@@ -295,11 +293,15 @@ def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form
         w: ``[N, width]``, or ``[width]`` shared by all rows.
         graph: None, or the sorted edges of a graph.
         form: The program.
+        backend: Name of the backend, empty for that of the device.
 
     Returns:
         ``[N, width]``; with a graph a row per receiver.
     """
-    return _form(x, y, w, graph, text_of(form.key) if traced_for_others() else form.key)
+    key = text_of(form.key) if traced_for_others() else form.key
+    if backend and backend != BY_DEVICE.get(x.device.type):
+        key = f"{backend}{BACKEND_MARK}{key}"
+    return _form(x, y, w, graph, key)
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -32,9 +32,9 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
         x, y = as_rows(x, lead), as_rows(y, lead)
         others = run_product(plan.rest, x, y, w, shared, backend) if plan.rest.paths else None
         flat = add_scalar_paths(others, plan.scalars, plan.layouts, x, y, w)
-    elif plan.paths and runs_whole(x.device.type, x.dtype, backend):
+    elif plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
         rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
-        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form)
+        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form, name)
     else:
         rows = [_to_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = compose(plan.form.key, rows[0], rows[1], w if shared else rows[2], tuple(lead), backend)
@@ -61,24 +61,25 @@ def run_convolution(
             f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with "
             f"`.to('{x.device}')`."
         )
-    if plan.paths and runs_whole(x.device.type, x.dtype, backend):
-        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form)
+    if plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
+        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form, name)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
 
 
 @torch.compiler.assume_constant_result
-def runs_whole(device: str, dtype: torch.dtype, backend: str | None) -> bool:
-    """Whether one call of a whole form runs it; says so, once, if only the lack of a compiler forbids it."""
-    call = FormCall(dtype, device)
-    if select_form(call, backend) is not None:
-        return True
+def runs_whole(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
+    """Name of the backend that runs a whole form in one call, or none; says once if only a compiler is missing."""
+    call = FormCall(dtype, device, key)
+    found = select_form(call, backend)
+    if found is not None:
+        return found.name
     if backend is None and device == "cpu":
         reason = cpu.refuse(call)
         if reason is not None:
             cpu.warn_once(reason)
-    return False
+    return ""
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:

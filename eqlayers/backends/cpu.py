@@ -19,7 +19,7 @@ from eqlayers_kernels.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError, ShapeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
-from ..ops.form import Form, FormCall, Request, find_form
+from ..ops.form import Form, FormCall, Request, check_operands, find_form
 from .registry import Backend, Call
 
 #: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
@@ -140,7 +140,8 @@ class _Runner:
         """Results by operand."""
         edges, senders = tensors["y"].shape[0], tensors["x"].shape[0]
         receivers = edges if graph is None else receivers_of(graph, senders, edges)
-        self._check(tensors, {"x": senders if graph is not None else edges, "y": edges, "w": edges, "z": receivers})
+        rows = {"x": senders if graph is not None else edges, "y": edges, "w": edges, "z": receivers}
+        check_operands(self.given, self.widths, rows, self.shared, tensors)
         segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
         workers = torch.get_num_threads()
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
@@ -158,16 +159,10 @@ class _Runner:
             packed += (tensor.data_ptr(), 0 if self.shared and operand == "w" else tensor.stride(0))
         results, largest = {}, 0
         for operand, width in self.made:
-            rows = edges
-            if operand == "x":
-                rows = senders
-            elif operand == "z":
-                rows = receivers
-            elif operand == "w" and self.sums_weights:
-                rows = chunks
-            results[operand] = _empty(rows, width, self.compute)
+            count = chunks if operand == "w" and self.sums_weights else rows[operand]
+            results[operand] = _empty(count, width, self.compute)
             packed += (results[operand].data_ptr(), width)
-            largest = max(largest, rows * width)
+            largest = max(largest, count * width)
         if graph is not None:
             first = graph.data_ptr()
             packed += [first + 8 * offset for offset in getattr(tables(edges, senders, receivers), self.walk)]
@@ -177,15 +172,6 @@ class _Runner:
         if self.compute != self.dtype:
             results = {name: value.to(self.dtype) for name, value in results.items()}
         return results
-
-    def _check(self, tensors: Mapping[str, Tensor], rows: Mapping[str, int]) -> None:
-        """What a kernel reads must be there: whoever calls the operators without a layer is told, too."""
-        for pointer, operand in self.given:
-            shape = tensors[pointer].shape
-            flat = self.shared and operand == "w"
-            if shape != ((self.widths[operand],) if flat else (rows[operand], self.widths[operand])):
-                want = [self.widths[operand]] if flat else [rows[operand], self.widths[operand]]
-                raise ShapeError(f"{pointer} must be {want} for this form, got {list(shape)}. Call it through a layer.")
 
 
 def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:

@@ -27,6 +27,7 @@ class Backend:
         automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
         only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors).
         form: Runs whole tensor products in one call; None for backends that compose them of sparse products.
+        composes: Whether it composes those that it does not run whole.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Backend:
     automatic: bool = True
     only_named: Callable[[Call], bool] = lambda call: False
     form: Callable[..., Any] | None = None
+    composes: bool = False
 
     def volunteers(self, call: Call) -> bool:
         """Whether it may be chosen for the call unasked, if it does not refuse."""
@@ -96,9 +98,12 @@ def select_form(call: FormCall, name: str | None = None) -> Backend | None:
         BackendError: The named backend runs whole forms, and refuses this one. ConfigError: No backend of that name.
     """
     if name is not None:
-        return select(call, name) if find(name).form is not None else None
+        backend = find(name)
+        if backend.form is None or (backend.composes and backend.refuse(call) is not None):
+            return None
+        return select(call, name)
     for backend in BACKENDS.values():
-        if backend.form is not None and backend.automatic and backend.refuse(call) is None:
+        if backend.form is not None and backend.volunteers(call) and backend.refuse(call) is None:
             return backend
     return None
 

@@ -1,4 +1,4 @@
-"""Backend ``triton``: hands the sparse operations to the segment kernel; CUDA and HIP tensors.
+"""Backend ``triton``: printed kernels for whole products, the segment kernel for sparse ones; CUDA and HIP tensors.
 
 In a process that runs Triton's interpreter (``TRITON_INTERPRET=1``) CPU tensors are taken as well, when the backend is
 named: the interpreter shows that a kernel is right, and is far too slow to be chosen unasked.
@@ -6,17 +6,23 @@ named: the interpreter shows that a kernel is right, and is far too slow to be c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.triton import availability, launch
+from eqlayers_kernels.c.edges import tables as tables_of_c
+from eqlayers_kernels.lines import RESULTS, Kind
+from eqlayers_kernels.program import OPERANDS
+from eqlayers_kernels.triton import availability, groups, launch
+from eqlayers_kernels.triton.edges import pack, receivers_of, unpack
+from eqlayers_kernels.triton.forms import FormRunner
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
-from ..ops.form import FormCall
+from ..ops.form import FormCall, Request, check_operands, find_form
 from ..ops.table import NAMED
 from ..ops.tracing import being_traced
 from .registry import Backend, Call
@@ -37,10 +43,12 @@ def refuse(call: Call) -> str | None:
         return f"needs CUDA or HIP tensors, got {kind}"
     if (reason := availability.why_not()) is not None:
         return reason
+    if isinstance(call, FormCall):
+        if call.dtype not in DTYPES:
+            return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
+        return groups.why_not(find_form(call.key).program) if call.key else None
     if being_traced():
         return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
-    if isinstance(call, FormCall):
-        return None  # composed of sparse products, each of which is asked for again
     if call.x.dtype not in DTYPES:
         return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
     info_device, device = call.info.device, call.x.device
@@ -91,4 +99,44 @@ def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
     return cast
 
 
-BACKEND = Backend("triton", product, scale, refuse, only_named=only_named)
+_runners: dict[tuple[object, ...], FormRunner] = {}
+
+
+def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+    """Run one form with printed kernels; see :func:`eqlayers.backends.forms.run_form`."""
+    x, y, shared = tensors["x"], tensors["y"], tensors["w"].ndim == 1
+    name = (key, request, x.dtype, graph is not None, shared)
+    runner = _runners.get(name)
+    if runner is None:
+        program, kind = find_form(key).program, Kind(*request)
+        runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared)
+    edges, senders = y.shape[0], x.shape[0]
+    tables, rows = None, dict.fromkeys(OPERANDS, edges)
+    if graph is not None:
+        packed, receivers = _packed(graph, edges, senders)
+        tables = unpack(packed, edges, senders, receivers)
+        rows |= {"x": senders, "z": receivers}
+    made = {RESULTS[operand] for operand in request.results}
+    given = [(pointer, operand) for pointer, operand in runner.kind.pointers if pointer not in made]
+    check_operands(given, runner.widths, rows, shared, tensors)
+    return runner({pointer: tensors[pointer].contiguous() for pointer, _ in given}, tables)
+
+
+def _packed(graph: Tensor, edges: int, senders: int) -> tuple[Tensor, int]:
+    """The tables of a graph as printed kernels read them, and the number of receivers.
+
+    On CPUs, where only the interpreter runs, graphs have the tables of the C kernels, and are packed anew.
+    """
+    if graph.device.type != "cpu":
+        return graph, receivers_of(graph.shape[0], edges, senders)
+    receivers = graph.shape[0] - tables_of_c(edges, senders, 0).length
+    start, numbers, others = tables_of_c(edges, senders, receivers).by_z
+    order = graph[numbers : numbers + edges]
+    counts = graph[start : start + receivers + 1].diff()
+    index = graph.new_empty(2, edges)
+    index[0, order] = graph[others : others + edges]
+    index[1, order] = torch.repeat_interleave(torch.arange(receivers), counts, output_size=edges)
+    return pack(index, senders, receivers), receivers
+
+
+BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=run_form, composes=True)

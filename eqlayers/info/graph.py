@@ -133,6 +133,8 @@ class Graph:
 
 
 def _check_number(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None:
+        return value  # torch.jit.trace makes tensors of sizes, to follow them
     if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or value < 0:
         raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {value!r}. Count the nodes.")
     return value

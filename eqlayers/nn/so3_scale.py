@@ -157,8 +157,8 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
-            if self._whole(x):
-                return self._run_whole(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1])
+            if name := self._whole(x):
+                return self._run_whole(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1], name)
             return _constant(self, x)
         s = self.weight if scales is None else scales
         if not isinstance(s, Tensor):
@@ -175,15 +175,15 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        if self._whole(x):
-            return self._run_whole(x, s, lead)
+        if name := self._whole(x):
+            return self._run_whole(x, s, lead, name)
         return _composed(self, x, s, tuple(lead))
 
-    def _whole(self, x: Tensor) -> bool:
-        return bool(self._flat.dim) and runs_whole(x.device.type, x.dtype, self.backend)
+    def _whole(self, x: Tensor) -> str:
+        return runs_whole(x.device.type, x.dtype, self.backend, self._form.key) if self._flat.dim else ""
 
-    def _run_whole(self, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
-        z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form)
+    def _run_whole(self, x: Tensor, s: Tensor, lead: tuple[int, ...], backend: str) -> Tensor:
+        z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form, backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _scalar_block(self, s: Tensor, mul: int) -> Tensor:
@@ -194,7 +194,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """One call for all where a backend runs it so, else one per block of equal multiplicity, on an empty batch."""
-        whole = FormCall(dtype, device.type)
+        whole = FormCall(dtype, device.type, self._form.key)
         if select_form(whole, self.backend) is not None:
             yield "all groups", whole
             return

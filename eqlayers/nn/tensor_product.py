@@ -287,8 +287,9 @@ class TensorProduct(E3nnState, EquivariantModule):
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
-        whole, dense = FormCall(dtype, device.type), self.dense_paths()
+        dense = self.dense_paths()
         plan = self.plan.rest if dense else self.plan
+        whole = FormCall(dtype, device.type, plan.form.key)
         if dense and not plan.paths:
             return
         if select_form(whole, self.backend) is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from eqlayers_kernels.program import Program
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ShapeError
 from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
@@ -53,6 +55,21 @@ class Form:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
 
 
+#: Ends the name of a backend before a key, for tensors whose device does not say which one is meant.
+BACKEND_MARK = "!"
+
+
+def split_key(key: str) -> tuple[str, str]:
+    """The backend that a key asks for, empty for the one of the tensors' device, and the key itself.
+
+    Example:
+        >>> split_key("triton!0123abcd"), split_key("0123abcd")
+        (('triton', '0123abcd'), ('', '0123abcd'))
+    """
+    name, mark, rest = key.partition(BACKEND_MARK)
+    return (name, rest) if mark and name.isalpha() else ("", key)
+
+
 def find_form(key: str) -> Form:
     """The form of that key, short or the text of a program, which is read when it is first seen.
 
@@ -61,6 +78,9 @@ def find_form(key: str) -> Form:
     """
     form = _forms.get(key)
     if form is None:
+        key = split_key(key)[1]
+        if key in _forms:
+            return _forms[key]
         if not key.startswith(PREFIX):
             raise ConfigError(
                 f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. "
@@ -78,16 +98,18 @@ def text_of(key: str) -> str:
 
 def weighted_key(key: str) -> str:
     """The key of :attr:`Form.weighted`, of the kind of ``key``: a text for a text."""
-    form = find_form(key).weighted
-    return form.text if key.startswith(PREFIX) else form.key
+    form, (name, bare) = find_form(key).weighted, split_key(key)
+    weighted = form.text if bare.startswith(PREFIX) else form.key
+    return f"{name}{BACKEND_MARK}{weighted}" if name else weighted
 
 
 @dataclass(frozen=True)
 class FormCall:
-    """What a backend must know to say whether it runs whole forms in one call: dtype and type of the device."""
+    """What a backend must know to say whether it runs a whole form in one call: dtype, type of the device, the form."""
 
     dtype: torch.dtype
     device: str
+    key: str = ""  # of the form; empty for any form
 
 
 class Request(NamedTuple):
@@ -99,3 +121,31 @@ class Request(NamedTuple):
     order: int
     results: tuple[str, ...]
     tangents: tuple[str, ...] = ()
+
+
+def check_operands(
+    given: Sequence[tuple[str, str]],
+    widths: Mapping[str, int],
+    rows: Mapping[str, int],
+    shared: bool,
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """What a kernel reads must be there: whoever calls the operators without a layer is told, too.
+
+    Args:
+        given: Names of the tensors, with the operand that each is shaped as.
+        widths, rows: Of each operand.
+        shared: Whether one row of weights serves all rows.
+        tensors: By name.
+
+    Raises:
+        ShapeError: A tensor has another shape.
+    """
+    for pointer, operand in given:
+        width = widths[operand]
+        want = (width,) if shared and operand == "w" else (rows[operand], width)
+        if tensors[pointer].shape != want:
+            raise ShapeError(
+                f"{pointer} must be {list(want)} for this form, got {list(tensors[pointer].shape)}. Call it through a "
+                f"layer."
+            )

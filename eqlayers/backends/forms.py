@@ -1,0 +1,67 @@
+"""Whole forms and the tables of graphs, whoever runs them: the tensors' device says who, or the key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from eqlayers_kernels.c import edges as c_edges
+from eqlayers_kernels.triton import edges as triton_edges
+
+from ..errors import BackendError
+from ..ops.form import Request, split_key
+from . import cpu
+from .registry import find
+
+#: The backend that runs forms on each type of device.
+BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
+
+
+def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+    """Run one form.
+
+    Args:
+        key: Of a :class:`eqlayers.ops.form.Form`, after the name of a backend and '!' if it is not the device's.
+        request: What is wanted.
+        tensors: By the kernels' names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw ``[width]``
+            if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
+        graph: None, or the tables of :func:`edge_tables`.
+
+    Returns:
+        The results by operand.
+
+    Raises:
+        ShapeError: The tensors do not fit the form. BackendError: The compiler failed, or the backend runs no forms.
+    """
+    name, bare = split_key(key)
+    run = find(name or BY_DEVICE[tensors["x"].device.type]).form
+    if run is None:
+        raise BackendError(f"the backend of a key must run whole forms, got {name!r}. Call it through a layer.")
+    found: dict[str, Tensor] = run(bare, request, tensors, graph)
+    return found
+
+
+def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
+    """The edges ``[2, E]`` sorted by receiver and by sender, as the kernels of their device read them.
+
+    Raises:
+        IndexRangeError: An index lies outside its nodes (found on CPU only).
+    """
+    if edge_index.device.type == "cpu":
+        return cpu.edge_tables(edge_index, num_src, num_dst)
+    return triton_edges.pack(edge_index, num_src, num_dst)
+
+
+def length_of(edge_index: Tensor, num_src: int, num_dst: int) -> int:
+    """Elements of :func:`edge_tables`."""
+    if edge_index.device.type == "cpu":
+        return c_edges.tables(edge_index.shape[1], num_src, num_dst).length
+    return triton_edges.length(edge_index.shape[1], num_src, num_dst)
+
+
+def receivers_of(graph: Tensor, senders: int, edges: int) -> int:
+    """Number of receivers of a graph's tables."""
+    if graph.device.type == "cpu":
+        return cpu.receivers_of(graph, senders, edges)
+    return triton_edges.receivers_of(graph.shape[0], edges, senders)

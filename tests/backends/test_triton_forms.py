@@ -1,0 +1,128 @@
+"""Layers on printed Triton kernels, in the interpreter or on a GPU, against the definition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import eqlayers as eq
+from eqlayers.backends import triton as backend
+from eqlayers.ops.form import Request
+from eqlayers_kernels.triton import availability
+
+pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EPS = torch.finfo(torch.float64).eps
+IN1, IN2, OUT = "5x0e + 3x1o", "0e + 1o", "5x0e + 5x1o + 3x0e + 3x1o"
+PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 0, 3, "uvu", False)]
+EDGES = [[0, 1, 2, 0, 3, 3], [1, 1, 0, 2, 1, 4]]
+
+
+def towers(fn: Any, inputs: Sequence[torch.Tensor], order: int) -> list[torch.Tensor]:
+    """Value and derivatives of a scalar function of it, up to an order."""
+    live = [t.detach().clone().requires_grad_() for t in inputs]
+    values = [fn(*live)]
+    out = list(values)
+    for number in range(order):
+        total = torch.stack([v.square().sum() for v in values]).sum()
+        values = list(torch.autograd.grad(total, live, create_graph=number + 1 < order))
+        out += values
+    return [t.detach() for t in out]
+
+
+def assert_equal(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+    for a, b in zip(got, want, strict=True):
+        a, b = a.detach(), b.detach()
+        assert (a - b).abs().max() <= 200 * EPS * max(1.0, float(b.abs().max()))  # sums of at most 200 terms
+
+
+def product(layout: str, name: str, **kwargs: Any) -> eq.TensorProduct:
+    torch.manual_seed(1)
+    return eq.TensorProduct(IN1, IN2, OUT, PATHS, layout=layout, backend=name, **kwargs).double().to(DEVICE)
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, device=DEVICE)
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_a_product_and_two_derivatives(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Request] = []
+    real = backend.FormRunner.__call__
+    monkeypatch.setattr(
+        backend.FormRunner, "__call__", lambda self, *args: requests.append(self.kind) or real(self, *args)
+    )
+    inputs = [draw(3, 14), draw(3, 4)]
+    got = towers(product(layout, "triton"), inputs, 2)
+    assert {kind.order for kind in requests} == {0, 1, 2}, "printed kernels must have run"
+    assert_equal(got, towers(product(layout, "reference"), inputs, 2))
+
+
+def test_a_convolution_and_two_derivatives() -> None:
+    found = []
+    for name in ("triton", "reference"):
+        torch.manual_seed(2)
+        conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, shared_weights=False, backend=name).double().to(DEVICE)
+        inputs = [draw(4, 14), draw(6, 4), draw(6, conv.weight_numel)]
+        edges = torch.tensor(EDGES, device=DEVICE)
+        found.append(towers(lambda *a, conv=conv, edges=edges: conv(*a, edges, 5), inputs, 2))
+    assert_equal(*found)
+
+
+def test_scales_and_weights_per_sample() -> None:
+    x, s = draw(3, 14), draw(3, 8)
+    for kind, values, given in (("external", None, (x, s)), ("fixed", 2.0, (x,)), ("learned", None, (x,))):
+        scales = [eq.SO3Scale(IN1, kind, values, backend=name).double().to(DEVICE) for name in ("triton", "reference")]
+        assert_equal([scales[0](*given)], [scales[1](*given)])
+    both = [product("mul_ir", name, shared_weights=False, internal_weights=False) for name in ("triton", "reference")]
+    inputs = [draw(3, 14), draw(3, 4), draw(3, both[0].weight_numel)]
+    assert_equal(towers(both[0], inputs, 1), towers(both[1], inputs, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    x, y = draw(3, 14).to(dtype), draw(3, 4).to(dtype)
+    want = product("ir_mul", "reference").to(dtype).double()(x.double(), y.double())
+    got = product("ir_mul", "triton").to(dtype)(x, y)
+    assert got.dtype == dtype
+    # rounded once, and truncated by the interpreter
+    assert (got.double() - want).abs().max() <= 2 * torch.finfo(dtype).eps * want.abs().max()
+
+
+def test_what_is_not_printed_is_composed_and_said() -> None:
+    mixing = eq.FullyConnectedTensorProduct("2x0e + 1o", "1o", "2x1o", backend="triton").double().to(DEVICE)
+    x, y = draw(3, 5), draw(3, 3)
+    got = mixing(x, y)
+    mixing.backend = "reference"
+    assert_equal([got], [mixing(x, y)])
+    mixing.backend = "triton"
+    assert "all" not in mixing.explain(DEVICE)
+    assert product("mul_ir", "triton").explain(DEVICE).splitlines()[1] == "  all 4 paths: triton runs"
+
+
+def test_empty_batches_and_strided_rows() -> None:
+    layer, definition = product("mul_ir", "triton"), product("mul_ir", "reference")
+    assert layer(draw(0, 14), draw(0, 4)).shape == (0, definition.irreps_out.dim)
+    x, y = draw(14, 3).t(), draw(4)
+    assert_equal([layer(x, y)], [definition(x, y)])
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU it is the first choice")
+def test_the_interpreter_runs_only_when_named() -> None:
+    assert product("mul_ir", "cpu").selected_backend() == "cpu"
+    assert eq.TensorProduct(IN1, IN2, OUT, PATHS).selected_backend() == "cpu"
+
+
+def test_operators_say_what_they_want() -> None:
+    layer = product("mul_ir", "triton")
+    key = f"triton!{layer.plan.form.key}"
+    with pytest.raises(eq.errors.ShapeError, match=r"y must be \[3, 4\] for this form, got \[3, 5\]"):
+        torch.ops.eqlayers.form(draw(3, 14), draw(3, 5), layer.weight.detach(), None, key)
+    with pytest.raises(eq.errors.BackendError, match="must run whole forms, got 'torch'"):
+        torch.ops.eqlayers.form(draw(3, 14), draw(3, 4), layer.weight.detach(), None, f"torch!{layer.plan.form.key}")
