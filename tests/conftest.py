@@ -35,9 +35,11 @@ def seed() -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels that tests compile do not go to the user's cache."""
+    """Kernels that tests compile do not go to the user's cache; all workers share them."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv("EQLAYERS_CACHE_DIR", str(folder / "eqlayers"))
         yield
 
 

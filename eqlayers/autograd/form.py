@@ -18,7 +18,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, receivers_of, run_form
 from ..ops.form import BACKEND_MARK, Form, Request, find_form, text_of, weighted_key
-from ..ops.tracing import traced_for_others
+from ..ops.tracing import seen_by_outer_levels, traced_for_others
 from .form_vmap import RULES
 
 _NAMES = ("x", "y", "w", "z")
@@ -117,6 +117,7 @@ class _Form(_SingleLevelFunction):
         return (*(g if want else None for g, want in zip(found, wanted, strict=True)), None, None)
 
     @staticmethod
+    @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> Any:
         *primal, graph = ctx.saved_tensors
         return _along(primal, tangents[:3], graph, ctx.key)
@@ -144,6 +145,7 @@ class _Backward(_SingleLevelFunction):
         return (*(t if want else None for t, want in zip(found, wanted, strict=True)), None, None, None)
 
     @staticmethod
+    @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         """Second derivatives are symmetric: the change of the gradients is the gradient of the change."""
         x, y, w, g, graph = ctx.saved_tensors
@@ -195,6 +197,7 @@ class _Double(_SingleLevelFunction):
         return (*out, None, None, None)
 
     @staticmethod
+    @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         *primal_tangent, graph = ctx.saved_tensors
         primal, tangent = primal_tangent[:4], primal_tangent[4:]

@@ -17,6 +17,7 @@ from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
 from ..ops.channels import Channels
 from ..ops.table import channels_of
+from ..ops.tracing import seen_by_outer_levels
 
 Infos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
@@ -62,6 +63,7 @@ class _Form(torch.autograd.Function):
         return gx, gy, None, None, None, None, None
 
     @staticmethod
+    @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> Any:
         """Linear in each operand: one of them replaced by its tangent."""
         x, y = ctx.saved_tensors

@@ -34,22 +34,26 @@ class Replacement(nn.Module):
     def stand_in_for(self, original: nn.Module) -> None:
         """Take over all that is not numbers: hooks (the very dictionaries), mode, attributes that we lack."""
         mine = vars(self)
-        for name, value in vars(original).items():
-            if name in _OWN:
-                continue
-            if name not in mine or "hook" in name or name in ("training", "_non_persistent_buffers_set"):
-                mine[name] = value
-        mine["_original"] = original
+        theirs = {name: value for name, value in vars(original).items() if name not in _OWN}
+        taken = {name: value for name, value in theirs.items() if name not in mine or "hook" in name}
+        mine.update(taken, _original=original, _taken=tuple(taken))
+        for name in ("training", "_non_persistent_buffers_set"):
+            mine[name] = theirs[name]
+
+    def _give_back(self) -> nn.Module:
+        """The original, with the mode, hooks and further attributes of now."""
+        mine, original = vars(self), self.original
+        vars(original).update({name: mine[name] for name in mine["_taken"] if name in mine})
+        return original.train(self.training)
 
     def restore(self) -> nn.Module:
         """The original, with the Parameters, buffers, mode, device and dtype of now."""
-        original = self.original
+        original = self._give_back()
         for kind in ("_parameters", "_buffers"):
             mine, theirs = vars(self)[kind], vars(original)[kind]
             for name in theirs:
                 if name in mine:
                     theirs[name] = mine[name]
-        original.train(self.training)
         like = _like(self)
         if like is not None:
             for child in original.children():  # e3nn's generated code, with its coefficients
@@ -106,9 +110,7 @@ class AcceleratedScatter(FusedReplacement):
     def restore(self) -> nn.Module:
         """The original; its product too has the Parameters and the place of now."""
         self.tp.restore()
-        original = self.original
-        original.train(self.training)
-        return original
+        return self._give_back()
 
 
 class AcceleratedConvolution(FusedReplacement, TensorProductConv):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -67,6 +68,8 @@ def _held(value: Any, depth: int) -> Iterator[nn.Module]:
         yield value
     elif isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
         yield value.__self__
+    elif depth and isinstance(value, partial):
+        yield from _held((value.func, value.args, value.keywords), depth)
     elif depth and isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
             yield from _held(item, depth - 1)

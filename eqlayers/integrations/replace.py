@@ -12,6 +12,7 @@ from torch import nn
 from ..backends import find
 from ..errors import BackendError, ConfigError, DTypeError
 from ..nn import Linear, TensorProduct
+from ..nn.e3nn_state import E3nnState
 from .check import compare
 from .modules import Replacement
 from .places import Place, compiled_here, find_aliases, find_places
@@ -76,6 +77,7 @@ def accelerate(
     if backend is not None:
         find(backend)
     wanted = _read_targets(targets)
+    given = model
     if not inplace:
         model = copy.deepcopy(model)
     places = find_places(model, _closed)
@@ -88,6 +90,8 @@ def accelerate(
     for job in jobs:
         _build(job, backend, check)
     done = [job for job in jobs if job.replacement is not None]
+    for job in done if model is not given else ():
+        _keep_keys(job, given)
     for job in done:  # nothing below can fail: all are put in, or none
         assert job.replacement is not None
         if job.original is model:
@@ -111,6 +115,7 @@ def deaccelerate(model: nn.Module) -> nn.Module:
 
     Raises:
         DTypeError: ``model`` is no module.
+        ConfigError: A replacement is inside ``torch.compile(module)``, which would go on to call it.
 
     Example:
         >>> from e3nn import o3
@@ -122,9 +127,13 @@ def deaccelerate(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise DTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}. Pass the module itself.")
-    for module, places in find_places(model, _closed).items():
-        if not isinstance(module, Replacement):
-            continue
+    held = {m: places for m, places in find_places(model, _closed).items() if isinstance(m, Replacement)}
+    for place in (place for places in held.values() for place in places if compiled_here(place)):
+        raise ConfigError(
+            f"no replacement must be compiled by itself, got {place.path} inside torch.compile(module), "
+            f"which would go on to call it. Take it out first, as its attribute _orig_mod."
+        )
+    for module, places in held.items():
         original = module.restore()
         for place in places:
             if place.parent is None:
@@ -255,6 +264,15 @@ def _other_state(original: nn.Module, new: nn.Module) -> str:
         if not same or not (value.data_ptr() == other.data_ptr() or torch.equal(value, other)):
             return f"has a state dict whose {key} its replacement would change"
     return ""
+
+
+def _keep_keys(job: _Job, given: nn.Module) -> None:
+    """Write the keys that the given model writes: some layers of e3nn have more of them once they are copied."""
+    assert job.replacement is not None
+    layer = job.replacement.get_submodule(job.rule.inner)
+    if isinstance(layer, E3nnState):
+        path = ".".join(filter(None, (job.row.path, job.rule.inner)))
+        layer._keep_generated(given.get_submodule(path))
 
 
 def _put(place: Place, replacement: Replacement) -> None:

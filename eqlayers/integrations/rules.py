@@ -7,7 +7,6 @@ neither NequIP nor MACE is imported, and e3nn's layers of any version and in any
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -17,6 +16,7 @@ import torch
 from torch import nn
 
 from ..nn.base import EquivariantModule
+from ..nn.linear_paths import has_channel_axes
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
@@ -177,6 +177,8 @@ def _refuse_object(module: nn.Module) -> str | None:
         return "has had its forward replaced on the object"
     if getattr(module, "_compiled_call_impl", None) is not None:
         return "was compiled by itself: call .compile() after accelerate"
+    if any(t.is_meta for t in [*module.parameters(), *module.buffers()]):
+        return "is on the meta device, where there are no numbers: call accelerate after to_empty and load_state_dict"
     return None
 
 
@@ -190,9 +192,7 @@ def _refuse_contents(module: nn.Module, product: bool) -> str | None:
     inner = [m for m in module.modules() if m is not module]
     if any(vars(m).get("_forward_hooks") or vars(m).get("_forward_pre_hooks") for m in inner if _plain(m)):
         return "has hooks on its generated code"
-    code = getattr(module._compiled_main, "code", "") if not product else ""
-    # f_in and f_out are known to the generated code alone, which cuts two axes off the shape
-    if re.search(r"(?:None|0), -2\b", code):
+    if not product and has_channel_axes(module):
         return "has channel axes (f_in, f_out), whose lengths e3nn does not keep"
     return None
 

@@ -20,7 +20,7 @@ from ..info.layout import FlatLayout
 from ..info.paths import check_choice
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
-from .linear_paths import LinearInstruction, check_channels, read_biases, read_linear, weight_slices
+from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
 from .torchscript import LinearTwin, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
 
@@ -131,6 +131,9 @@ class Linear(EquivariantModule):
     def from_e3nn(cls, module: torch.nn.Module, *, backend: str | None = None) -> Self:
         """The same map as an ``e3nn.o3.Linear``, with its very weights and biases; see :class:`TensorProduct`.
 
+        Raises:
+            ConfigError: ``f_in`` and ``f_out`` of a layer without weights of its own, which does not tell them.
+
         Example:
             >>> from e3nn import o3
             >>> theirs = o3.Linear("2x0e", "3x0e", biases=True)
@@ -142,7 +145,7 @@ class Linear(EquivariantModule):
         irreps = (as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out))
         found = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
         biased = {ins.i_out for ins in found if ins.i_in == -1}
-        channels = (getattr(theirs, "f_in", None), getattr(theirs, "f_out", None))
+        channels = e3nn_channels(theirs)
         owns = (theirs.internal_weights, theirs.shared_weights)
         flags = [i in biased for i in range(len(irreps[1]))]
         self._assemble(irreps, channels, [i for i in found if i.i_in >= 0], flags, owns, "mul_ir", backend)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -72,6 +74,33 @@ def behind_func(t: Tensor) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
+
+
+class _Primal:
+    """The context of a jvp whose saved tensors have lost the tangents of this level, and only those."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self.saved_tensors = tuple(None if t is None else unpack_dual(t, level=0).primal for t in ctx.saved_tensors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+
+def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
+    """Lets the outer levels of torch.func follow a ``jvp(ctx, *tangents)``.
+
+    Torch switches forward mode off while it runs, for all levels: sums in it would be constants for the others.
+    """
+
+    @wraps(jvp)
+    def run(ctx: Any, *tangents: Any) -> _R:
+        if not torch._C._are_functorch_transforms_active():
+            return jvp(ctx, *tangents)
+        with _set_fwd_grad_enabled(True):
+            return jvp(_Primal(ctx), *tangents)
+
+    return run
 
 
 def current_trace() -> object | None:

@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..data import MoleculeDataModule
 from ..data.cache import atomic_write
-from ..errors import ConfigError
+from ..errors import ConfigError, EqlayersError
 from .averaging import EMA
 from .checkpoints import read_checkpoint
 from .module import PropertyModule, is_dry_run
@@ -112,6 +112,15 @@ class TrainingCLI(LightningCLI):
         return Path(self.option("runs")) / self.option("name")
 
     # ---- objects ----------------------------------------------------------------------------------------------------
+
+    def instantiate_classes(self) -> None:
+        """Make the objects; jsonargparse wraps errors that are assertions, too, as e3nn's and so ours are."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            if isinstance(error.__cause__, EqlayersError):
+                raise error.__cause__ from None
+            raise
 
     def before_instantiate_classes(self) -> None:
         """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""

@@ -19,7 +19,8 @@ from eqlayers.integrations.modules import AcceleratedTensorProduct
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> networks.Subject:
-        return networks.gate_points_2101(channels=2, layers=1, lmax=1, sizes=(4, 1))
+        # tests/integrations/test_networks.py has the same irreps, so each kernel is compiled once for both
+        return networks.gate_points_2101(channels=3, layers=1, lmax=1, sizes=(4, 1))
 
     monkeypatch.setitem(networks.NETWORKS, "e3nn", (make,))
 

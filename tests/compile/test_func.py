@@ -127,6 +127,53 @@ def test_func_derivatives_equal_those_of_the_tape(backend: str, graph: bool, sha
     assert_close(along(scalar(fn), args)[1], total)
 
 
+def by_tape(fn: Function) -> Function:
+    """Gradients written out by the tape, to any order."""
+
+    def run(*args: Tensor) -> tuple[Tensor, ...]:
+        live = [t if t.requires_grad else t.clone().requires_grad_() for t in args]
+        return torch.autograd.grad(fn(*live), live, create_graph=True)
+
+    return run
+
+
+def steps(*seeds: float) -> Callable[[Function, Callable[[Function, Sequence[Tensor]], Any]], Function]:
+    """One derivative after the other along fixed directions, taken by ``step(fn, directions)``."""
+
+    def nest(fn: Function, step: Callable[[Function, Sequence[Tensor]], Any]) -> Function:
+        for seed in seeds:
+            fn = step(fn, [torch.sin(seed + torch.arange(t.numel())).double().view(t.shape) for t in ARGS])
+        return fn
+
+    return nest
+
+
+ARGS = operands(False, True)
+
+
+def forward_step(fn: Function, directions: Sequence[Tensor]) -> Function:
+    return lambda *args: jvp(fn, args, tuple(directions))[1]
+
+
+def tape_step(fn: Function, directions: Sequence[Tensor]) -> Function:
+    return lambda *args: torch.stack([(g * d).sum() for g, d in zip(by_tape(fn)(*args), directions, strict=True)]).sum()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+def test_forward_mode_inside_forward_mode(backend: str) -> None:
+    """Torch switches forward mode off inside a jvp: sums in it were constants for the outer levels."""
+    fn = scalar(function(False, backend))
+    for nest in (steps(1.0, 2.0), steps(1.0, 2.0, 3.0)):
+        got, want = nest(fn, forward_step), nest(fn, tape_step)
+        assert_close(got(*ARGS), want(*ARGS))
+        assert_close(grad(got, ALL)(*ARGS), by_tape(want)(*ARGS))
+        assert_close(by_tape(got)(*ARGS), by_tape(want)(*ARGS))
+    inside = steps(2.0)(lambda *args: squared(grad(steps(1.0)(fn, forward_step), ALL)(*args)), forward_step)
+    beside = steps(2.0)(lambda *args: squared(by_tape(steps(1.0)(fn, tape_step))(*args)), tape_step)
+    assert_close(inside(*ARGS), beside(*ARGS))
+    assert_close(jacfwd(jacfwd(fn, ALL), ALL)(*ARGS), jacrev(jacrev(fn, ALL), ALL)(*ARGS))
+
+
 # -- vmap -------------------------------------------------------------------------------------------------------------
 
 MAPPED = [

@@ -84,7 +84,10 @@ def run(layers: str, folder: Path, arguments: Sequence[str]) -> dict[str, Outcom
     subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths})
     if not report.exists():
         raise SystemExit("pytest must write a report, got none; its output above says why. Correct its arguments.")
-    return read(report)
+    outcomes = read(report)
+    if not outcomes:
+        raise SystemExit("pytest must run at least one test, got none. Correct the arguments, or PYTEST_ADDOPTS.")
+    return outcomes
 
 
 def read(report: Path) -> dict[str, Outcome]:

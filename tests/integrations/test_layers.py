@@ -246,6 +246,16 @@ def test_a_copy_is_changed_if_not_in_place() -> None:
     assert report.model[0].weight is not model[0].weight
 
 
+def test_a_changed_copy_has_the_keys_of_the_model() -> None:
+    """e3nn's own copy of a square has more keys than the square; a model that was left alone must load them."""
+    model = nn.ModuleDict({"square": o3.TensorSquare("4x0e + 2x1o", "3x0e"), "mix": o3.Linear("3x0e", "2x0e")})
+    report = accelerate(model, inplace=False)
+    assert not report.skipped
+    assert list(report.model.state_dict()) == list(model.state_dict())
+    model.load_state_dict(report.model.state_dict())
+    report.model.load_state_dict(model.state_dict())
+
+
 def test_a_layer_by_itself() -> None:
     layer = o3.Linear("2x0e", "2x0e")
     new = accelerate(layer, inplace=False).model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,6 +122,8 @@ LEFT = {
         lambda: o3.FullTensorProduct("1o", "1o", compile_left_right=False),
         "could not be compared, it raises itself",
     ),
+    "no numbers": (lambda: o3.FullTensorProduct("2x1o", "1o").to("meta"), "is on the meta device"),
+    "no numbers in a linear map": (lambda: linear().to("meta"), "is on the meta device"),
     "ours": (lambda: accelerate(linear(), inplace=False).model, "is accelerated already"),
 }
 
@@ -155,11 +158,16 @@ class Holder(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.layer = linear()
-        held = {"list": [self.layer], "dict": {"a": (self.layer,)}, "method": self.layer.forward}
+        held = {
+            "list": [self.layer],
+            "dict": {"a": (self.layer,)},
+            "method": self.layer.forward,
+            "partial": partial(self.layer, weight=None),
+        }
         self.held = held[how]
 
 
-@pytest.mark.parametrize("how", ["list", "dict", "method"])
+@pytest.mark.parametrize("how", ["list", "dict", "method", "partial"])
 def test_layers_that_are_held_elsewhere_too(how: str) -> None:
     """What is held there would not follow the model to another dtype."""
     model = nn.Sequential(Holder(how))
@@ -227,10 +235,36 @@ def test_hooks_survive() -> None:
     assert seen[3:] == ["late"]
 
 
+def test_what_was_set_on_a_replacement_comes_back() -> None:
+    """Also the kind of its backward hooks, which torch keeps in a flag of its own."""
+    layer = linear()
+    layer.note = "before"
+    model = nn.Sequential(layer)
+    accelerate(model)
+    seen: list[int] = []
+    model[0].note = "after"
+    model[0].register_full_backward_hook(lambda module, gx, gy: seen.append(len(gx)))
+    assert deaccelerate(model)[0] is layer
+    model(torch.randn(2, 5).requires_grad_()).sum().backward()
+    assert seen == [1]
+    assert layer.note == "after"
+
+
 def test_deaccelerate_of_a_model_that_was_never_accelerated() -> None:
     model = nn.Sequential(linear())
     layer = model[0]
     assert deaccelerate(model)[0] is layer
+
+
+def test_a_replacement_that_was_compiled_must_be_taken_out_first() -> None:
+    model = nn.Sequential(linear(), linear())
+    accelerate(model)
+    model[1] = torch.compile(model[1])
+    with pytest.raises(ConfigError, match=r"got 1\._orig_mod inside torch\.compile"):
+        deaccelerate(model)
+    assert type(model[0]) is AcceleratedLinear, "nothing was changed"
+    model[1] = model[1]._orig_mod
+    assert type(deaccelerate(model)[1]) is o3.Linear
 
 
 def test_the_parametrization_can_be_removed_first() -> None:

@@ -22,7 +22,7 @@ from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
 MAKE = {
-    "gate_points_2101": lambda sizes: gate_points_2101(channels=3, layers=2, lmax=1, sizes=sizes),
+    "gate_points_2101": lambda sizes: gate_points_2101(channels=3, layers=1, lmax=1, sizes=sizes),
     "simple_network_2106": lambda sizes: simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
     "nequip": lambda sizes: nequip(layers=3, channels=4, sizes=sizes),
     "mace": lambda sizes: mace(hidden="4x0e + 4x1o", correlation=2, sizes=sizes),

@@ -127,6 +127,7 @@ def test_distributed(network: Any, inputs: Any, tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_gate_points_2102(float64: None, close: Any) -> None:
     """e3nn's network of February 2021; test_networks.py has those of January 2021 and June 2021."""
     model = GatePoints2102(

@@ -92,3 +92,21 @@ def test_an_archive_without_tests_is_refused(tmp_path: Path) -> None:
         empty.add(FOLDER / "run.py", "e3nn-0.0.0/setup.py")
     with pytest.raises(SystemExit, match=r"must hold a folder tests, got none\. Take the source distribution"):
         load().unpack_tests(archive, tmp_path)
+
+
+def test_a_run_of_no_tests_is_no_success(sdist: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    command = [
+        sys.executable,
+        str(FOLDER / "run.py"),
+        "--sdist",
+        str(sdist),
+        "--output",
+        str(page),
+        "-k",
+        "no_such_test",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "pytest must run at least one test, got none. Correct the arguments" in done.stderr
+    assert not page.exists()

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eqlayers import Linear, to_ir_mul, to_mul_ir
+from eqlayers.errors import ConfigError
 from eqlayers.testing import check_derivatives, equivariance_residual
 
 
@@ -133,3 +134,13 @@ def test_weight_views_and_repr() -> None:
     assert repr(layer) == "Linear(2x0e+3x1o -> 4x0e+1x1o | 2 paths | 11 weights | 4 biases | mul_ir, torch.matmul)"
     assert layer.selected_backend() == "torch"
     assert "torch.matmul" in layer.explain()
+
+
+def test_the_lengths_of_channel_axes_are_read_from_e3nns_weight() -> None:
+    theirs = o3.Linear("2x0e + 3x1o", "4x0e + 1o", f_in=2, f_out=3, biases=True)
+    ours = Linear.from_e3nn(theirs)
+    assert (ours.f_in, ours.f_out) == (2, 3)
+    x = torch.randn(5, 2, 11)
+    torch.testing.assert_close(ours(x), theirs(x))
+    with pytest.raises(ConfigError, match="must have a weight of its own"):
+        Linear.from_e3nn(o3.Linear("2x0e", "3x0e", f_in=1, f_out=1, shared_weights=False))
