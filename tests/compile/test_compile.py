@@ -37,7 +37,8 @@ def one_graph_for_all_sizes(case: Any, backend: str) -> None:
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(case.layer, backend=counter, fullgraph=True, dynamic=True)
     graphs = []
-    for rows in (7, 10, 13):  # the first differs from every width: torch takes equal sizes for one
+    # the first differs from every width: torch takes equal sizes for one; inductor unrolls sums of up to 32
+    for rows in (7, 10, 13) if backend != "inductor" else (37, 41, 45):
         inputs = case.inputs(rows)
         assert_close(run(compiled, case.layer, inputs), run(case.layer, case.layer, inputs), torch.float32)
         graphs.append(counter.frame_count)
