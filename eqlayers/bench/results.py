@@ -15,7 +15,7 @@ from typing import IO, Any
 from ..errors import ConfigError
 
 FORMAT = 1  # rises when a field changes its meaning
-KINDS = ("run", "step", "cold", "overhead", "accelerate")
+KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels")
 
 
 @contextmanager
