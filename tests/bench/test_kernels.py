@@ -8,6 +8,7 @@ import pytest
 
 from eqlayers.bench.kernels import run_kernels
 from eqlayers.bench.report import count_goals, tables
+from eqlayers.bench.results import load, save
 from eqlayers.errors import BackendError, ConfigError
 
 pytest.importorskip("triton")
@@ -46,6 +47,8 @@ def test_a_small_convolution_compiles_without_spills(tmp_path: Path) -> None:
     text = tables(result)[0].markdown()
     assert "| small | ir_mul | float32 | sm_90 | double_bwd |" in text
     assert "nothing was run" in text
+    save(result, tmp_path / "kernels.json")
+    assert load(tmp_path / "kernels.json")["rows"] == result["rows"]
 
 
 @pytest.mark.slow
