@@ -28,7 +28,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
-    if shared and plan.scalars and backend != "reference":  # which is the definition, path by path
+    if shared and plan.rest is not None and backend != "reference":  # which is the definition, path by path
         x, y = as_rows(x, lead), as_rows(y, lead)
         others = run_product(plan.rest, x, y, w, shared, backend) if plan.rest.paths else None
         flat = add_scalar_paths(others, plan.scalars, plan.layouts, x, y, w)

@@ -60,8 +60,9 @@ def refuse(call: Call) -> str | None:
 
 
 def only_named(call: Call) -> bool:
-    """Whether the call would run in the interpreter, which nobody gets unasked."""
-    return availability.interpreted()
+    """Whether the call would run in the interpreter, which nobody gets unasked; CPU tensors can run nowhere else."""
+    kind = call.device if isinstance(call, FormCall) else call.x.device.type
+    return kind == "cpu" or availability.interpreted()
 
 
 def product(call: ProductCall) -> Tensor:

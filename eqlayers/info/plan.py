@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakValueDictionary
 
 from e3nn import o3
 
@@ -14,7 +13,7 @@ from .program import tensor_product_program
 from .scalars import split_scalars
 from .terms import PathGroup, group_paths
 
-_plans: WeakValueDictionary[str, ProductPlan] = WeakValueDictionary()
+_plans: dict[str, ProductPlan] = {}
 
 
 class ProductPlan:
@@ -32,7 +31,7 @@ class ProductPlan:
         paths: Number of paths that contribute; without any the result is a constant zero.
         weight_numel: Number of weights.
         scalars: Paths that are matrix products where one set of weights serves all samples.
-        rest: The plan of all other paths, itself without such paths.
+        rest: The plan of all other paths; None without such paths.
 
     Example:
         >>> from eqlayers import TensorProduct
@@ -53,10 +52,16 @@ class ProductPlan:
         self.groups: list[PathGroup] = group_paths(irreps, instructions, (first, second, out))
         self.weight_numel = self.form.program.widths[2]
         self.scalars, others = split_scalars(irreps, instructions)
-        self.rest: ProductPlan = ProductPlan(irreps, others, layout) if self.scalars else self
-        _plans[self.form.key] = self
+        self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if self.scalars else None
+        _plans.setdefault(self.form.key, self)
+
+    def __reduce__(self) -> tuple[type[ProductPlan], tuple[object, ...]]:
+        return ProductPlan, (self.irreps, self.instructions, self.layout)  # a process that loads it knows it by its key
+
+    def __deepcopy__(self, memo: dict[int, object]) -> ProductPlan:
+        return self
 
 
 def find_plan(key: str) -> ProductPlan:
-    """A living plan whose form has that key; all of them give the same product."""
+    """A plan whose form has that key; all of them give the same product."""
     return _plans[key]

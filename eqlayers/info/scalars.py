@@ -6,6 +6,7 @@ are too many for the cache of a kernel that goes row by row.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,9 +46,7 @@ def split_scalars(
     found, others, offset = [], [], 0
     for ins in instructions:
         ir1, ir2 = irreps[0][ins.i_in1].ir, irreps[1][ins.i_in2].ir
-        size = 1
-        for extent in ins.path_shape:
-            size *= extent
+        size = math.prod(ins.path_shape)
         start, offset = offset, offset + size * ins.has_weight
         if ins.connection_mode != "uvw" or ir2.l > 0 or not size or ins.path_weight == 0:
             others.append(ins)

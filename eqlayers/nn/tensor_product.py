@@ -288,7 +288,7 @@ class TensorProduct(E3nnState, EquivariantModule):
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
         dense = self.dense_paths()
-        plan = self.plan.rest if dense else self.plan
+        plan = self.plan.rest if dense and self.plan.rest is not None else self.plan
         whole = FormCall(dtype, device.type, plan.form.key)
         if dense and not plan.paths:
             return

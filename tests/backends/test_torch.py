@@ -1,11 +1,17 @@
 """Every plan of the torch backend against the reference, within the rounding bound of each dtype."""
 
+import copy
+import gc
 import itertools
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
+import eqlayers as eq
 from eqlayers.backends import reference
 from eqlayers.backends import torch as backend
 from eqlayers.functional import sparse_product, sparse_scale
@@ -234,3 +240,27 @@ def test_torch_defaults_change_no_number(plan, default, force):
     for a, b, c in zip(got, want, named, strict=True):
         assert torch.equal(a, b)
         torch.testing.assert_close(a, c, rtol=1e-13, atol=1e-13)
+
+
+def test_copies_and_loaded_layers_run_when_the_first_is_gone(tmp_path):
+    """A composed layer is found by a key: copies, equal layers and other processes must know it."""
+
+    def build():
+        return eq.TensorProduct("7x0e", "0e + 1o", "7x1o", [(0, 1, 0, "uvu", True)], backend="torch")
+
+    layer, twin = build(), build()
+    twin_copy = copy.deepcopy(layer)
+    torch.save(layer, tmp_path / "layer.pt")
+    x, y = torch.ones(2, 7), torch.ones(2, 4)
+    want = layer(x, y).detach()
+    del layer
+    gc.collect()
+    assert torch.equal(twin_copy(x, y), want)
+    twin(x, y)
+    code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)(torch.ones(2, 7), torch.ones(2, 4))"
+    path = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "layer.pt")],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
