@@ -174,7 +174,14 @@ def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, b
 
 
 def tensor_product_conv(
-    plan: ProductPlan, x: Tensor, edge_attr: Tensor, weight: Tensor, edge_index: Any, *, backend: str | None = None
+    plan: ProductPlan,
+    x: Tensor,
+    edge_attr: Tensor,
+    weight: Tensor,
+    edge_index: Any,
+    *,
+    backend: str | None = None,
+    deterministic: bool = True,
 ) -> Tensor:
     """Gather, tensor product and sum over neighbours, as :class:`eqlayers.TensorProductConv` runs it.
 
@@ -185,6 +192,7 @@ def tensor_product_conv(
         weight: ``[weight_numel]`` shared, or ``[E, weight_numel]``.
         edge_index: ``[2, E]`` (src, dst) among the nodes of x, or a :class:`eqlayers.Graph`.
         backend: Name of a backend, or None for the first that accepts.
+        deterministic: False lets gradients be summed in any order; see :class:`eqlayers.TensorProductConv`.
 
     Returns:
         ``[num_dst, out.dim]``.
@@ -203,7 +211,8 @@ def tensor_product_conv(
     """
     plan.layouts[0].check("x", x)
     _check_weight(plan, weight)
-    return run_convolution(plan, x, edge_attr, weight, as_graph(edge_index, x.shape[0]), weight.ndim == 1, backend)
+    graph = as_graph(edge_index, x.shape[0])
+    return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, deterministic)
 
 
 def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:

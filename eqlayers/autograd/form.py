@@ -17,7 +17,7 @@ from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, receivers_of, run_form
-from ..ops.form import BACKEND_MARK, Form, Request, find_form, text_of, weighted_key
+from ..ops.form import Form, How, Request, find_form, text_of, weighted_key
 from ..ops.tracing import seen_by_outer_levels, traced_for_others
 from .form_vmap import RULES
 
@@ -288,7 +288,9 @@ for _name, _rule in RULES.items():
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
 
 
-def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form, backend: str = "") -> Tensor:
+def apply_form(
+    x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form, backend: str = "", deterministic: bool = True
+) -> Tensor:
     """Run a form.
 
     Args:
@@ -297,14 +299,14 @@ def apply_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form
         graph: None, or the sorted edges of a graph.
         form: The program.
         backend: Name of the backend, empty for that of the device.
+        deterministic: Whether sums must have a fixed order.
 
     Returns:
         ``[N, width]``; with a graph a row per receiver.
     """
     key = text_of(form.key) if traced_for_others() else form.key
-    if backend and backend != BY_DEVICE.get(x.device.type):
-        key = f"{backend}{BACKEND_MARK}{key}"
-    return _form(x, y, w, graph, key)
+    how = How("" if backend == BY_DEVICE.get(x.device.type) else backend, deterministic)
+    return _form(x, y, w, graph, how.before(key))
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -61,7 +61,9 @@ def warn_once(reason: str) -> None:
         )
 
 
-def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+def run_form(
+    key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None, deterministic: bool = True
+) -> dict[str, Tensor]:
     """Run one form.
 
     Args:
@@ -70,6 +72,7 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: T
         tensors: By the kernel's names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw
             ``[width]`` if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
         graph: None, or the tables of :func:`edge_tables`.
+        deterministic: Sums have a fixed order either way.
 
     Returns:
         The results by operand.

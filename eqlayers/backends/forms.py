@@ -22,7 +22,7 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: T
     """Run one form.
 
     Args:
-        key: Of a :class:`eqlayers.ops.form.Form`, after the name of a backend and '!' if it is not the device's.
+        key: Of a :class:`eqlayers.ops.form.Form`, after the wishes of a :class:`eqlayers.ops.form.How`.
         request: What is wanted.
         tensors: By the kernels' names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw ``[width]``
             if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
@@ -34,11 +34,11 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: T
     Raises:
         ShapeError: The tensors do not fit the form. BackendError: The compiler failed, or the backend runs no forms.
     """
-    name, bare = split_key(key)
-    run = find(name or BY_DEVICE[tensors["x"].device.type]).form
+    how, bare = split_key(key)
+    run = find(how.backend or BY_DEVICE[tensors["x"].device.type]).form
     if run is None:
-        raise BackendError(f"the backend of a key must run whole forms, got {name!r}. Call it through a layer.")
-    found: dict[str, Tensor] = run(bare, request, tensors, graph)
+        raise BackendError(f"the backend of a key must run whole forms, got {how.backend!r}. Call it through a layer.")
+    found: dict[str, Tensor] = run(bare, request, tensors, graph, how.deterministic)
     return found
 
 

@@ -103,14 +103,18 @@ def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
 _runners: dict[tuple[object, ...], FormRunner] = {}
 
 
-def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+def run_form(
+    key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None, deterministic: bool = True
+) -> dict[str, Tensor]:
     """Run one form with printed kernels; see :func:`eqlayers.backends.forms.run_form`."""
     x, y, shared = tensors["x"], tensors["y"], tensors["w"].ndim == 1
-    name = (key, request, x.dtype, graph is not None, shared)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    on = availability.processor_of(x.device)
+    name = (key, request, deterministic, x.dtype, graph is not None, shared, id(on))
     runner = _runners.get(name)
     if runner is None:
         program, kind = find_form(key).program, Kind(*request)
-        runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared)
+        runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared, on, not deterministic)
     edges, senders = y.shape[0], x.shape[0]
     tables, rows = None, dict.fromkeys(OPERANDS, edges)
     if graph is not None:

@@ -16,11 +16,15 @@ class TensorProductConv(TensorProduct):
     .. math:: z_i = \sum_{e = (j \to i)} x_j \otimes_{w_e} y_e
 
     On backends that run it as one kernel (``explain()`` says which) no features per edge are ever stored, forward or
-    backward: the memory is that of the inputs and the output. Sums have a fixed order, so results repeat bit by bit.
+    backward: the memory is that of the inputs and the output. Sums have a fixed order, so results repeat bit by bit,
+    unless ``deterministic=False`` lets them have another.
 
     Args:
         irreps_in1, irreps_in2, irreps_out, instructions: As of :class:`TensorProduct`; in1 are the nodes' features, in2
             the edges' attributes.
+        deterministic: False lets a GPU add the gradients of x in memory, in the order in which its programs come to
+            it. Then the gradients of z are read once for a node, not once for an edge; results differ from call to
+            call by rounding. CPUs keep the order, and so do GPUs under ``torch.use_deterministic_algorithms(True)``.
         **kwargs: Further arguments of :class:`TensorProduct`; state dicts fit both classes.
 
     Source:
@@ -35,6 +39,12 @@ class TensorProductConv(TensorProduct):
         >>> conv(torch.randn(3, 8), torch.randn(3, 4), torch.randn(3, conv.weight_numel), edge_index).shape
         torch.Size([3, 32])
     """
+
+    deterministic = True
+
+    def __init__(self, *args: Any, deterministic: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.deterministic = bool(deterministic)
 
     def forward(  # type: ignore[override]
         self,
@@ -64,7 +74,13 @@ class TensorProductConv(TensorProduct):
         self.plan.layouts[0].check("x", x)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         graph = as_graph(edge_index, x.shape[0], num_nodes)
-        return tensor_product_conv(self.plan, x, edge_attr, w, graph, backend=self.backend)
+        return tensor_product_conv(
+            self.plan, x, edge_attr, w, graph, backend=self.backend, deterministic=self.deterministic
+        )
+
+    def extra_repr(self) -> str:
+        """Irreps, paths, weights, backend; and whether gradients may be summed in any order."""
+        return super().extra_repr() + ("" if self.deterministic else " | sums in any order")
 
     def dense_paths(self) -> int:
         """None: a convolution never stores what it would make per edge."""

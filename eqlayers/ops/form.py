@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,7 @@ from ..errors import ConfigError, ShapeError
 from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
+_WISHES = re.compile("([a-z]*)(~?)!")
 
 
 class Form:
@@ -55,19 +57,41 @@ class Form:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
 
 
-#: Ends the name of a backend before a key, for tensors whose device does not say which one is meant.
-BACKEND_MARK = "!"
+class How(NamedTuple):
+    """How a form is to be run, as far as it is not plain from the tensors.
+
+    Attributes:
+        backend: Its name; empty for the one of the tensors' device.
+        deterministic: Whether sums must have a fixed order.
+    """
+
+    backend: str = ""
+    deterministic: bool = True
+
+    def before(self, key: str) -> str:
+        """The key with these wishes before it.
+
+        Example:
+            >>> How("triton", False).before("0123abcd"), How().before("0123abcd")
+            ('triton~!0123abcd', '0123abcd')
+        """
+        return key if self == AS_USUAL else f"{self.backend}{'' if self.deterministic else '~'}!{key}"
 
 
-def split_key(key: str) -> tuple[str, str]:
-    """The backend that a key asks for, empty for the one of the tensors' device, and the key itself.
+AS_USUAL = How()
+
+
+def split_key(key: str) -> tuple[How, str]:
+    """How a key asks to be run, and the key itself.
 
     Example:
-        >>> split_key("triton!0123abcd"), split_key("0123abcd")
-        (('triton', '0123abcd'), ('', '0123abcd'))
+        >>> split_key("triton~!0123abcd")
+        (How(backend='triton', deterministic=False), '0123abcd')
+        >>> split_key("0123abcd")
+        (How(backend='', deterministic=True), '0123abcd')
     """
-    name, mark, rest = key.partition(BACKEND_MARK)
-    return (name, rest) if mark and name.isalpha() else ("", key)
+    found = _WISHES.match(key)
+    return (How(found[1], not found[2]), key[found.end() :]) if found else (AS_USUAL, key)
 
 
 def find_form(key: str) -> Form:
@@ -98,9 +122,8 @@ def text_of(key: str) -> str:
 
 def weighted_key(key: str) -> str:
     """The key of :attr:`Form.weighted`, of the kind of ``key``: a text for a text."""
-    form, (name, bare) = find_form(key).weighted, split_key(key)
-    weighted = form.text if bare.startswith(PREFIX) else form.key
-    return f"{name}{BACKEND_MARK}{weighted}" if name else weighted
+    form, (how, bare) = find_form(key).weighted, split_key(key)
+    return how.before(form.text if bare.startswith(PREFIX) else form.key)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,41 @@ def test_a_convolution_and_two_derivatives() -> None:
     assert_equal(*found)
 
 
+def test_a_convolution_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three derivatives, all of them in one walk; an operator's key says so, a layer's repr, too."""
+    torch.use_deterministic_algorithms(False)
+    atomic: list[bool] = []
+    real = backend.FormRunner.__call__
+    monkeypatch.setattr(
+        backend.FormRunner,
+        "__call__",
+        lambda self, *args: atomic.append("x" in self.plan.added) or real(self, *args),
+    )
+    found = []
+    for name, ordered in (("triton", False), ("reference", True)):
+        torch.manual_seed(2)
+        conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, backend=name, deterministic=ordered).double().to(DEVICE)
+        assert ("sums in any order" in repr(conv)) == (not ordered)
+        inputs = [draw(4, 14), draw(6, 4), conv.weight.detach()]
+        edges = torch.tensor(EDGES, device=DEVICE)
+        found.append(towers(lambda x, y, w, conv=conv, edges=edges: conv(x, y, w, edges, 5), inputs, 3))
+    assert any(atomic)
+    assert_equal(*found)
+
+
+def test_torch_has_the_last_word_on_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch's own operators: under use_deterministic_algorithms(True) the ordered variant runs."""
+    conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, backend="triton", deterministic=False).double().to(DEVICE)
+    made: list[bool] = []
+    real = backend.FormRunner.__init__
+    monkeypatch.setattr(backend.FormRunner, "__init__", lambda self, *args: made.append(args[-1]) or real(self, *args))
+    for ordered in (True, False):
+        monkeypatch.setattr(backend, "_runners", {})
+        torch.use_deterministic_algorithms(ordered)
+        conv(draw(4, 14), draw(6, 4), None, torch.tensor(EDGES, device=DEVICE), 5)
+        assert made.pop() is (not ordered)
+
+
 def test_scales_and_weights_per_sample() -> None:
     x, s = draw(3, 14), draw(3, 8)
     for kind, values, given in (("external", None, (x, s)), ("fixed", 2.0, (x,)), ("learned", None, (x,))):

@@ -15,6 +15,7 @@ from eqlayers_kernels.triton import aot, launch
 from eqlayers_kernels.triton.edges import pack, unpack
 from eqlayers_kernels.triton.forms import FormRunner
 from eqlayers_kernels.triton.segment import segment_kernel
+from eqlayers_kernels.triton.tuning import processor
 
 
 def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, shift=0, channels_last=True):
@@ -58,7 +59,8 @@ def same_form(target, kind, sizes):
     """Into how many kernels one printed kernel compiles for graphs of several sizes, (edges, senders, receivers)."""
     slots = Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1)
     path = Path(*slots, 0, (Axis(40, x=1, w=1, z=1),), tuple((i, i, 0, 0.5) for i in range(3)))
-    runner = FormRunner(Program((path,), (120, 3, 40, 40), "ir_mul"), Kind(*kind), torch.float32, True, False)
+    program, on = Program((path,), (120, 3, 40, 40), "ir_mul"), processor(*aot.TARGETS[target][:2])
+    runner = FormRunner(program, Kind(*kind), torch.float32, True, False, on)
     kernels = set()
     with aot.target(target):
         for edges, senders, receivers in sizes:
@@ -68,7 +70,7 @@ def same_form(target, kind, sizes):
             rows = {"x": senders, "y": edges, "w": edges, "g": receivers}
             widths = {"x": 120, "y": 3, "w": 40, "g": 40}
             tensors = {name: torch.empty(rows[name], widths[name]) for name in rows}
-            _, (call,) = runner.prepare(tensors, tables, aot.TARGETS[target][0])
+            _, (call,) = runner.prepare(tensors, tables)
             kernels.add(id(call.kernel.warmup(*call.args, grid=call.grid, **call.meta)))
     return len(kernels)
 

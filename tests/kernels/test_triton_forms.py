@@ -35,6 +35,7 @@ SPECS = (
     ("uvuv", (1, 1, 0), (3, 3, 3)),
 )
 FEW = SPECS[1:3]
+ON = tuning.PROCESSORS["cuda"]
 
 
 def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
@@ -45,7 +46,15 @@ def sea(values: torch.Tensor, filled: float) -> torch.Tensor:
 
 
 def run(
-    program: Program, kind: Kind, arrays: Any, edges: Any, shared: bool, dtype: torch.dtype, monkeypatch: Any
+    program: Program,
+    kind: Kind,
+    arrays: Any,
+    edges: Any,
+    shared: bool,
+    dtype: torch.dtype,
+    monkeypatch: Any,
+    atomic: bool,
+    on: tuning.Processor,
 ) -> dict[str, np.ndarray]:
     """Results by operand; operands lie in seas of NaN, results, NaN until written, in seas of sentinels."""
     buffers = []
@@ -61,7 +70,7 @@ def run(
     if edges:
         index = torch.from_numpy(np.stack([edges.src, edges.dst])).to(DEVICE)
         tables = unpack(pack(index, edges.senders, edges.receivers), edges.src.size, edges.senders, edges.receivers)
-    found = FormRunner(program, kind, dtype, edges is not None, shared)(tensors, tables)
+    found = FormRunner(program, kind, dtype, edges is not None, shared, on, atomic)(tensors, tables)
     for buffer in buffers:
         flat = buffer._base
         assert (flat[:64] == SENTINEL).all(), "written before a result"
@@ -79,11 +88,13 @@ def check(
     edges: Any = None,
     shared: bool = False,
     rows: int = 5,
+    atomic: bool = False,
+    on: tuning.Processor = ON,
 ) -> dict[str, np.ndarray]:
     # operands that every dtype holds exactly, so that only sums and results are rounded
     drawn = programs.draw(program, "float32", rows, shared, edges)
     arrays = {name: torch.from_numpy(a).to(dtype).double().numpy() for name, a in drawn.items()}
-    got = run(program, kind, arrays, edges, shared, dtype, monkeypatch)
+    got = run(program, kind, arrays, edges, shared, dtype, monkeypatch, atomic, on)
     half = dtype in (torch.float16, torch.bfloat16)
     summed = "float64" if dtype == torch.float64 else "float32"
     # the interpreter truncates to bfloat16: one unit in the last place, not half of one
@@ -118,16 +129,53 @@ def test_without_weights(programs: Any, monkeypatch: Any, kind: Kind) -> None:
     check(programs, monkeypatch, dataclasses.replace(program, paths=without), kind)
 
 
+def name_of(kind: Kind) -> str:
+    return f"{kind.order}-{''.join(kind.results)}-{''.join(kind.tangents)}"
+
+
 REQUESTS = [
     Kind(1, ("x",)), Kind(1, ("y",)), Kind(1, ("x", "w")),
     Kind(2, ("z",), ("y",)), Kind(2, ("y",), ("x", "w")), Kind(2, ("x", "w"), ("w",)), Kind(2, ("w",), ("x",)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
+@pytest.mark.parametrize("kind", REQUESTS, ids=name_of)
 def test_only_what_is_wanted(programs: Any, monkeypatch: Any, kind: Kind) -> None:
     got = check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), kind, edges=graph(programs))
     assert set(got) == set(kind.results)
+
+
+@pytest.mark.parametrize("kind", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
+def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> None:
+    """In any order, all is computed in one walk, and only the gradient of x is added in memory."""
+    shared = "w" in kind.results and kind.order == 2
+    for program in (programs.random_program("ir_mul", True, SPECS), programs.random_program("mul_ir", False, FEW)):
+        cut = groups.plan(program, kind, True, shared, double=True, on=ON, atomic=True)
+        assert {piece.text.walk for piece in cut.pieces} == {"by_z"}
+        assert cut.added == {"x"} & set(kind.results)
+        for piece in cut.pieces:
+            assert ("atomic_add" in piece.text.source) == ("x" in kind.results)
+        check(programs, monkeypatch, program, kind, edges=graph(programs), shared=shared, atomic=True)
+
+
+def test_order_is_fixed_unless_asked(programs: Any) -> None:
+    """Without the gradient of x nothing leaves a receiver, whoever asks; with it, edges are walked by senders."""
+    program = programs.random_program("ir_mul", True, FEW)
+    for kind, walks in ((FORWARD, {"by_z"}), (Kind(1, ("y", "w")), {"by_z"}), (DOUBLE, {"by_z", "by_x"})):
+        cut = groups.plan(program, kind, True, False, double=False, on=ON)
+        assert {piece.text.walk for piece in cut.pieces} == walks == set(cut.walks.values())
+        assert not cut.added
+        assert not any("atomic" in piece.text.source for piece in cut.pieces)
+
+
+@pytest.mark.parametrize("name", tuning.PROCESSORS)
+def test_every_row_of_processors(programs: Any, monkeypatch: Any, name: str) -> None:
+    """Programs have the lanes of a warp of the processor, and channels that do not fill them."""
+    on = tuning.PROCESSORS[name]
+    program = programs.random_program("ir_mul", True, SPECS[:2])
+    cut = groups.plan(program, BACKWARD, True, False, double=True, on=on)
+    assert min(piece.block for piece in cut.pieces) == on.lanes
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), on=on)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -136,15 +184,16 @@ def test_dtypes(programs: Any, monkeypatch: Any, dtype: torch.dtype) -> None:
     program = programs.random_program("ir_mul", True, FEW)
     for kind in (FORWARD, BACKWARD):
         check(programs, monkeypatch, program, kind, dtype, graph(programs))
+    check(programs, monkeypatch, program, BACKWARD, dtype, graph(programs), atomic=True)
 
 
 @pytest.mark.parametrize("by_graph", [False, True], ids=["rows", "graph"])
 def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_graph: bool) -> None:
     """Where little fits into one kernel, results are sums over kernels."""
     program = programs.random_program("mul_ir", True, SPECS[:4])
-    whole = groups.plan(program, BACKWARD, by_graph, False, double=True)
+    whole = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
     monkeypatch.setattr(tuning, "ACCESSES", 1)
-    cut = groups.plan(program, BACKWARD, by_graph, False, double=True)
+    cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
     assert len(cut.pieces) == len(program.paths) > len(whole.pieces)
     assert max(cut.parts.values()) > 1
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None)
@@ -153,11 +202,12 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str) -> None:
     """The gradient of what has no channels is a sum over blocks; the last is ragged."""
-    monkeypatch.setattr(tuning, "REGISTERS", 1)
+    few = ON._replace(registers=1)
     program = programs.random_program(layout, True, (("uvu", (70, 1, 0), (1, 3, 3)), ("uvv", (1, 70, 0), (3, 1, 3))))
-    assert {piece.blocks for piece in groups.plan(program, BACKWARD, False, False, double=True).pieces} == {3}
-    check(programs, monkeypatch, program, BACKWARD)
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True)
+    assert {piece.blocks for piece in groups.plan(program, BACKWARD, False, False, double=True, on=few).pieces} == {3}
+    check(programs, monkeypatch, program, BACKWARD, on=few)
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True, on=few)
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), atomic=True, on=few)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -173,6 +223,7 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     program = programs.random_program("ir_mul", True, FEW)
     for kind in (FORWARD, BACKWARD):
         check(programs, monkeypatch, program, kind, edges=hub, shared=shared)
+    check(programs, monkeypatch, program, BACKWARD, edges=hub, shared=shared, atomic=True)
 
 
 def test_packed_tables_tell_their_receivers() -> None:
@@ -206,6 +257,6 @@ def test_what_is_not_printed_says_so(programs: Any) -> None:
 def test_sizes_are_arguments(programs: Any) -> None:
     """One text for every number of rows: only channel counts, columns and coefficients are printed."""
     program = programs.random_program("ir_mul", True, FEW)
-    piece = groups.plan(program, FORWARD, True, False, double=False).pieces[0]
+    piece = groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0]
     assert 'do_not_specialize=["segments", "rows", "room", "chunk", "z_part"]' in piece.text.source
-    assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False).pieces[0].text.source
+    assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0].text.source

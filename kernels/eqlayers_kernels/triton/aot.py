@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..lines import Kind
 from ..program import OPERANDS, Program
-from . import availability, edges, forms, launch
+from . import availability, edges, forms, launch, tuning
 from .groups import Piece
 
 #: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
@@ -128,16 +128,29 @@ def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms:
 
 
 def compile_form(
-    program: Program, kind: Kind, dtype: torch.dtype, graph: bool = True, shared: bool = False
+    program: Program,
+    kind: Kind,
+    dtype: torch.dtype,
+    graph: bool = True,
+    shared: bool = False,
+    atomic: bool = False,
+    jobs: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Compile the printed kernels of a request, one after the other; inside :func:`target`.
+    """Compile the printed kernels of a request; inside :func:`target`.
+
+    Args:
+        program, kind, dtype, graph, shared, atomic: As of :class:`eqlayers_kernels.triton.forms.FormRunner`.
+        jobs: Kernels at a time; as many as cores if None.
 
     Yields:
         What is compiled, and Triton's compiled kernel; see :func:`resources`.
     """
     from triton.runtime import driver
 
-    runner = forms.FormRunner(program, kind, dtype, graph, shared)
+    wanted = driver.active.get_current_target()
+    runner = forms.FormRunner(
+        program, kind, dtype, graph, shared, tuning.processor(wanted.backend, wanted.arch), atomic
+    )
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
@@ -145,9 +158,8 @@ def compile_form(
     }
     packed = edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5)
     tables = edges.unpack(packed, 5, 5, 5) if graph else None
-    _, calls = runner.prepare(tensors, tables, driver.active.get_current_target().backend)
-    for piece, call in zip(runner.plan.pieces, calls, strict=True):
-        yield piece, call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
+    _, calls = runner.prepare(tensors, tables)
+    yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def resources(compiled: Any) -> Resources:

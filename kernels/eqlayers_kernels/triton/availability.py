@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 import torch
 
+from .tuning import PROCESSORS, Processor, processor
+
 
 @cache
 def interpreted() -> bool:
@@ -37,3 +39,15 @@ def why_not() -> str | None:
     except RuntimeError as error:
         return f"needs one active Triton driver, got: {error}"
     return None
+
+
+@cache
+def processor_of(device: torch.device) -> Processor:
+    """What kernels may take on a device; on CPUs, where only the interpreter runs, as on an NVIDIA GPU."""
+    if device.type == "cpu":
+        return PROCESSORS["cuda"]
+    from triton.runtime import driver
+
+    with torch.cuda.device(device):
+        target = driver.active.get_current_target()
+    return processor(target.backend, target.arch)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import cache
 from types import ModuleType
@@ -51,13 +53,25 @@ class FormRunner:
         dtype: Of operands and results; half precision is summed in float32.
         graph: Whether edges of nodes are walked, else rows.
         shared: Whether one row of weights serves all rows.
+        on: What a kernel may take of the processor.
+        atomic: Whether the gradient of x may be added in memory, in no fixed order.
     """
 
-    def __init__(self, program: Program, kind: Kind, dtype: torch.dtype, graph: bool, shared: bool) -> None:
-        self.kind, self.dtype, self.graph, self.shared = kind, dtype, graph, shared
+    def __init__(
+        self,
+        program: Program,
+        kind: Kind,
+        dtype: torch.dtype,
+        graph: bool,
+        shared: bool,
+        on: tuning.Processor,
+        atomic: bool = False,
+    ) -> None:
+        self.kind, self.dtype, self.shared, self.on = kind, dtype, shared, on
         self.acc = launch.accumulator(dtype)
-        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64)
+        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
+        self._compiled: set[torch.device] = set()
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
         """Results by operand.
@@ -68,13 +82,17 @@ class FormRunner:
         """
         x = tensors["x"]
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
-            buffers, calls = self.prepare(tensors, tables, "cuda" if torch.version.hip is None else "hip")
+            buffers, calls = self.prepare(tensors, tables)
+            if x.is_cuda and calls and x.device not in self._compiled:
+                for _ in compile_calls(calls, x.device):
+                    pass
+                self._compiled.add(x.device)
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
             return {operand: self._result(operand, buffer, tables) for operand, buffer in buffers.items()}
 
     def prepare(
-        self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None, backend: str
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
     ) -> tuple[dict[str, Tensor], list[Call]]:
         """Buffers of the results, and the launches that fill them, in the order of the plan's pieces."""
         rows = tensors["y"].shape[0]
@@ -85,17 +103,19 @@ class FormRunner:
         for operand in self.kind.results:
             node = None if tables is None else tables.get({"x": "by_x", "z": "by_z"}.get(operand, ""))
             count = rows if node is None else node.rows
-            if operand == "w" and self.shared:
-                count = segments["rows" if tables is None else "by_x"]
+            if operand in self.plan.added:
+                count = tensors[operand].shape[0]
+            elif operand == "w" and self.shared:
+                count = segments[self.plan.walks["w"]]
             buffers[operand] = self._allocate(operand, tensors["x"], count, node is not None)
         given = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
-        return buffers, list(self._calls(given, tables or {}, rows, segments, chunk, backend))
+        return buffers, list(self._calls(given, tables or {}, rows, segments, chunk))
 
     def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
         """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
         parts = self.plan.parts[operand]
         summed = parts > 1 or node or (operand == "w" and self.shared)
-        written = parts == 1 and self.plan.covered[operand]
+        written = parts == 1 and self.plan.covered[operand] and operand not in self.plan.added
         dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
@@ -103,7 +123,7 @@ class FormRunner:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
         out = buffer[0] if buffer.shape[0] == 1 else buffer.sum(0)
-        if tables is not None and operand in "xz":
+        if tables is not None and operand in "xz" and operand not in self.plan.added:
             out = _add_pieces(out, tables[{"x": "by_x", "z": "by_z"}[operand]])
         return out.to(self.dtype)
 
@@ -114,7 +134,6 @@ class FormRunner:
         rows: int,
         segments: Mapping[str, int],
         chunk: int,
-        backend: str,
     ) -> Iterator[Call]:
         import triton.language as tl
 
@@ -137,12 +156,32 @@ class FormRunner:
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
                 "BLOCK": piece.block,
-                "STAGES": tuning.STAGES,
+                "STAGES": self.on.stages,
                 "num_warps": 1,
                 "enable_fp_fusion": True,  # releases of triton differ in the default
-                **tuning.OPTIONS[backend],
+                **self.on.options,
             }
             yield Call(function(piece.text.source, piece.text.name), (programs,), args, meta)
+
+
+def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
+    """Compile launches at the same time: Triton lets other threads run while it compiles.
+
+    Args:
+        calls: What would be launched; nothing is.
+        device: The CUDA or HIP device to compile for; None inside :func:`eqlayers_kernels.triton.aot.target`.
+        jobs: Threads; as many as cores if None.
+
+    Yields:
+        Triton's compiled kernels, in order.
+    """
+
+    def warm(call: Call) -> Any:
+        with torch.cuda.device(device) if device is not None else nullcontext():  # every thread has its own
+            return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
+
+    with ThreadPoolExecutor(max(1, min(len(calls), jobs or os.cpu_count() or 1))) as pool:
+        yield from pool.map(warm, calls)
 
 
 def _add_pieces(rows: Tensor, table: Tables) -> Tensor:

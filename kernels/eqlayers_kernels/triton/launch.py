@@ -170,7 +170,7 @@ def _launches(
         "BLOCK_V": sizes.blocks.v,
         "num_warps": sizes.blocks.num_warps,
         "enable_fp_fusion": True,  # releases of triton differ in the default
-        **tuning.OPTIONS[backend],
+        **tuning.PROCESSORS[backend].options,
     }
     rest = (
         *(problem.batch, sizes.chunk, problem.segments, *sizes[:4]),

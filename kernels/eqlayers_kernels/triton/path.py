@@ -18,10 +18,13 @@ class Body:
         kind: What is computed.
         scopes: Operand to one of `SCOPES`.
         masked: Whether the last block of channels is ragged.
+        added: Operands whose result is added in memory, not stored.
     """
 
-    def __init__(self, program: Program, kind: Kind, scopes: dict[str, str], masked: bool) -> None:
-        self.layout, self.kind, self.scopes, self.masked = program.layout, kind, scopes, masked
+    def __init__(
+        self, program: Program, kind: Kind, scopes: dict[str, str], masked: bool, added: frozenset[str]
+    ) -> None:
+        self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
         self.before: list[str] = []
         self.inside: list[str] = []
         self.after: list[str] = []
@@ -80,7 +83,11 @@ class Body:
             parts = [name if varies else f"tl.sum({name}, 0)"] if name in self._started else []
             parts += [f"{name}_whole"] * (f"{name}_whole" in self._started)
             value = " + ".join(parts) or ("tl.zeros((BLOCK,), ACC)" if varies else "0.0")
-            lines.append(f"tl.store({address}, {value}{', mask=inside' if varies and self.masked else ''})")
+            mask = ", mask=inside" if varies and self.masked else ""
+            if operand in self.added:
+                lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
+            else:
+                lines.append(f"tl.store({address}, {value}{mask})")
 
 
 class PathText(PathLines):

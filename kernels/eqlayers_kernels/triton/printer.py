@@ -2,7 +2,8 @@
 
 One program of the grid computes one block of channels for one segment: a run of rows, or edges of one receiver or
 sender (see edges.py). What belongs to the segment is summed in registers and stored once, so nothing is added in
-memory and sums have one order. Sizes of the batch are arguments; channel counts, columns and coefficients are printed.
+memory and sums have one order; only the gradient of x is, where edges are walked by receivers, if the caller does not
+mind the order. Sizes of the batch are arguments; channel counts, columns and coefficients are printed.
 """
 
 from __future__ import annotations
@@ -77,7 +78,13 @@ class KernelText:
     def partial(self) -> frozenset[str]:
         """Operands whose result is summed over channels: every block of channels has a partial sum of its own."""
         steps = [dict(zip("xywz", p.inner.steps if p.inner.extent > 1 else (0,) * 4, strict=True)) for p in self.paths]
-        return frozenset(name for name in self.kind.results if any(not step[name] for step in steps))
+        summed = frozenset(name for name in self.kind.results if any(not step[name] for step in steps))
+        return summed - self.added
+
+    @property
+    def added(self) -> frozenset[str]:
+        """Operands whose result is added in memory: other programs of the walk have the same rows."""
+        return frozenset(self.kind.results) & {"x"} if self.walk == "by_z" else frozenset()
 
     def scope(self, operand: str) -> str:
         """Where the row of an operand is known."""
@@ -88,7 +95,8 @@ class KernelText:
     @cached_property
     def source(self) -> str:
         """The module's text."""
-        body = Body(self.program, self.kind, {name: self.scope(name) for name in OPERANDS}, self.masked)
+        scopes = {name: self.scope(name) for name in OPERANDS}
+        body = Body(self.program, self.kind, scopes, self.masked, self.added)
         texts = [PathText(body, number, path) for number, path in enumerate(self.paths)]
         for number, text in enumerate(texts):
             text.write()
@@ -145,7 +153,7 @@ class KernelText:
                 row = "place" if result else "node"
             else:
                 row = "step" if self.walk == "rows" else "other" if operand in "xz" else "edge"
-            if result:
+            if result and operand not in self.added:
                 part = f"({pointer}_part + block)" if operand in self.partial else f"{pointer}_part"
                 count = {"row": "rows_long", "segment": "room_long", "program": "tl.cast(segments, tl.int64)"}[scope]
                 row = f"{row} + {part} * {count}"

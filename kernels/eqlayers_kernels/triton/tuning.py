@@ -1,4 +1,4 @@
-"""Block sizes of the segment kernel: one table, a row per op.
+"""Launch tables: block sizes of the segment kernel by op, and what printed kernels may take by architecture.
 
 A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
 size compiles nothing. At these bounds no kernel spills registers on sm_80, sm_90 or gfx942 (tests/kernels compile
@@ -35,9 +35,43 @@ TABLE = {
 }  # fmt: skip
 
 
-#: Options of the compiler, per Triton backend. Left without a bound, ptxas lowers the number of registers for the sake
-#: of occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
-OPTIONS: dict[str, dict[str, int]] = {"cuda": {"maxnreg": 255}, "hip": {}}
+class Processor(NamedTuple):
+    """What one program of a printed kernel may take of an architecture, and how it is compiled.
+
+    Attributes:
+        lanes: Threads of a program: one warp, so that sums over channels need no barrier.
+        registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
+        most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
+        shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
+        stages: Steps of the loop over rows whose loads are under way at once.
+        options: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of
+            occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
+    """
+
+    lanes: int
+    registers: int
+    most_registers: int
+    shared_bytes: int
+    stages: int
+    options: dict[str, int]
+
+
+#: By architecture, else by Triton backend. A multiprocessor of sm_90 has 64 Ki registers and 227 KiB of shared memory.
+PROCESSORS = {
+    "sm_80": Processor(32, 170, 192, 14 * 1024, 2, {"maxnreg": 255}),
+    "cuda":  Processor(32, 170, 192, 20 * 1024, 2, {"maxnreg": 255}),
+    "hip":   Processor(64, 140, 256, 16 * 1024, 2, {}),
+}  # fmt: skip
+
+
+def processor(backend: str, arch: int | str) -> Processor:
+    """The row of an architecture, as Triton names it.
+
+    Example:
+        >>> processor("cuda", 90).lanes, processor("hip", "gfx942").lanes
+        (32, 64)
+    """
+    return PROCESSORS.get(f"sm_{arch}" if backend == "cuda" else str(arch), PROCESSORS[backend])
 
 
 class Blocks(NamedTuple):
@@ -85,49 +119,57 @@ def _power(width: int) -> int:
     return 1 << max(0, width - 1).bit_length()
 
 
-#: Registers of a thread that printed kernels plan with, of 255: the rest goes to addresses and to what ptxas needs.
-REGISTERS = 170
 #: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
 ACCESSES = 80
 #: Most channels that one thread of a printed kernel holds; wide loads need several.
 CHANNELS_PER_THREAD = 4
-#: Threads of one program of a printed kernel: one warp, so that sums over channels need no barrier.
-LANES = 32
 #: Rows that one program walks where nothing is summed over rows.
 ROWS = 4
 #: Programs that a sum over rows is cut into at most; each leaves a row of partial sums.
 SUMMED_CHUNKS = 1024
-#: Steps of the loop over rows whose loads are under way at once.
-STAGES = 2
 
 
-def fits(vectors: int, scalars: int, accesses: int, channels: int, double: bool) -> bool:
-    """Whether a kernel holds so many values at once, for two channels per thread where there are as many.
+class Cost(NamedTuple):
+    """What a kernel holds at once."""
+
+    vectors: int  # values over channels
+    scalars: int
+    accesses: int  # loads and stores
+
+    def registers(self, per_thread: int, double: bool) -> int:
+        """Of a thread that has so many channels."""
+        return (self.vectors * per_thread + self.scalars) * (2 if double else 1)
+
+
+def fits(cost: Cost, channels: int, double: bool, on: Processor) -> bool:
+    """Whether one kernel can hold so much, for two channels per thread where there are as many.
 
     Example:
-        >>> fits(60, 20, 70, 128, False), fits(90, 20, 70, 128, False), fits(60, 20, 90, 128, False)
-        (True, False, False)
+        >>> on = PROCESSORS["cuda"]
+        >>> [fits(Cost(*cost), 128, False, on) for cost in ((60, 20, 70), (90, 20, 70), (60, 20, 90))]
+        [True, False, False]
     """
-    if accesses > ACCESSES:
+    if cost.accesses > ACCESSES:
         return False
-    per_thread = min(2, max(1, channels // LANES))
-    return (vectors * per_thread + scalars) * (2 if double else 1) <= REGISTERS
+    return cost.registers(min(1 if double else 2, max(1, channels // on.lanes)), double) <= on.registers
 
 
-def channel_block(vectors: int, scalars: int, channels: int, double: bool) -> int:
+def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int:
     """Channels of one program: as many per thread as the registers allow.
 
     Example:
-        >>> channel_block(20, 10, 128, False), channel_block(60, 20, 128, False), channel_block(5, 5, 7, False)
-        (128, 64, 32)
+        >>> on = PROCESSORS["cuda"]
+        >>> [channel_block(Cost(*cost, 9), 128, False, on) for cost in ((20, 10), (60, 20))]
+        [128, 64]
+        >>> channel_block(Cost(5, 5, 9), 7, False, on)
+        32
     """
     per_thread = CHANNELS_PER_THREAD
     while per_thread > 1 and (
-        per_thread * LANES > _power(max(channels, LANES))
-        or (vectors * per_thread + scalars) * (2 if double else 1) > REGISTERS
+        per_thread * on.lanes > _power(max(channels, on.lanes)) or cost.registers(per_thread, double) > on.registers
     ):
         per_thread //= 2
-    return per_thread * LANES
+    return per_thread * on.lanes
 
 
 def row_chunk(rows: int, summed: bool) -> int:
