@@ -25,7 +25,8 @@ class Backend:
         scale: Runs a :class:`ScaleCall`.
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
-        only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors).
+        only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors,
+            matrix products).
         form: Runs whole tensor products in one call; None for backends that compose them of sparse products.
         composes: Whether it composes those that it does not run whole.
     """

@@ -60,9 +60,20 @@ def refuse(call: Call) -> str | None:
 
 
 def only_named(call: Call) -> bool:
-    """Whether the call would run in the interpreter, which nobody gets unasked; CPU tensors can run nowhere else."""
+    """Whether somebody else should run the call unless this backend is named.
+
+    Nobody gets the interpreter unasked, and CPU tensors can run nowhere else. Products with one matrix for all rows,
+    and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which reads
+    the matrix anew for every few rows.
+    """
     kind = call.device if isinstance(call, FormCall) else call.x.device.type
-    return kind == "cpu" or availability.interpreted()
+    return kind == "cpu" or availability.interpreted() or (isinstance(call, ProductCall) and _is_gemm(call))
+
+
+def _is_gemm(call: ProductCall) -> bool:
+    channels = call.channels
+    sides = zip((channels.first, channels.second, channels.out), call.batched, strict=True)
+    return any(len(letters) == 2 and not batched for letters, batched in sides)
 
 
 def product(call: ProductCall) -> Tensor:

@@ -277,3 +277,22 @@ def test_cpu_tensors_are_refused_without_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment, check=False)
     assert done.stdout.strip() == "torch; refuses: needs CUDA or HIP tensors, got cpu", done.stderr
+
+
+def test_products_with_one_matrix_for_all_rows_are_left_to_gemm(monkeypatch):
+    """Whoever names the backend gets its kernel all the same."""
+    monkeypatch.setattr(backend.availability, "interpreted", lambda: False)
+
+    def left(op, batched):
+        call = product_call(op, batched=batched)
+        on_gpu = replaced(call, x=call.x.to("meta"), y=call.y.to("meta"))
+        return backend.only_named(on_gpu)
+
+    assert left("vecmat", "x only")
+    assert left("mat_t_vec", "y only")
+    assert left("outer", "both, summed")
+    assert left("outer", "x only, summed")
+    for op in ("vecmat", "outer", "mat_t_vec"):
+        assert not left(op, "both")
+    for op in ("mul", "inner", "vecsca"):
+        assert not any(left(op, batched) for batched in BATCHED)
