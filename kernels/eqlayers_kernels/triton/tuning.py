@@ -43,7 +43,8 @@ class Processor(NamedTuple):
         registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
-        stages: Steps of the loop over rows whose loads are under way at once.
+        stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, the operands of the next
+            row are on their way while this one is computed, and the edge after that is looked up.
         options: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of
             occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
     """
@@ -56,11 +57,11 @@ class Processor(NamedTuple):
     options: dict[str, int]
 
 
-#: By architecture, else by Triton backend. A multiprocessor of sm_90 has 64 Ki registers and 227 KiB of shared memory.
+#: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
+#: registers and 227 KiB of shared memory: 10 programs within these bounds.
 PROCESSORS = {
-    "sm_80": Processor(32, 170, 192, 14 * 1024, 2, {"maxnreg": 255}),
-    "cuda":  Processor(32, 170, 192, 20 * 1024, 2, {"maxnreg": 255}),
-    "hip":   Processor(64, 140, 256, 16 * 1024, 2, {}),
+    "cuda": Processor(32, 170, 200, 22 * 1024, 3, {"maxnreg": 255}),
+    "hip":  Processor(64, 140, 256, 16 * 1024, 2, {}),
 }  # fmt: skip
 
 
