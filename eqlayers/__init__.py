@@ -14,6 +14,7 @@ from .nn import (
     TensorProductConv,
     TensorSquare,
     explain,
+    warmup,
 )
 
 __version__ = "0.1.0"
@@ -42,4 +43,5 @@ __all__ = [
     "ops",
     "to_ir_mul",
     "to_mul_ir",
+    "warmup",
 ]

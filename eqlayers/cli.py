@@ -11,6 +11,7 @@ __all__ = ["main"]
 
 TRAINING = {
     "fit": "train, then test the best weights",
+    "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
     "test": "errors on the test part, with table, metrics.json and pictures",
     "predict": "write predictions.csv",
@@ -26,6 +27,7 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
   eqlayers fit -c configs/qm9_mini.yaml --ckpt_path runs/qm9_mini/checkpoints/last.ckpt    (resume)
   eqlayers test -c configs/qm9_mini.yaml
+  eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers fit --help                                                                      (all keys)
 
 benchmarks have subcommands, each with its own help:
@@ -80,10 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from .train.cli import run
+        from .train import cli, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    run(args)
+    if args[0] == "warmup":
+        warmup.run(args[1:])
+    else:
+        cli.run(args)
     return 0
 
 

@@ -19,9 +19,6 @@ from .form import apply_form, sorted_edges
 from .product import sparse_form
 from .scalars import add_scalar_paths
 
-#: Backends that add in another order than usual if they may; the others' sums have the same order at no cost.
-ANY_ORDER = {"triton"}
-
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
@@ -72,8 +69,7 @@ def run_convolution(
             f"`.to('{x.device}')`."
         )
     if plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
-        how = deterministic or name not in ANY_ORDER
-        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form, name, how)
+        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form, name, deterministic)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)

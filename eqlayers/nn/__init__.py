@@ -10,6 +10,7 @@ from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
 from .tensor_product import TensorProduct
+from .warmup import WarmupReport, WarmupRow, warmup
 
 __all__ = [
     "BesselBasis",
@@ -27,5 +28,8 @@ __all__ = [
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",
+    "WarmupReport",
+    "WarmupRow",
     "explain",
+    "warmup",
 ]

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,16 +140,24 @@ class TrainingCLI(LightningCLI):
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """The configured trainer with the run's own callbacks, loggers and checkpoint writer."""
+    @property
+    def configured(self) -> Any:
+        """The section `trainer` of the configuration."""
+        return self._get(self.config_init, "trainer", default={})
+
+    def own_options(self) -> dict[str, Any]:
+        """What the trainer gets besides: the run's callbacks, loggers and checkpoint writer."""
         facts = {
             "seed": self.option("seed_everything"),
             "threads": torch.get_num_threads(),
             "name": self.option("name"),
         }
-        configured = self._get(self.config_init, "trainer", default={})
-        bar = configured.get("enable_progress_bar")
-        own = trainer_options(self.folder, facts, progress=bar, training=self.subcommand == "fit")
+        bar = self.configured.get("enable_progress_bar")
+        return trainer_options(self.folder, facts, progress=bar, training=self.subcommand == "fit")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """The configured trainer with the run's own options."""
+        configured, own = self.configured, self.own_options()
         for key in ("callbacks", "plugins"):
             own[key] = [*own[key], *as_list(configured.get(key))]
         if configured.get("logger") not in (None, True):
@@ -242,11 +250,12 @@ def init_parameters(class_path: str) -> list[str]:
     return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
 
 
-def run(args: Sequence[str]) -> None:
+def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI) -> None:
     """Run one command of the training command line.
 
     Args:
         args: Subcommand and options, as on the command line.
+        command: What runs them.
 
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
@@ -254,7 +263,7 @@ def run(args: Sequence[str]) -> None:
     """
     try:
         with quiet_lightning():
-            TrainingCLI(args)
+            command(args)
     except MisconfigurationException as error:
         raise ConfigError(
             f"the trainer cannot be set up as configured: {error} Change the options of trainer."

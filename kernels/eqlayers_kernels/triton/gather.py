@@ -4,7 +4,8 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["num_nodes", "width"])
+# the table begins anywhere in a buffer
+@triton.jit(do_not_specialize=["num_nodes", "width"], do_not_specialize_on_alignment=["room"])
 def add_pieces(
     rows,  # [nodes, then pieces, ...] x width
     room,  # [nodes + 1]

@@ -43,7 +43,7 @@ class Processor(NamedTuple):
         registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
-        stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, the operands of the next
+        stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next
             row are on their way while this one is computed, and the edge after that is looked up.
         options: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of
             occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.

@@ -1,0 +1,309 @@
+"""Compiles the kernels of a step ahead of time: runs it once and sees which ones it asks for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from eqlayers_kernels.c import cache as disk
+from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.triton import aot, availability, groups, launch
+from eqlayers_kernels.triton.forms import GATHERED
+
+from ..backends import cpu
+from ..backends.recording import Asked, Results, watching
+from ..errors import BackendError, ConfigError
+from ..ops.form import FormCall, find_form
+from .base import EquivariantModule
+
+Progress = Callable[[Sequence[Any], str], Iterable[Any]]
+
+_HEADER = ("layer", "computes", "dtype", "over", "for", "seconds", "kernels")
+_ORDERS = ("value", "gradients", "second derivatives")
+_UNTRIED = (
+    "{}: compiled without a GPU; whether one finds these kernels in the folder was not tried. Kernels of single sparse "
+    "products are compiled at their first call."
+)
+
+
+@dataclass(frozen=True)
+class WarmupRow:
+    """What became of one kind of call.
+
+    Attributes:
+        layer: Path of the first layer of the model that makes it, and how many more do; without a model the size of
+            the form.
+        computes: 'value', or derivatives and the operands that they belong to.
+        dtype: Of the operands.
+        over: 'rows' or 'edges', whether one row of weights serves all, and whether sums may have any order.
+        device: 'cpu', 'cuda' or the name of a target.
+        seconds: Of the first call of the step; for a target, of compiling alone.
+        compiled: Kernels that were compiled; 0 if all were there.
+        reason: Why a target got no kernel; empty if it did.
+    """
+
+    layer: str
+    computes: str
+    dtype: str
+    over: str
+    device: str
+    seconds: float
+    compiled: int
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class WarmupReport:
+    """What :func:`warmup` did; ``str`` and ``print`` give a table.
+
+    Attributes:
+        rows: The calls in the order of the step, then those of each target.
+        others: Kernels that were compiled for the step, but not for these calls: sorting edges, sparse products.
+        folders: Where the kernels are, by device.
+    """
+
+    rows: tuple[WarmupRow, ...]
+    others: int
+    folders: dict[str, str]
+
+    def __str__(self) -> str:
+        done = [row for row in self.rows if not row.reason]
+        cells = [_HEADER, *(_cells(row) for row in done)] if done else []
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(c.ljust(width) for c, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+        lines += [f"left for {r.device}: {r.layer} ({r.computes}) {r.reason}" for r in self.rows if r.reason]
+        targets = [name for name in self.folders if name in aot.TARGETS]
+        lines += [f"note: {_UNTRIED.format(', '.join(targets))}"] if targets else []
+        return "\n".join([*lines, self.summary()])
+
+    def summary(self) -> str:
+        """One line: how many were compiled, and where they are."""
+        if not self.rows:
+            return "the step called no layer that runs in kernels of this package"
+        made, found = sum(row.compiled for row in self.rows), sum(not (r.compiled or r.reason) for r in self.rows)
+        counts = f"{made} kernel{'s' * (made != 1)} compiled" + (f" and {self.others} others" if self.others else "")
+        places = "; ".join(f"{device}: {folder}" for device, folder in self.folders.items())
+        return f"{counts}, {found} call{'s' * (found != 1)} found theirs; {places}"
+
+
+def warmup(
+    step: Callable[[], object],
+    targets: Sequence[str] = (),
+    model: torch.nn.Module | None = None,
+    progress: Progress = lambda calls, what: calls,
+) -> WarmupReport:
+    """Compile all kernels that a step needs, so that other processes find them on disk.
+
+    The step runs once, as it is: on the device of its tensors, whose kernels it so compiles. For targets, processors
+    that need not be there, the printed kernels of all forms that it called are compiled besides.
+
+    Args:
+        step: One step as later processes do it: value and loss, ``backward()`` and whatever else calls layers.
+        targets: Names of ``eqlayers_kernels.triton.aot.TARGETS``, such as 'sm_90'.
+        model: Whose layers the report names.
+        progress: Called with the calls to compile for a target and a few words, returns them one by one; as
+            ``tqdm.tqdm`` and ``rich.progress.track`` do.
+
+    Returns:
+        A report with a row for every kind of call.
+
+    Raises:
+        ConfigError: An unknown target. BackendError: There is nothing to compile with, or no folder to keep it in.
+
+    Example:
+        >>> import eqlayers as eq
+        >>> layer = eq.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
+        >>> x, y = torch.randn(5, 2, requires_grad=True), torch.randn(5, 3)
+        >>> report = warmup(lambda: layer(x, y).sum().backward(), model=layer)
+        >>> [(row.layer, row.computes, row.dtype) for row in report.rows]
+        [('TensorProduct', 'value', 'float32'), ('TensorProduct', 'gradients of x, w', 'float32')]
+    """
+    _check_targets(targets)
+    seen: dict[Asked, tuple[float, set[str]]] = {}
+    with _compiled_by_triton(bool(targets)) as made:
+        first = _in_c_cache()
+
+        def watch(asked: Asked, run: Callable[[], Results]) -> Results:
+            if asked in seen:
+                return run()
+            before, start = _in_c_cache() | made, time.perf_counter()
+            results = run()
+            seen[asked] = time.perf_counter() - start, (_in_c_cache() | made) - before
+            return results
+
+        with watching(watch):
+            step()
+        others = ((_in_c_cache() | made) - first).difference(*(new for _, new in seen.values()))
+        folders = _folders(seen, targets)
+        names = {} if model is None else _names(model, seen)
+        rows = [_row(names, asked, asked.device, seconds, len(new)) for asked, (seconds, new) in seen.items()]
+        for target in folders:
+            if target in targets:
+                rows += _for_target(target, seen, names, made, progress)
+    return WarmupReport(tuple(rows), len(others), folders)
+
+
+def _check_targets(targets: Sequence[str]) -> None:
+    for name in targets:
+        if name not in aot.TARGETS:
+            raise ConfigError(f"target must be one of {', '.join(aot.TARGETS)}, got {name!r}. Pass one of these.")
+        try:
+            with aot.target(name):
+                pass
+        except ImportError as error:
+            raise BackendError(
+                f"compiling for {name} needs the package triton, got: {error}. Install eqlayers[triton]."
+            ) from error
+        except RuntimeError as error:
+            raise BackendError(str(error)) from error
+
+
+# -- what was compiled ------------------------------------------------------------------------------------------------
+
+
+def _in_c_cache() -> set[str]:
+    with suppress(OSError):
+        return {path.name for path in disk.directory().glob("*.so")}
+    return set()
+
+
+@contextmanager
+def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
+    """Hashes of the kernels that Triton compiles within the block, those left out that it finds on disk."""
+    made: set[str] = set()
+    if not wanted and availability.why_not() is not None:
+        yield made
+        return
+    from triton import knobs
+
+    before = knobs.compilation.listener
+
+    def listen(*, metadata: dict[str, Any], cache_hit: bool, **rest: Any) -> None:
+        if not cache_hit:
+            made.add(metadata["hash"])
+        if before is not None:
+            before(metadata=metadata, cache_hit=cache_hit, **rest)
+
+    knobs.compilation.listener = listen
+    try:
+        yield made
+    finally:
+        knobs.compilation.listener = before
+
+
+def _folders(seen: Iterable[Asked], targets: Sequence[str]) -> dict[str, str]:
+    """Where the kernels of a step are, or an error if none are kept."""
+    who = {asked.backend: asked.device for asked in seen}
+    if targets and not who:
+        reason = cpu.refuse(FormCall(torch.float32, "cpu")) or "was not asked"
+        raise BackendError(
+            f"the step must run whole layers of this package in kernels to be compiled for {', '.join(targets)}, got "
+            f"none; backend 'cpu' {reason}. Mend that, or check the step."
+        )
+    folders = {}
+    if "cpu" in who:
+        held = disk.info()
+        if held.problem or not held.entries:
+            raise BackendError(
+                f"compiled kernels must be kept in {held.directory or 'a folder'} for other processes, got none there: "
+                f"{held.problem or 'nothing was written'}. Set EQLAYERS_CACHE_DIR to a folder of yours."
+            )
+        folders["cpu"] = held.directory
+    on = [who["triton"]] if who.get("triton") == "cuda" else []
+    for name in (*on, *targets):
+        from triton import knobs
+
+        folders[name] = str(knobs.cache.dir)
+    return folders
+
+
+# -- processors that need not be there --------------------------------------------------------------------------------
+
+
+def _for_target(
+    target: str, seen: Iterable[Asked], names: dict[str, str], made: set[str], progress: Progress
+) -> Iterator[WarmupRow]:
+    """Compile what was asked for, several calls at a time; Triton lets other threads run while it compiles."""
+    calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
+
+    def compiled(asked: Asked) -> WarmupRow:
+        program, start = find_form(asked.form).program, time.perf_counter()
+        reason = groups.why_not(program)
+        if reason is not None:
+            return _row(names, asked, target, 0.0, 0, reason)
+        kind, atomic = Kind(*asked.request), not asked.deterministic
+        kernels = aot.compile_form(program, kind, asked.dtype, asked.graph, asked.shared, atomic, jobs=1)
+        hashes = {kernel.hash for _, kernel in kernels}
+        return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
+
+    with aot.target(target), ThreadPoolExecutor(os.cpu_count()) as pool:
+        sums = {launch.accumulator(asked.dtype) for asked in calls if asked.graph}
+        work = [pool.submit(_sums_of_pieces, dtype, target, made) for dtype in sums]
+        work += [pool.submit(compiled, asked) for asked in calls]
+        try:
+            for one in progress(work, f"kernels for {target}"):
+                yield one.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever interrupts need not wait for all
+
+
+def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRow:
+    """Compile the kernel that adds up the pieces of nodes with many edges."""
+    from eqlayers_kernels.triton.gather import add_pieces
+
+    start, rows, room = time.perf_counter(), torch.empty(8, 8, dtype=dtype), torch.zeros(8, dtype=torch.int64)
+    kernel = add_pieces.warmup(rows, room, 4, 8, BLOCK=GATHERED, grid=(4,))
+    compiled = int(kernel.hash in made)
+    seconds = time.perf_counter() - start
+    return WarmupRow("all convolutions", "sums of pieces", _short(dtype), "edges", target, seconds, compiled)
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def _row(
+    names: dict[str, str], asked: Asked, device: str, seconds: float, compiled: int, reason: str = ""
+) -> WarmupRow:
+    program, request = find_form(asked.form).program, asked.request
+    computes = _ORDERS[request.order] + (f" of {', '.join(request.results)}" if request.order else "")
+    words = {"shared weights": asked.shared, "in any order": not asked.deterministic}
+    return WarmupRow(
+        layer=names.get(asked.form, f"{len(program.paths)} paths, {program.num_terms} terms"),
+        computes=computes + (f" along {', '.join(request.tangents)}" if request.tangents else ""),
+        dtype=_short(asked.dtype),
+        over=", ".join(("edges" if asked.graph else "rows", *(word for word, holds in words.items() if holds))),
+        device=device,
+        seconds=seconds,
+        compiled=compiled,
+        reason=reason,
+    )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cells(row: WarmupRow) -> tuple[str, ...]:
+    kernels = f"{row.compiled} compiled" if row.compiled else "found"
+    return (row.layer, row.computes, row.dtype, row.over, row.device, f"{row.seconds:.2f}", kernels)
+
+
+def _names(model: torch.nn.Module, seen: Iterable[Asked]) -> dict[str, str]:
+    """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
+    paths: dict[str, dict[str, None]] = {}
+    layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
+    for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
+        for path, layer in layers:
+            calls = [call for _, call in layer.sample_calls(dtype, torch.device(device)) if isinstance(call, FormCall)]
+            for form in (find_form(call.key) for call in calls):
+                for key in (form.key, form.weighted.key):
+                    paths.setdefault(key, {})[path or type(layer).__name__] = None
+    shown = {key: (next(iter(found)), len(found) - 1) for key, found in paths.items()}
+    return {key: f"{first} (+{more} more)" if more else first for key, (first, more) in shown.items()}
