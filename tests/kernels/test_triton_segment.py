@@ -180,3 +180,13 @@ def test_blocks_are_powers_of_two_and_ignore_the_batch(op):
 def test_why_not_is_silent_where_kernels_run():
     assert availability.why_not() is None
     assert availability.interpreted() == (DEVICE.type == "cpu")
+
+
+def test_an_old_release_is_refused(monkeypatch):
+    import triton
+
+    monkeypatch.setattr(triton, "__version__", "3.5.1+git1234")
+    why_not = availability.why_not.__wrapped__  # what is known already is not asked again
+    assert why_not() == "needs Triton 3.6 or newer, got 3.5.1+git1234; newer builds of torch bring it"
+    monkeypatch.setattr(triton, "__version__", "3.10.0")
+    assert why_not() is None

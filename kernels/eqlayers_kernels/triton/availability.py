@@ -9,6 +9,13 @@ import torch
 
 from .tuning import PROCESSORS, Processor, processor
 
+#: The oldest release that the kernels are tested with.
+OLDEST = (3, 6)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")[:2]))
+
 
 @cache
 def interpreted() -> bool:
@@ -28,10 +35,15 @@ def why_not() -> str | None:
     """None where kernels can be launched; else the reason, a phrase that follows the backend's name."""
     if find_spec("triton") is None:
         return "needs the package triton, which is not installed; install eqlayers[triton]"
+    if not interpreted() and not torch.cuda.is_available():
+        return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 from the start; found none"
+    import triton
+
+    if _release(triton.__version__) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        return f"needs Triton {oldest} or newer, got {triton.__version__}; newer builds of torch bring it"
     if interpreted():
         return None
-    if not torch.cuda.is_available():
-        return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 from the start; found none"
     from triton.runtime import driver
 
     try:
