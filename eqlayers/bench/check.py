@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ..info.paths import normalise, read_instructions
 from ..testing.magnitude import excess, product_magnitude
+from .implementation import Implementation, e3nn_layer, gathered
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
-from .peers import Implementation, e3nn_layer, gathered
 from .problems import Problem
 
-#: Elements of the widest float64 intermediate; the reference is computed over parts of the edges.
-PART = 4_000_000
+#: Elements of the widest float64 intermediate, by type of device; the reference is computed over parts of the edges.
+PART = {"cpu": 4_000_000, "cuda": 40_000_000}
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ def _compare(
     """The largest error of every result as a fraction of its bound, by number of the implementation."""
     dtype = operands.values["x"].dtype
     width = max(problem.irreps_out.dim, problem.weight_numel, 1)
-    step = max(1, PART // width)
+    device = operands.values["x"].device
+    step = max(1, PART[device.type] // width)
     worst: dict[int, dict[str, float]] = {number: dict.fromkeys(RESULTS[direction], 0.0) for number in results}
     summed: dict[str, tuple[Tensor, Tensor]] = {}
-    device = operands.values["x"].device
     functions = e3nn_layer(problem, torch.float64, device), magnitude(problem, device)
     for start in range(0, max(operands.edges, 1), step):
         part = operands.part(start, start + step).to(torch.float64)

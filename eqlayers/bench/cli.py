@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..backends import find
@@ -17,7 +18,7 @@ from .overhead import run_overhead
 from .peers import PEERS
 from .report import count_goals, tables, write_report
 from .results import load, save, save_csv
-from .run import run_suite
+from .run import nothing, run_suite
 from .step import LoadBatch, run_step
 from .suite import read_suite
 
@@ -26,6 +27,7 @@ examples:
   eqlayers bench run smoke                                              (seconds: does everything work?)
   eqlayers bench run cpu --json cpu.json                                (the CPU tables)
   eqlayers bench run cpu --only 'fused/mace-*' --peers e3nn,e3nn-compiled
+  eqlayers bench run gpu --only 'target/*' --json gpu.json              (where there is a GPU)
   eqlayers bench run path/to/suite.yaml
   eqlayers bench accelerate mace                                        (where mace-torch is installed)
   eqlayers bench report cpu.json --out report                           (tables and plots again)
@@ -40,6 +42,10 @@ def _count(text: str) -> int:
 
 
 _count.__name__ = "positive integer"  # argparse puts it into its message
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
             text = f"name of a file of configs/bench, or a path; {config} by default"
             command.add_argument("--config", default=config, help=text)
         known: dict[str, dict[str, Any]] = {
-            "--peers": {"help": "names with commas instead of the configuration's", "type": lambda t: t.split(",")},
+            "--peers": {"help": "names with commas instead of the configuration's; '' for nobody", "type": _names},
             "--threads": {
                 "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
                 "type": _count,
@@ -89,8 +95,15 @@ def parser() -> argparse.ArgumentParser:
     options = ("--peers", "--threads", "--runs", "--only")
     add("cold", "time first calls in fresh processes, with empty and filled caches", *options, config="cold")
     add("overhead", "time single calls on one molecule and on one edge", "--threads", "--runs", config="overhead")
-    kernels = add("kernels", "compile the GPU kernels without a GPU: registers, spills, shared memory", "--only")
-    kernels.add_argument("--config", default="kernels", help="name of a file of configs/bench, or a path")
+    about = "compile the GPU kernels without a GPU: registers, spills, shared memory"
+    kernels = add("kernels", about, "--only", config="kernels")
+    kernels.add_argument(
+        "--triton",
+        help="folders of other releases (pip install --no-deps --target FOLDER triton==...); the installed one if none",
+        metavar="FOLDER",
+        nargs="+",
+        default=(),
+    )
     kernels.add_argument("--jobs", help="processes at a time; as many as cores by default", type=_count)
     about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
@@ -101,8 +114,10 @@ def parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     suite = read_suite(args.suite).only(args.only)
     steps = 1 + sum(2 + len(case.directions) for case in suite.cases)
+    kind = {"peers": args.peers, "num_threads": args.threads, "backend": args.backend}
+    keep = nothing if args.json is None else partial(save, path=args.json)  # a run that is cut off leaves its cases
     with progress(f"bench {suite.name}", steps) as say:
-        return run_suite(suite, peers=args.peers, num_threads=args.threads, backend=args.backend, say=say)
+        return run_suite(suite, **kind, say=say, keep=keep)
 
 
 def _step(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
@@ -130,7 +145,7 @@ def _accelerate(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
 
 def _kernels(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     with progress("bench kernels") as say:
-        return run_kernels(args.config, only=args.only, jobs=args.jobs, say=say)
+        return run_kernels(args.config, only=args.only, releases=args.triton, jobs=args.jobs, say=say)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {

@@ -13,33 +13,38 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ..errors import ConfigError, EqlayersError
+from ..errors import ConfigError
 from ..info.layout import LAYOUTS
 from .check import check
 from .config import check_known, find_config, read_fields, read_yaml
 from .fresh import run_fresh
 from .goals import Record, goal
 from .graphs import GraphSpec
-from .machine import describe, threads
-from .measure import summary
+from .implementation import OURS, ours, why_refused
+from .machine import describe, find_device, threads
+from .measure import summary, synchronize
 from .operands import draw, into_form, prepare
-from .peers import OURS, PEERS, Refusal, build_peer, ours
+from .peers import PEERS, build_peer
 from .problems import Problem, read_problems
 from .run import Say, quiet
-from .suite import OPERATIONS, Case
+from .suite import DEVICES, OPERATIONS, Case
 
 FIELDS = {
-    **dict.fromkeys(("problems", "operation", "layout"), "text"),
+    **dict.fromkeys(("device", "problems", "operation", "layout"), "text"),
     **dict.fromkeys(("edges", "threads", "runs"), "count"),
     **dict.fromkeys(("choose", "peers"), "texts"),
     "goals": "numbers",
 }
 STATES = ("cold", "warm")
+#: Variables that say where the kernels of each package are kept.
+CACHES = ("EQLAYERS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 DIRECTIONS = ("fwd", "bwd")
 
 
@@ -47,29 +52,37 @@ def first_calls(task: dict[str, Any]) -> Record:
     """Seconds of construction with the first forward call, and of the first backward call, in this process.
 
     Args:
-        task: problem (its fields), operation, layout, edges, threads and implementation.
+        task: problem (its fields), device, operation, layout, edges, threads and implementation.
 
     Returns:
         ``fwd``, ``bwd`` in seconds, and status with reason.
     """
     torch.set_num_threads(task["threads"])
+    device = torch.device(task["device"])
     problem = Problem(**task["problem"])
     graph = GraphSpec(f"E{task['edges']}", max(1, task["edges"] // 20), task["edges"])
     case = Case("cold", problem, task["operation"], graph, (task["layout"],))
-    operands = draw(problem, case.operation, graph, torch.float32, torch.device("cpu"))
-    warm = torch.randn(512, 512, requires_grad=True)
+    operands = draw(problem, case.operation, graph, torch.float32, device)
+    warm = torch.randn(512, 512, device=device, requires_grad=True)
     (warm @ warm).sum().backward()  # torch's own first calls are not the layer's
+    who = task["implementation"]
+    if device.type == "cuda":  # nor are imports
+        for package in ("triton", *(() if who == OURS else PEERS[who].packages)):
+            if find_spec(package) is not None:
+                import_module(package)
+    synchronize(device)
     start = time.perf_counter()
     try:
-        who = task["implementation"]
         item = ours(case, operands, task["layout"]) if who == OURS else build_peer(who, case, operands)
-    except (Refusal, EqlayersError) as error:
-        return {"status": "refused", "reason": str(error)}
-    values = into_form(operands.values, item.form)
-    backward = prepare(item.fn, values, "bwd")
-    middle = time.perf_counter()
-    backward()
-    end = time.perf_counter()
+        values = into_form(operands.values, item.form)
+        backward = prepare(item.fn, values, "bwd")
+        synchronize(device)
+        middle = time.perf_counter()
+        backward()
+        synchronize(device)
+        end = time.perf_counter()
+    except Exception as error:
+        return {"status": "refused", "reason": why_refused(who, error)}
     verdicts = check(problem, operands, [item], DIRECTIONS)
     wrong = [verdict for verdict in verdicts.values() if verdict.status != "ok"]
     found: Record = {"fwd": middle - start, "bwd": end - middle, "note": item.note}
@@ -82,7 +95,7 @@ def in_fresh_process(task: dict[str, Any], cache: Path) -> Record:
     Raises:
         BackendError: The process ended with an error.
     """
-    folders = {name: str(cache / name.lower()) for name in ("EQLAYERS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
+    folders = {name: str(cache / name.lower()) for name in CACHES}
     found: Record = run_fresh(
         __name__,
         task,
@@ -118,6 +131,7 @@ def run_cold(
     """
     path = find_config(name)
     fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("operation", [fields["operation"]], OPERATIONS, str(path))
     check_known("layout", [fields["layout"]], LAYOUTS, str(path))
     check_known("goal", fields["goals"], ("cold_ms", "warm_ms"), str(path))
@@ -129,10 +143,10 @@ def run_cold(
     if not problems:
         option = "choose" if only is None else "--only"
         raise ConfigError(f"{option} must match a problem among {', '.join(known)}, got {patterns[0]!r}. Correct it.")
-    common = {"operation": fields["operation"], "layout": fields["layout"], "edges": fields["edges"]}
+    common = {key: fields[key] for key in ("device", "operation", "layout", "edges")}
     common["threads"] = num_threads or fields["threads"]
     with threads(common["threads"]):
-        head = describe()
+        head = describe(find_device(fields["device"], path.stem))
     rows, goals = [], []
     for problem in problems:
         for who in (OURS, *peers):
@@ -145,8 +159,9 @@ def run_cold(
                 if limit is not None:
                     goals.append(goal(f"{state}_ms", limit, measured, where=problem.name))
     notes = [
-        f"{fields['operation']}, {fields['edges']} edges, {fields['layout']}. Forward: making the layer and its first "
-        "forward call. Cold: empty caches of kernels; warm: a new process with the caches that the first one left. "
+        f"{fields['device']}, {fields['operation']}, {fields['edges']} edges, {fields['layout']}. "
+        "Forward: making the layer and its first forward call. Cold: empty caches of kernels; warm: a new process with "
+        "the caches that the first one left. "
         "e3nn's eager layers have no cache."
     ]
     return {"kind": "cold", **head, "rows": rows, "goals": goals, "notes": notes}

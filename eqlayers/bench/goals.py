@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Any
 
+from .implementation import OURS
 from .memory import RESOLUTION
-from .peers import OURS
 from .suite import GOALS
 
 Record = dict[str, Any]
@@ -21,6 +21,8 @@ WORDS = {
     "warm_ms": "ms with a filled cache",
     "host_us": "us",
     "spill_bytes": "bytes spilled",
+    "registers": "registers of a thread",
+    "shared_bytes": "bytes of shared memory",
 }
 
 
@@ -36,10 +38,20 @@ def goal(quantity: str, limit: float, measured: float | None, **where: Any) -> R
     return {**where, "quantity": quantity, "at_least": at_least, "goal": limit, "measured": measured, "met": met}
 
 
+def of_others(row: Record) -> bool:
+    """Whether a result is a peer's, not this package's or a variant's of it."""
+    return not row["implementation"].startswith(OURS)
+
+
 def fastest(results: Iterable[Record], direction: str) -> Record | None:
     """The peer's result with the lowest median among those that were timed."""
-    timed = [r for r in results if r["implementation"] != OURS and r["direction"] == direction and r["seconds"]]
+    timed = [r for r in results if of_others(r) and r["direction"] == direction and r["seconds"]]
     return min(timed, key=lambda r: float(r["seconds"]["median"]), default=None)
+
+
+def device_seconds(row: Record) -> Any:
+    """The time of the device alone where there is one: with an emptied cache, behind which launches cost nothing."""
+    return row.get("seconds_flushed") or row["seconds"]
 
 
 def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
@@ -48,9 +60,9 @@ def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios
     if quantity == "share":
         return own["share"]
     if quantity == "time_ms":
-        return None if own["seconds"] is None else own["seconds"]["median"] * 1000
+        return None if own["seconds"] is None else device_seconds(own)["median"] * 1000
     if quantity == "memory":
-        others = [r["memory_bytes"] for r in results if r["implementation"] != OURS and r["direction"] == direction]
+        others = [r["memory_bytes"] for r in results if of_others(r) and r["direction"] == direction]
         others = [value for value in others if value and value >= RESOLUTION]
         return own["memory_bytes"] / min(others) if others and own["memory_bytes"] is not None else None
     peer = fastest(results, direction)

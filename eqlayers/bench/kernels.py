@@ -1,7 +1,7 @@
 """`eqlayers bench kernels`: compile the printed GPU kernels for processors that need not be there, and count registers.
 
 Every problem, dtype, layout and target is compiled in a process of its own, several at a time, so that a process that
-runs Triton's interpreter can ask, too.
+runs Triton's interpreter can ask, too, and other releases of Triton than the installed one can be asked.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from eqlayers_kernels.lines import Kind
-from eqlayers_kernels.triton import aot
+from eqlayers_kernels.triton import aot, tuning
 
 from ..errors import ConfigError
 from ..info.layout import LAYOUTS
@@ -32,42 +33,48 @@ from .goals import Record, goal
 from .machine import describe
 from .problems import Problem, read_problems
 from .run import Say, quiet
+from .suite import DTYPES
 
-FIELDS = {
-    "problems": "text",
-    **dict.fromkeys(("choose", "layouts", "dtypes", "targets"), "texts"),
+#: What the kernels are for -> arguments of `aot.compile_form`.
+OPERATIONS = {
+    "product": {"graph": False},
+    "conv": {"graph": True},
+    "atomic-conv": {"graph": True, "atomic": True},
 }
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 DIRECTIONS = {
     "fwd": Kind(0, ("z",)),
     "bwd": Kind(1, ("x", "y", "w")),
     "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
 }
+TOP = {"problems": "text", "cases": "mapping"}
+GROUP = {"operation": "text", **dict.fromkeys(("problems", "layouts", "dtypes", "targets"), "texts")}
 
 
 def compile_all(task: dict[str, Any]) -> list[Record]:
-    """Compile all directions of one convolution, in this process.
+    """Compile all directions of one problem, in this process.
 
     Args:
-        task: problem (its fields), layout, dtype and target.
+        task: problem (its fields), operation, layout, dtype and target.
 
     Returns:
         One row per direction.
     """
-    problem = Problem(**task["problem"])
+    import triton
+
+    problem, dtype = Problem(**task["problem"]), getattr(torch, task["dtype"])
     program = TensorProduct(**problem.arguments(), layout=task["layout"]).plan.form.program
     rows = []
     for direction, kind in DIRECTIONS.items():
         start = time.perf_counter()
         with aot.target(task["target"]):
-            found = [
-                (piece, aot.resources(kernel))
-                for piece, kernel in aot.compile_form(
-                    program, kind, getattr(torch, task["dtype"]), True, problem.shared
-                )
-            ]
+            # one thread: the other cores have processes of their own
+            compiled = aot.compile_form(
+                program, kind, dtype, shared=problem.shared, jobs=1, **OPERATIONS[task["operation"]]
+            )
+            found = [(piece, aot.resources(kernel)) for piece, kernel in compiled]
         rows.append(
             {
+                "triton": triton.__version__,
                 "direction": direction,
                 "kernels": len(found),
                 "paths": [len(piece.text.paths) for piece, _ in found],
@@ -81,62 +88,122 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
     return rows
 
 
-def _in_process(task: dict[str, Any]) -> list[Record]:
+def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
     with tempfile.TemporaryDirectory() as cache:
+        environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}
+        if folder is not None:  # before the installed packages
+            after = os.environ.get("PYTHONPATH")
+            environment["PYTHONPATH"] = os.pathsep.join([folder, *([after] if after else [])])
         found: list[Record] = run_fresh(
             __name__,
             task,
-            {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache},
+            environment,
             f"the kernels of {task['problem']['name']} must compile for {task['target']}",
             "Check that triton is installed (eqlayers[triton]).",
         )
     return found
 
 
-def run_kernels(name: str = "kernels", *, only: str | None = None, jobs: int | None = None, say: Say = quiet) -> Record:
+def run_kernels(
+    name: str = "kernels",
+    *,
+    only: str | None = None,
+    releases: Sequence[str] = (),
+    jobs: int | None = None,
+    say: Say = quiet,
+) -> Record:
     """Compile the kernels of a configuration and collect what they take.
 
     Args:
         name: Name or path of a configuration.
-        only: Pattern of the problems' names, instead of the configuration's.
+        only: Pattern of ``group/problem``; all by default.
+        releases: Folders that packages were installed into (``pip install --target``), triton among them; each takes
+            the place of the installed triton in turn.
         jobs: Processes at a time; as many as cores if None.
         say: Called with a few words when a process is done.
 
     Returns:
-        The result, one row for every problem, layout, dtype, target and direction.
+        The result, one row for every release of Triton, problem, operation, layout, dtype, target and direction.
 
     Raises:
-        ConfigError: The configuration cannot be used. BackendError: A kernel does not compile.
+        ConfigError: The configuration or a folder cannot be used. BackendError: A kernel does not compile.
     """
-    path = find_config(name)
-    fields = read_fields(str(path), read_yaml(path), FIELDS, {})
-    for what, known in (("layout", LAYOUTS), ("dtype", DTYPES), ("target", tuple(aot.TARGETS))):
-        check_known(what, fields[f"{what}s"], known, str(path))
-    patterns = fields["choose"] if only is None else [only]
-    everything = read_problems(path.parent / fields["problems"])
-    problems = [p for p in everything.values() if any(fnmatchcase(p.name, pattern) for pattern in patterns)]
-    if not problems:
-        option = "choose" if only is None else "--only"
-        raise ConfigError(
-            f"{option} must match a problem among {', '.join(everything)}, got {patterns[0]!r}. Correct it."
-        )
-    cases = product(problems, fields["layouts"], fields["dtypes"], fields["targets"])
-    tasks = [{"problem": asdict(p), "layout": layout, "dtype": d, "target": t} for p, layout, d, t in cases]
+    folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
+    tasks = list(product(folders, _tasks(find_config(name), only)))
     rows = list(_rows(tasks, jobs or os.cpu_count() or 1, say))
-    goals = [goal("spill_bytes", 0, float(max(max(row["spill_bytes"]) for row in rows)), where="all kernels")]
     notes = [
-        "Convolutions over a graph. Registers of a thread and shared memory of a program: the largest of the kernels. "
+        "Registers of a thread and shared memory of a program: the largest of the kernels. "
         "Compiled without a GPU, by the assembler that Triton brings along; nothing was run."
     ]
-    return {"kind": "kernels", **describe(), "rows": rows, "goals": goals, "notes": notes}
+    head = describe()
+    head["versions"].pop("triton")  # every row has its own
+    return {"kind": "kernels", **head, "rows": rows, "goals": list(_goals(rows)), "notes": notes}
 
 
-def _rows(tasks: Sequence[dict[str, Any]], jobs: int, say: Say) -> Iterator[Record]:
+def _checked(folder: str) -> str:
+    if not Path(folder, "triton").is_dir():
+        raise ConfigError(
+            f"--triton must name folders with a folder triton in them, got {folder!r}. "
+            f"Make it: pip install --no-deps --target {folder} triton==..."
+        )
+    return str(Path(folder).resolve())
+
+
+def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
+    top = read_fields(str(path), read_yaml(path), TOP, {})
+    problems = read_problems(path.parent / top["problems"])
+    tasks, names = [], []
+    for group, given in top["cases"].items():
+        where = f"{path}, {group}"
+        fields = read_fields(where, given, GROUP, {})
+        check_known("operation", [fields["operation"]], OPERATIONS, where)
+        for what, known in (("layout", LAYOUTS), ("dtype", DTYPES), ("target", tuple(aot.TARGETS))):
+            check_known(what, fields[f"{what}s"], known, where)
+        chosen = [p for p in problems.values() if any(fnmatchcase(p.name, text) for text in fields["problems"])]
+        if not chosen:
+            raise ConfigError(
+                f"{where}: problems must match some among {', '.join(problems)}, got {fields['problems']}. Correct it."
+            )
+        names += [f"{group}/{problem.name}" for problem in chosen]
+        chosen = [problem for problem in chosen if fnmatchcase(f"{group}/{problem.name}", only or "*")]
+        for problem, layout, dtype, target in product(
+            *(chosen, *(fields[f"{w}s"] for w in ("layout", "dtype", "target")))
+        ):
+            task = {"problem": asdict(problem), "operation": fields["operation"]}
+            tasks.append({**task, "layout": layout, "dtype": dtype, "target": target})
+    if not tasks:
+        raise ConfigError(f"--only must match a case of {path.stem}, got {only!r}. The cases are {', '.join(names)}.")
+    return tasks
+
+
+def _rows(tasks: Sequence[tuple[str | None, dict[str, Any]]], jobs: int, say: Say) -> Iterator[Record]:
+    done: list[Record] = []
+
+    def work(number: int) -> list[Record]:
+        folder, task = tasks[number]
+        about = {**task, "problem": task["problem"]["name"]}
+        rows = [{**about, **row} for row in _in_process(task, folder)]
+        done.append(about)
+        say(f"{len(done)} of {len(tasks)} compiled: {' '.join(about.values())}, triton {rows[0]['triton']}")
+        return rows
+
     with ThreadPoolExecutor(jobs) as pool:
-        for task, found in zip(tasks, pool.map(_in_process, tasks), strict=True):
-            about = {"problem": task["problem"]["name"], **{k: task[k] for k in ("layout", "dtype", "target")}}
-            say(" ".join(about.values()))
-            yield from ({**about, **row} for row in found)
+        for rows in pool.map(work, range(len(tasks))):
+            yield from rows
+
+
+def _goals(rows: Sequence[Record]) -> Iterator[Record]:
+    """No spills, and what the tuning table grants a kernel of each processor."""
+
+    def largest(quantity: str, of: Sequence[Record]) -> float:
+        return float(max(max(row[quantity]) for row in of))
+
+    yield goal("spill_bytes", 0, largest("spill_bytes", rows), where="all kernels")
+    for target in dict.fromkeys(row["target"] for row in rows):
+        own = [row for row in rows if row["target"] == target]
+        granted = tuning.processor(*aot.TARGETS[target][:2])
+        yield goal("registers", granted.most_registers, largest("registers", own), where=target)
+        yield goal("shared_bytes", granted.shared_bytes, largest("shared_bytes", own), where=target)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..errors import ConfigError
 
 PACKAGES = (
     "eqlayers",
@@ -65,6 +68,32 @@ def _commit() -> str | None:
     return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
+def find_device(name: str, what: str) -> torch.device:
+    """The device that a configuration names.
+
+    Raises:
+        ConfigError: It is a GPU, and torch finds none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"a CUDA or HIP device was expected for {what!r}, torch finds none. "
+            f"Run it on a machine with a GPU, or take a configuration for the CPU such as 'cpu'."
+        )
+    return torch.device(name)
+
+
+def release(device: torch.device) -> None:
+    """Give back a GPU's memory that nothing uses, so that what is measured next finds it."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def keep_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """A block that leaves the random numbers of the CPU and of the device as they were."""
+    return torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else [])
+
+
 def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Machine, versions, commit and date, for the head of a result.
 
@@ -81,7 +110,13 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
     }
     if device.type == "cuda":
-        machine["gpu"] = torch.cuda.get_device_name(device)
+        facts = torch.cuda.get_device_properties(device)
+        machine |= {
+            "gpu": facts.name,
+            "gpu_memory": facts.total_memory,
+            "multiprocessors": facts.multi_processor_count,
+            "runtime": f"CUDA {torch.version.cuda}" if torch.version.hip is None else f"HIP {torch.version.hip}",
+        }
     return {
         "machine": machine,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

@@ -10,37 +10,58 @@ import numpy as np
 import torch
 
 Call = Callable[[], Any]
-#: A GPU's last-level cache is at most this large: writing as much empties it.
-FLUSH_BYTES = 256 * 2**20
+#: Written before a call, it empties a GPU's last-level cache, and takes longer than the launches of most calls.
+FLUSH_BYTES = 2**30
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 
 
-def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None) -> float:
-    if device.type != "cuda":
+def flush_buffer(device: torch.device) -> torch.Tensor:
+    """What :func:`alternate` writes to empty a GPU's cache; nothing on a CPU."""
+    return torch.empty(FLUSH_BYTES if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None, host: bool) -> float:
+    if device.type != "cuda" or host:
         start = time.perf_counter()
         call()
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        synchronize(device)
+        return seconds
     if flush is not None:
         flush.zero_()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     events[0].record()
     call()
     events[1].record()
-    torch.cuda.synchronize(device)
+    synchronize(device)
     return events[0].elapsed_time(events[1]) / 1000
 
 
 def alternate(
-    calls: Sequence[Call], runs: int, device: torch.device | str = "cpu", *, warmup: int = 2, flushed: bool = False
+    calls: Sequence[Call],
+    runs: int,
+    device: torch.device | str = "cpu",
+    *,
+    warmup: int = 2,
+    flush: torch.Tensor | None = None,
+    host: bool = False,
 ) -> list[list[float]]:
     """Time several calls in turn: one run of each, in changing order, as often as asked.
 
     Args:
         calls: What is timed.
         runs: Timed runs of each.
-        device: On 'cuda', events are timed instead of the host's clock.
+        device: On 'cuda', events around a call are timed; its stream is idle before, so that launches count.
         warmup: Runs of each before that are not timed.
-        flushed: On 'cuda', empty the cache before every run.
+        flush: On 'cuda', written before every run, on the stream: empties the cache, and launches behind that cost
+            nothing. See :func:`flush_buffer`.
+        host: Time until the call returns, whatever the device does then.
 
     Returns:
         Seconds, ``[calls][runs]``; runs of one number were made in one round.
@@ -50,17 +71,15 @@ def alternate(
         [3, 3]
     """
     device = torch.device(device)
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device) if flushed and device.type == "cuda" else None
     for _ in range(warmup):
         for call in calls:
             call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     seconds: list[list[float]] = [[] for _ in calls]
     for number in range(runs):
         order = range(len(calls)) if number % 2 == 0 else reversed(range(len(calls)))
         for index in order:
-            seconds[index].append(_seconds(calls[index], device, flush))
+            seconds[index].append(_seconds(calls[index], device, flush, host))
     return seconds
 
 

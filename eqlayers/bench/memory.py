@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from .measure import synchronize
+
 #: The kernel counts pages in batches; smaller peaks are not compared.
 RESOLUTION = 2**20
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -63,11 +65,11 @@ def peak_extra(call: Callable[[], Any], device: torch.device | str = "cpu", repe
     for _ in range(repeats):
         gc.collect()
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
+            synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
             before = torch.cuda.memory_allocated(device)
             results = call()
-            torch.cuda.synchronize(device)
+            synchronize(device)
             found.append(torch.cuda.max_memory_allocated(device) - before)
         else:
             trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others give back by themselves, or not

@@ -14,7 +14,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..errors import ConfigError
-from .peers import default_dtype
+from .implementation import default_dtype
 
 CUTOFF = 4.0  # Angstrom
 SPECIES = {1: "H", 6: "C", 7: "N", 8: "O"}

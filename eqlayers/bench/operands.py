@@ -70,7 +70,7 @@ class Operands:
 def draw(
     problem: Problem, operation: str, graph: GraphSpec, dtype: torch.dtype, device: torch.device, seed: int = 0
 ) -> Operands:
-    """Normal random operands; global random state is neither read nor changed.
+    """Normal random operands, drawn on their device; global random state is neither read nor changed.
 
     Example:
         >>> problem = Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o")
@@ -78,7 +78,7 @@ def draw(
         >>> ops.values["x"].shape, ops.values["w"].shape, ops.moved_bytes("fwd")
         (torch.Size([5, 16]), torch.Size([9, 16]), 1824)
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     conv = operation == "conv"
     rows = {"x": "node" if conv else "edge", "y": "edge", "w": "shared" if problem.shared else "edge"}
     rows["z"] = rows["x"]
@@ -90,7 +90,7 @@ def draw(
         "z": problem.irreps_out.dim,
     }
     values = {
-        name: torch.randn((*lead[rows[like]], width[like]), generator=generator, dtype=dtype, device="cpu").to(device)
+        name: torch.randn((*lead[rows[like]], width[like]), generator=generator, dtype=dtype, device=device)
         for name, like in LIKE.items()
     }
     index = graph.edge_index(seed).to(device) if conv else None

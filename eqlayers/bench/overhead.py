@@ -17,16 +17,16 @@ from ..info.layout import LAYOUTS
 from .config import check_known, find_config, read_fields, read_yaml
 from .goals import Record, goal
 from .graphs import GraphSpec
-from .machine import describe, threads
+from .implementation import default_dtype, gathered, ours
+from .machine import describe, find_device, keep_random_state, threads
 from .measure import alternate, ratio, summary
 from .operands import Columns, draw
-from .peers import default_dtype, gathered, ours
 from .problems import Problem
 from .run import Say, quiet
-from .suite import Case
+from .suite import DEVICES, Case
 
 FIELDS = {
-    **dict.fromkeys(("hidden", "sh", "connected", "layout"), "text"),
+    **dict.fromkeys(("device", "hidden", "sh", "connected", "layout"), "text"),
     **dict.fromkeys(("nodes", "edges", "threads", "runs"), "count"),
     "goals": "numbers",
 }
@@ -83,6 +83,7 @@ class Maker:
 
     def __init__(self, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> None:
         self.fields, self.graph, self.dtype = fields, graph, dtype
+        self.device = torch.device(fields["device"])
         self.kind: dict[str, Any] = {"layout": fields["layout"]}
         self.hidden = as_irreps(fields["hidden"], "hidden")
 
@@ -95,14 +96,14 @@ class Maker:
     def random(self, rows: int, width: int) -> Tensor:
         """Random numbers that depend on the shape alone."""
         generator = torch.Generator().manual_seed(width)
-        return torch.randn(rows, width, generator=generator, dtype=self.dtype)
+        return torch.randn(rows, width, generator=generator, dtype=self.dtype).to(self.device)
 
     def product(self, operation: str) -> Pair:
         """The channelwise product, or the convolution."""
         problem = Problem("overhead", "uvu", self.fields["hidden"], self.fields["sh"], self.fields["hidden"])
-        operands = draw(problem, operation, self.graph, self.dtype, torch.device("cpu"))
+        operands = draw(problem, operation, self.graph, self.dtype, self.device)
         mine = ours(Case("overhead", problem, operation, self.graph), operands, self.fields["layout"])
-        theirs = gathered(o3.TensorProduct(**problem.arguments()), operands)
+        theirs = gathered(o3.TensorProduct(**problem.arguments()).to(self.device), operands)
         inputs = tuple(operands.values[name] for name in "xyw")
         terms = 40 * (self.graph.nodes if operation == "conv" else 1)
         return Pair(mine.fn, theirs, inputs, tuple(mine.form[name] for name in "xywz"), terms=terms)
@@ -162,12 +163,12 @@ LAYERS: dict[str, Callable[[Maker], Pair]] = {
 
 def make(layer: str, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> Pair:
     """The pair of one layer with constants and weights in a dtype, the same weights in every dtype."""
-    with default_dtype(torch.float64), torch.random.fork_rng(devices=[]):
+    with default_dtype(torch.float64), keep_random_state(torch.device(fields["device"])):
         torch.manual_seed(0)
         pair = LAYERS[layer](Maker(fields, graph, dtype))
         for fn in (pair.ours, pair.theirs):
             if isinstance(fn, torch.nn.Module):
-                fn.to(dtype)
+                fn.to(fields["device"], dtype)
     return pair
 
 
@@ -189,12 +190,13 @@ def run_overhead(
     """
     path = find_config(name)
     fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("layout", [fields["layout"]], LAYOUTS, str(path))
     check_known("goal", fields["goals"], ("host_us",), str(path))
     molecule = GraphSpec("one molecule", fields["nodes"], fields["edges"], "complete")
     rows, goals = [], []
     with threads(num_threads or fields["threads"]):
-        head = describe()
+        head = describe(find_device(fields["device"], path.stem))
         for layer in LAYERS:
             for graph in (molecule, GraphSpec("one edge", 1, 1)):
                 say(f"{layer}, {graph.name}")
@@ -205,9 +207,9 @@ def run_overhead(
                         where = f"{layer}, gradients: {row['gradients']}"
                         goals.append(goal("host_us", fields["goals"]["host_us"], measured, where=where))
     notes = [
-        f"Forward calls in float32, layout {fields['layout']}. 'one molecule': {molecule.nodes} nodes, "
-        f"{molecule.edges} edges. 'one edge': one row, so that the host is all that costs. Gradients: whether the "
-        "inputs require them."
+        f"{fields['device']}, forward calls in float32, layout {fields['layout']}: the time until a call returns. "
+        f"'one molecule': {molecule.nodes} nodes, {molecule.edges} edges. 'one edge': one row, so that the host "
+        "is all that costs. Gradients: whether the inputs require them."
     ]
     return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes}
 
@@ -225,7 +227,7 @@ def _rows(layer: str, fields: dict[str, Any], graph: GraphSpec, runs: int) -> li
             continue
         mine, theirs = pair.arguments(True, gradients), pair.arguments(False, gradients)
         calls = [lambda mine=mine: pair.ours(*mine), lambda theirs=theirs: pair.theirs(*theirs)]
-        seconds = alternate(calls, runs, warmup=10)
+        seconds = alternate(calls, runs, fields["device"], warmup=10, host=True)
         timed = {"ours": summary(seconds[0]), "theirs": summary(seconds[1]), "ratio": ratio(seconds[1], seconds[0])}
         rows.append(row | {"status": "ok"} | timed)
     return rows

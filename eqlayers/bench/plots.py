@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from .goals import Record, fastest
+from .implementation import OURS
 from .memory import RESOLUTION
-from .peers import OURS
 from .results import whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
@@ -58,7 +58,7 @@ def _bars(axis: Axes, cases: list[Record], values: dict[str, list[dict[str, floa
         high = np.array([np.nan if v is None else v["q80"] - v["median"] for v in row])
         error = np.nan_to_num(np.clip([low, high], 0, None))
         axis.barh(at, middle - start, height, start, xerr=error, color=COLOURS[direction], ecolor=GREY, label=direction)
-    axis.set_yticks(np.arange(len(cases)), [f"{case['problem']}, {case['graph']}" for case in cases])
+    axis.set_yticks(np.arange(len(cases)), [case["name"].partition("/")[2] for case in cases])
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.25)
 

@@ -91,13 +91,16 @@ class Problem:
         return self.weights == "shared"
 
     @cached_property
+    def path_weights(self) -> list[int]:
+        """Weights of every path, of an edge or of all edges together if shared."""
+        irreps = (self.irreps_in1, self.irreps_in2, self.irreps_out)
+        muls = [[r[index].mul for r, index in zip(irreps, ins[:3], strict=True)] for ins in self.instructions]
+        return [u * v * (w if self.mode == "uvw" else 1) for u, v, w in muls]
+
+    @property
     def weight_numel(self) -> int:
         """Weights of an edge, or of all edges together if shared."""
-        muls = [
-            (self.irreps_in1[i].mul, self.irreps_in2[j].mul, self.irreps_out[k].mul)
-            for i, j, k, *_ in self.instructions
-        ]
-        return sum(u * v * (w if self.mode == "uvw" else 1) for u, v, w in muls)
+        return sum(self.path_weights)
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of e3nn's ``TensorProduct``, which are also this package's."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .goals import WORDS, Record
-from .peers import OURS
+from .implementation import OURS
 from .plots import save_plots
 from .results import whole_file
 from .tables import Table, mebibytes, number, spread, verdict
@@ -34,7 +34,7 @@ def _accelerate_cells(row: Record) -> list[str]:
 
 
 def _kernels_cells(row: Record) -> list[str]:
-    about = [row[key] for key in ("problem", "layout", "dtype", "target", "direction")]
+    about = [row[key] for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")]
     worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
     return [*about, str(row["kernels"]), *worst, number(row["seconds"])]
 
@@ -65,10 +65,10 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
         _accelerate_cells,
     ),
     "kernels": (
-        "printed kernels of convolutions, compiled ahead of time",
+        "printed kernels, compiled ahead of time",
         [
-            *("problem", "layout", "dtype", "target", "direction", ">kernels", ">registers", ">spilled bytes"),
-            *(">shared bytes", ">seconds to compile"),
+            *("problem", "operation", "layout", "dtype", "triton", "target", "direction"),
+            *(">kernels", ">registers", ">spilled bytes", ">shared bytes", ">seconds to compile"),
         ],
         _kernels_cells,
     ),
@@ -118,6 +118,7 @@ def _replaced(report: Record) -> Table:
 
 def _times(result: Record) -> Table:
     rows = []
+    kinds = {"seconds": ">ms"} | ({"seconds_flushed": ">ms, device"} if result["device"] == "cuda" else {})
     for case in result["cases"]:
         for row in case["results"]:
             if row["seconds"] is None:
@@ -132,20 +133,23 @@ def _times(result: Record) -> Table:
                     case["name"],
                     row["direction"],
                     f"{row['implementation']} {row['layout']} ({row['note']})",
-                    spread(row["seconds"], 1000),
+                    *(spread(row[kind], 1000) for kind in kinds),
                     "; ".join(ratios) or "-",
                     number(row["share"]),
                     mebibytes(row["memory_bytes"]),
                 ]
             )
-    columns = ["case", "direction", "who", ">ms", ">peer / this", ">share of bandwidth", ">peak, MiB"]
+    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", ">share of bandwidth", ">peak, MiB"]
     notes = [
         "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. Share: operands read once "
         "and results written once, over time and copy bandwidth. Peak: memory from the operands to the results of a "
         "direction, the forward and what it saves included.",
         *([f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []),
         *(
-            ["Times with an emptied cache are in the JSON and CSV: seconds_flushed."]
+            [
+                "ms: from a call on an idle GPU to its end, launches included. ms, device: with an emptied cache, and "
+                "behind other work, so that launches cost nothing; share of bandwidth is over this."
+            ]
             if result["device"] == "cuda"
             else []
         ),

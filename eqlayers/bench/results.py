@@ -78,7 +78,7 @@ def flat_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
     head = {key: result.get(key) for key in ("commit", "date")}
     if result["kind"] != "run":
         return [head | _flat(row) for row in result["rows"]]
-    about = ("name", "group", "problem", "operation", "graph", "nodes", "edges", "runs")
+    about = ("name", "group", "problem", "operation", "graph", "dtype", "nodes", "edges", "runs")
     return [
         head | {key: case[key] for key in about} | _flat(row) for case in result["cases"] for row in case["results"]
     ]

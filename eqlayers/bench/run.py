@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from ..errors import ConfigError, EqlayersError
 from .check import Verdict, check
 from .config import check_known
-from .goals import Record, judge, judge_groups
-from .machine import describe, threads
-from .measure import alternate, copy_bandwidth, ratio, summary
+from .goals import Record, device_seconds, judge, judge_groups
+from .implementation import OURS, Implementation, ours, why_refused
+from .machine import describe, find_device, release, threads
+from .measure import Call, alternate, copy_bandwidth, flush_buffer, ratio, summary
 from .memory import peak_extra, refusal
 from .operands import Operands, draw, into_form, prepare
-from .peers import OURS, PEERS, Implementation, Refusal, build_peer, ours
+from .peers import PEERS, build_peer
 from .suite import Case, Suite
 
 Say = Callable[[str], None]
+#: type of device -> kinds of time, and whether the cache is emptied before
+KINDS = {"cpu": {"seconds": False}, "cuda": {"seconds": False, "seconds_flushed": True}}
 
 
 def quiet(text: str) -> None:
     """Say nothing."""
+
+
+def nothing(result: Record) -> None:
+    """Keep nothing."""
 
 
 def run_suite(
@@ -32,15 +39,17 @@ def run_suite(
     num_threads: int | None = None,
     backend: str | None = None,
     say: Say = quiet,
+    keep: Callable[[Record], None] = nothing,
 ) -> Record:
     """Check, then time every case.
 
     Args:
         suite: What to run.
-        peers: Names of peers instead of the suite's.
+        peers: Names of peers instead of the suite's; none of them if empty.
         num_threads: Threads of torch instead of the suite's.
         backend: Backend of this package's layers; None for the first that accepts.
         say: Called with a few words before every step.
+        keep: Called after every case with the result so far, so that a run that is cut off leaves something.
 
     Returns:
         What :func:`eqlayers.bench.results.save` writes: machine, versions, copy bandwidth and one record a case.
@@ -48,67 +57,72 @@ def run_suite(
     Raises:
         ConfigError: An unknown peer, or a suite for a GPU where there is none.
     """
-    check_known("peer", peers or suite.peers, PEERS, "peers")
+    check_known("peer", suite.peers if peers is None else peers, PEERS, "peers")
     for case in suite.cases:
         check_known("peer", case.peers or (), PEERS, case.name)
-    device = torch.device(suite.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            f"a CUDA or HIP device was expected for the suite {suite.name!r}, torch finds none. "
-            f"Run it on a machine with a GPU, or take a suite for the CPU such as 'cpu'."
-        )
+    device = find_device(suite.device, suite.name)
     with threads(num_threads or suite.threads):
         say("copy bandwidth")
         bandwidth = copy_bandwidth(device)
-        head = describe(device)
-        cases = []
+        result: Record = {
+            "kind": "run",
+            "suite": suite.name,
+            **describe(device),
+            "device": suite.device,
+            "dtype": ", ".join(dict.fromkeys(case.dtype for case in suite.cases)),
+            "copy_bandwidth": bandwidth,
+            "memory_refusal": refusal(device),
+            "cases": [],
+            "group_goals": [],
+        }
         for case in suite.cases:
-            cases.append(_run_case(case, suite, peers or case.peers or suite.peers, bandwidth["median"], backend, say))
-    return {
-        "kind": "run",
-        "suite": suite.name,
-        **head,
-        "device": suite.device,
-        "dtype": suite.dtype,
-        "copy_bandwidth": bandwidth,
-        "memory_refusal": refusal(device),
-        "cases": cases,
-        "group_goals": judge_groups(cases),
-    }
+            names = peers if peers is not None else suite.peers if case.peers is None else case.peers
+            result["cases"].append(_run_case(case, suite.runs, device, names, bandwidth["median"], backend, say))
+            result["group_goals"] = judge_groups(result["cases"])
+            keep(result)
+    return result
 
 
-def _run_case(
-    case: Case, suite: Suite, peers: Sequence[str], bandwidth: float, backend: str | None, say: Say
-) -> Record:
-    device, dtype = torch.device(suite.device), getattr(torch, suite.dtype)
-    say(f"{case.name}: operands and layers")
-    operands = draw(case.problem, case.operation, case.graph, dtype, device)
-    items, results = [], []
+def _build(
+    case: Case, operands: Operands, peers: Sequence[str], backend: str | None
+) -> tuple[list[Implementation], list[Record]]:
+    """Who takes part, and rows for who does not."""
+    items: list[Implementation] = []
+    rows: list[Record] = []
     wanted: list[tuple[str, str, Callable[[], Implementation]]] = [
-        *((OURS, layout, lambda layout=layout: ours(case, operands, layout, backend)) for layout in case.layouts),
-        *((name, "", lambda name=name: build_peer(name, case, operands)) for name in peers),
+        *((OURS, layout, partial(ours, case, operands, layout, backend)) for layout in case.layouts),
+        *((name, "", partial(build_peer, name, case, operands)) for name in peers),
     ]
     for name, layout, build in wanted:
         try:
             items.append(build())
-        except (Refusal, EqlayersError, ImportError, RuntimeError) as error:
-            refused = Verdict("refused", None, " ".join(str(error).split()))
-            results += [_row(name, layout, direction, refused, "") for direction in case.directions]
+        except Exception as error:
+            refused = Verdict("refused", None, why_refused(name, error))
+            rows += [_row(name, layout, direction, refused, "") for direction in case.directions]
+    return items, rows
+
+
+def _run_case(
+    case: Case, runs: int, device: torch.device, peers: Sequence[str], bandwidth: float, backend: str | None, say: Say
+) -> Record:
+    say(f"{case.name}: operands and layers")
+    release(device)
+    operands = draw(case.problem, case.operation, case.graph, getattr(torch, case.dtype), device)
+    items, results = _build(case, operands, peers, backend)
     compiling = any(item.note == "inductor" for item in items)
     say(f"{case.name}: checking against float64{' (compiling e3nn can take minutes)' if compiling else ''}")
     verdicts = check(case.problem, operands, items, case.directions)
     ratios: list[Record] = []
     for direction in case.directions:
         rows = [_row(i.name, i.layout, direction, verdicts[n, direction], i.note) for n, i in enumerate(items)]
-        right = [n for n, row in enumerate(rows) if row["status"] == "ok"]
         say(f"{case.name}: timing {direction}")
-        seconds = _time(case, operands, [items[n] for n in right], direction, suite.runs, device, rows, right)
-        for n, times in zip(right, seconds, strict=True):
-            rows[n]["seconds"] = summary(times)
-            rows[n]["share"] = operands.moved_bytes(direction) / rows[n]["seconds"]["median"] / bandwidth
+        times = _time(operands, items, rows, direction, runs, device)
+        for n, kinds in times.items():
+            rows[n] |= {kind: summary(seconds) for kind, seconds in kinds.items()}
+            rows[n]["share"] = operands.moved_bytes(direction) / device_seconds(rows[n])["median"] / bandwidth
             if refusal(device) is None:
                 rows[n]["memory_bytes"] = _memory(items[n], operands, direction, device)
-        ratios += _ratios([rows[n] for n in right], seconds)
+        ratios += _ratios([(rows[n], kinds) for n, kinds in times.items()])
         results += rows
     return {
         "name": case.name,
@@ -116,9 +130,10 @@ def _run_case(
         "problem": case.problem.name,
         "operation": case.operation,
         "graph": case.graph.name,
+        "dtype": case.dtype,
         "nodes": operands.nodes,
         "edges": operands.edges,
-        "runs": suite.runs,
+        "runs": runs,
         "layouts": list(case.layouts),
         "moved_bytes": {direction: operands.moved_bytes(direction) for direction in case.directions},
         "results": results,
@@ -144,29 +159,55 @@ def _row(name: str, layout: str, direction: str, verdict: Verdict, note: str) ->
     }
 
 
+def _fits(work: Callable[[], object]) -> bool:
+    """Whether the memory suffices for some work."""
+    try:
+        work()
+    except torch.OutOfMemoryError:
+        return False
+    return True
+
+
 def _time(
-    case: Case,
     operands: Operands,
     items: Sequence[Implementation],
+    rows: Sequence[Record],
     direction: str,
     runs: int,
     device: torch.device,
-    rows: Sequence[Record],
-    right: Sequence[int],
-) -> list[list[float]]:
-    """Seconds of every implementation that is right; on a GPU those with an emptied cache go into the rows too."""
-    if not items:
-        return []
-    calls = [prepare(item.fn, into_form(operands.values, item.form), direction) for item in items]
-    seconds = alternate(calls, runs, device)
-    if device.type == "cuda":
-        for n, times in zip(right, alternate(calls, runs, device, warmup=0, flushed=True), strict=True):
-            rows[n]["seconds_flushed"] = summary(times)
-    return seconds
+) -> dict[int, dict[str, list[float]]]:
+    """Seconds of every implementation that is right, by its number and kind: on a GPU with an emptied cache, too.
+
+    What each saved for the direction stays in memory while all are timed: who finds no room is not timed.
+    """
+    buffer = flush_buffer(device)  # first, so that there is room for it
+    calls: dict[int, Call] = {}
+
+    def keep(n: int) -> None:
+        calls[n] = prepare(items[n].fn, into_form(operands.values, items[n].form), direction)
+
+    for n, row in enumerate(rows):
+        if row["status"] == "ok":
+            release(device)
+            _fits(partial(keep, n))
+    for n in sorted(calls, reverse=True):  # who came last goes first
+        if not _fits(calls[n]):
+            del calls[n]
+            release(device)
+    for n, row in enumerate(rows):
+        if row["status"] == "ok" and n not in calls:
+            row |= {"status": "failed", "reason": "no memory was left beside what the others saved"}
+    times: dict[int, dict[str, list[float]]] = {n: {} for n in calls}
+    for kind, flushed in KINDS[device.type].items():
+        seconds = alternate(list(calls.values()), runs, device, flush=buffer if flushed else None)
+        for n, own in zip(calls, seconds, strict=True):
+            times[n][kind] = own
+    return times
 
 
 def _memory(item: Implementation, operands: Operands, direction: str, device: torch.device) -> int:
     """Peak memory of everything from the operands to the results of a direction, what is saved between included."""
+    release(device)
     values = into_form(operands.values, item.form)
     return peak_extra(lambda: _whole(item, values, direction), device)
 
@@ -176,15 +217,14 @@ def _whole(item: Implementation, values: dict[str, torch.Tensor], direction: str
     return call, call()
 
 
-def _ratios(rows: Sequence[Record], seconds: Sequence[Sequence[float]]) -> list[Record]:
-    """Every peer's time over that of every layout of ours, round by round."""
-    timed = list(zip(rows, seconds, strict=True))
+def _ratios(timed: Sequence[tuple[Record, dict[str, list[float]]]]) -> list[Record]:
+    """Every peer's time over that of every layout of ours, round by round, for each kind of time."""
     return [
         {
             "layout": own["layout"],
             "direction": own["direction"],
             "peer": peer["implementation"],
-            "ratio": ratio(theirs, mine),
+            **{kind.replace("seconds", "ratio"): ratio(theirs[kind], mine[kind]) for kind in mine},
         }
         for own, mine in timed
         if own["implementation"] == OURS

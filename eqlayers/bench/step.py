@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,18 @@ from ..info.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from .config import check_known, find_config, read_fields, read_yaml
 from .goals import Record, goal
-from .machine import describe, threads
+from .implementation import OURS, convolve, default_dtype
+from .machine import describe, find_device, keep_random_state, threads
 from .measure import alternate, ratio, summary
-from .peers import OURS, convolve, default_dtype
 from .run import Say, quiet
+from .suite import DEVICES
 
-FIELDS = {"model": "text", "threads": "count", "runs": "count", "layouts": "texts", "goals": "numbers"}
+FIELDS = {
+    **dict.fromkeys(("device", "model"), "text"),
+    **dict.fromkeys(("batch_size", "threads", "runs"), "count"),
+    "layouts": "texts",
+    "goals": "numbers",
+}
 NETWORK = "eqlayers.models.MoleculeNetwork"
 
 
@@ -48,6 +54,11 @@ class Batch:
     shifts: Mapping[int, float]
     scale: float
     mean_neighbors: float
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on another device."""
+        moved = {name: getattr(self, name).to(device) for name in ("z", "pos", "edge_index", "batch", "y")}
+        return replace(self, **moved)
 
 
 LoadBatch = Callable[[Mapping[str, Any]], Batch]  # from the section `data` of a training configuration
@@ -130,7 +141,7 @@ def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend:
         network.load_state_dict(first.state_dict())
         if name == "e3nn":
             swap(network)
-        found[name] = network.double()
+        found[name] = network.to(batch.pos.device, torch.float64)
     return found
 
 
@@ -240,13 +251,15 @@ def run_step(
     """
     path = find_config(name)
     fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("layout", fields["layouts"], LAYOUTS, str(path))
     check_known("goal", fields["goals"], ("ratio",), str(path))
     training = read_training(path.parent / fields["model"])
     say("data")
-    batch = load_batch(training["data"])
-    with threads(num_threads or fields["threads"]), torch.random.fork_rng(devices=[]):
-        head = describe()
+    device = find_device(fields["device"], path.stem)
+    batch = load_batch({**training["data"], "batch_size": fields["batch_size"]}).to(device)
+    with threads(num_threads or fields["threads"]), keep_random_state(device):
+        head = describe(device)
         say("networks, compared in float64")
         nets = networks(training["options"], batch, fields["layouts"], backend)
         errors = {key: difference(net, nets["e3nn"], batch) for key, net in nets.items() if key != "e3nn"}
@@ -255,7 +268,7 @@ def run_step(
         kept = [key for key in nets if key not in wrong]
         steps = [training_step(nets[key].float(), batch, training["rate"], training["clip"]) for key in kept]
         say("timing")
-        seconds = dict(zip(kept, alternate(steps, runs or fields["runs"]), strict=True))
+        seconds = dict(zip(kept, alternate(steps, runs or fields["runs"], device), strict=True))
     rows, goals = [], []
     for key, net in nets.items():
         own = key != "e3nn"
@@ -277,8 +290,8 @@ def run_step(
             measured = None if speedup is None else speedup["median"]
             goals.append(goal("ratio", limit, measured, where="training step", layout=key))
     notes = [
-        f"{batch.num_graphs} molecules, {len(batch.z)} atoms, {batch.edge_index.shape[1]} edges. Predictions and "
-        "gradients of all networks were compared in float64 before. With e3nn's layers, products and linear maps are "
-        "e3nn's; gates, which are a small part, stay."
+        f"{fields['device']}, {batch.num_graphs} molecules, {len(batch.z)} atoms, {batch.edge_index.shape[1]} edges. "
+        "Predictions and gradients of all networks were compared in float64 before. With e3nn's layers, products and "
+        "linear maps are e3nn's; gates, which are a small part, stay."
     ]
     return {"kind": "step", **head, "rows": rows, "goals": goals, "notes": notes}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 from ..errors import ConfigError
@@ -17,7 +18,7 @@ from .problems import Problem, read_problems
 
 OPERATIONS = ("product", "conv")
 DEVICES = ("cpu", "cuda")
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 # quantity -> whether the goal is a lower limit; values are by direction
 GOALS = {"ratio": True, "median_ratio": True, "share": True, "memory": False, "time_ms": False}
 
@@ -35,6 +36,7 @@ class Case:
         directions: Subset of 'fwd', 'bwd', 'double_bwd'.
         peers: Names of the peers, or None for the suite's.
         goals: Quantity to direction to value; the quantities are those of ``GOALS``.
+        dtype: Of operands and results.
     """
 
     group: str
@@ -45,11 +47,13 @@ class Case:
     directions: tuple[str, ...] = DIRECTIONS
     peers: tuple[str, ...] | None = None
     goals: dict[str, dict[str, float]] = field(default_factory=dict)
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:
-        """Group, problem and graph."""
-        return f"{self.group}/{self.problem.name}/{self.graph.name}"
+        """Group, problem and graph, and the dtype if it is not float32."""
+        parts = (self.group, self.problem.name, self.graph.name, *([self.dtype] if self.dtype != "float32" else []))
+        return "/".join(parts)
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Suite:
 
     Attributes:
         name: Name of the file.
-        device, dtype: Of the operands.
+        device: Of the operands.
         threads: Threads of torch.
         runs: Timed runs of every implementation and direction.
         peers: Names of peers, unless a case has its own.
@@ -67,7 +71,6 @@ class Suite:
 
     name: str
     device: str
-    dtype: str
     threads: int
     runs: int
     peers: tuple[str, ...]
@@ -95,6 +98,7 @@ GROUP_OPTIONS: dict[str, tuple[str, Any]] = {
     "degree": ("number", 15.0),
     "graphs": ("texts", []),
     "layouts": ("texts", ["mul_ir"]),
+    "dtypes": ("texts", None),
     "directions": ("texts", list(DIRECTIONS)),
     "peers": ("texts", None),
     "goals": ("mapping", {}),
@@ -132,18 +136,20 @@ def read_suite(name: str) -> Suite:
     cases = [
         case
         for group, given in top["cases"].items()
-        for case in _read_group(f"{path}, {group}", str(group), given, problems, graphs)
+        for case in _read_group(f"{path}, {group}", str(group), given, top["dtype"], problems, graphs)
     ]
-    common = {key: top[key] for key in ("device", "dtype", "threads", "runs")}
+    common = {key: top[key] for key in ("device", "threads", "runs")}
     return Suite(path.stem, **common, peers=tuple(top["peers"]), cases=tuple(cases))
 
 
 def _read_group(
-    where: str, group: str, given: Any, problems: dict[str, Problem], graphs: dict[str, GraphSpec]
+    where: str, group: str, given: Any, dtype: str, problems: dict[str, Problem], graphs: dict[str, GraphSpec]
 ) -> Iterable[Case]:
     fields = read_fields(where, given, GROUP, GROUP_OPTIONS)
     check_known("operation", [fields["operation"]], OPERATIONS, where)
     check_known("layout", fields["layouts"], LAYOUTS, where)
+    dtypes = fields["dtypes"] or [dtype]
+    check_known("dtype", dtypes, DTYPES, where)
     check_known("direction", fields["directions"], DIRECTIONS, where)
     check_known("graph", fields["graphs"], graphs, where)
     check_known("goal", fields["goals"], GOALS, where)
@@ -160,15 +166,6 @@ def _read_group(
     if not specs:
         raise ConfigError(f"{where}: expected edges: [...] or graphs: [...], got neither. Add one.")
     peers = None if fields["peers"] is None else tuple(fields["peers"])
-    for problem in chosen:
-        for spec in specs:
-            yield Case(
-                group,
-                problem,
-                fields["operation"],
-                spec,
-                tuple(fields["layouts"]),
-                tuple(fields["directions"]),
-                peers,
-                goals,
-            )
+    shape = (tuple(fields["layouts"]), tuple(fields["directions"]), peers, goals)
+    for problem, spec, kind in product(chosen, specs, dtypes):
+        yield Case(group, problem, fields["operation"], spec, *shape, kind)

@@ -13,7 +13,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps, channel_major_order
+from ..algebra import as_irreps
 from ..errors import DTypeError, ShapeError
 from .paths import check_choice
 
@@ -103,8 +103,11 @@ class FlatLayout:
 def _reordered(x: Tensor, irreps: o3.Irreps, inverse: bool) -> Tensor:
     irreps = as_irreps(irreps)
     FlatLayout(irreps, "mul_ir").check("x", x)
-    order = torch.from_numpy(channel_major_order(irreps)).to(x.device)
-    return x.index_select(-1, torch.argsort(order) if inverse else order)
+    pieces = []
+    for piece, (mul, ir) in zip(x.split([part.dim for part in irreps], -1), irreps, strict=True):
+        sizes = (ir.dim, mul) if inverse else (mul, ir.dim)
+        pieces.append(piece.unflatten(-1, sizes).transpose(-1, -2).flatten(-2))
+    return torch.cat(pieces, -1) if pieces else x.clone()
 
 
 def to_ir_mul(x: Tensor, irreps: o3.Irreps) -> Tensor:

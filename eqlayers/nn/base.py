@@ -9,6 +9,17 @@ import torch
 
 from ..backends import find, select, verdicts
 from ..backends.registry import Call
+from ..errors import DeviceError
+
+
+def _present(device: torch.device | str) -> torch.device:
+    device = torch.device(device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device must be one that torch can use here, got {str(device)!r} and {torch.cuda.device_count()} GPUs. "
+            f"Pass another, or ask where there is one."
+        )
+    return device
 
 
 class KeepsFloat64(torch.nn.Module):
@@ -55,15 +66,23 @@ class EquivariantModule(torch.nn.Module):
         return 0
 
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers."""
-        names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, torch.device(device))]
+        """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
+
+        Raises:
+            DeviceError: There is no such device.
+        """
+        names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, _present(device))]
         names += ["torch"] * (self.dense_paths() > 0)
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """For each sparse product of the layer: which backend runs, and what the others say."""
+        """For each sparse product of the layer: which backend runs, and what the others say.
+
+        Raises:
+            DeviceError: There is no such device.
+        """
         lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
-        for label, call in self.sample_calls(dtype, torch.device(device)):
+        for label, call in self.sample_calls(dtype, _present(device)):
             lines.append(f"  {label}: {select(call, self.backend).name} runs")
             lines.extend(f"    {name}: {verdict}" for name, verdict in verdicts(call).items())
         if self.dense_paths():

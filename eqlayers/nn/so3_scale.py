@@ -190,7 +190,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         if self.per == "copy":
             return self._scalars.block(s, mul)
         groups = [i for i, slot in enumerate(self._flat.slots) if slot.mul == mul]
-        return s if len(groups) == s.shape[-1] else s.index_select(-1, torch.tensor(groups, device=s.device))
+        return s if len(groups) == s.shape[-1] else torch.stack([s.select(-1, group) for group in groups], -1)
 
     def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
         """One call for all where a backend runs it so, else one per block of equal multiplicity, on an empty batch."""

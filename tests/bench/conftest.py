@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from eqlayers.bench.implementation import Implementation
 from eqlayers.bench.operands import Operands
-from eqlayers.bench.peers import Implementation, build_peer
+from eqlayers.bench.peers import build_peer
 from eqlayers.bench.suite import Case
 
 

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from eqlayers.algebra import wigner_3j
-from eqlayers.bench.check import check, counts, excess, magnitude
+from eqlayers.bench.check import PART, check, counts, excess, magnitude
 from eqlayers.bench.graphs import GraphSpec
+from eqlayers.bench.implementation import Implementation, Refusal, gathered, ours
 from eqlayers.bench.operands import DIRECTIONS, RESULTS, Columns, Operands, draw, layout_form, prepare
-from eqlayers.bench.peers import NO_DOUBLE, PEERS, Implementation, Refusal, build_peer, gathered, ours, path_signs
+from eqlayers.bench.peers import NO_DOUBLE, PEERS, build_peer
 from eqlayers.bench.problems import Problem
 from eqlayers.bench.suite import Case
 
@@ -98,8 +96,11 @@ def test_the_reference_may_be_computed_in_parts(
     case = case_of(problem, operation)
     operands = operands_of(case)
     whole = check(problem, operands, [build_peer("e3nn", case, operands)], DIRECTIONS)
-    monkeypatch.setattr("eqlayers.bench.check.PART", 7 * max(problem.irreps_out.dim, problem.weight_numel))
+    monkeypatch.setitem(PART, "cpu", 7 * max(problem.irreps_out.dim, problem.weight_numel))
+    starts, part = [], Operands.part
+    monkeypatch.setattr(Operands, "part", lambda self, start, stop: starts.append(start) or part(self, start, stop))
     parts = check(problem, operands, [build_peer("e3nn", case, operands)], DIRECTIONS)
+    assert starts == [0, 7, 14, 21] * len(DIRECTIONS)
     for key, verdict in whole.items():
         assert parts[key].status == "ok"
         assert parts[key].error == pytest.approx(verdict.error, rel=1e-3)
@@ -184,60 +185,3 @@ def test_peers_that_cannot_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PEERS, "absent", replace(PEERS["e3nn"], packages=("no_such_package",)))
     with pytest.raises(Refusal, match="no_such_package is not installed"):
         build_peer("absent", case, operands)
-
-
-def test_signs_of_other_coefficients() -> None:
-    """One odd path with the other sign; other numbers are refused."""
-    signs = path_signs(SMALL, lambda *ls: -3 * wigner_3j(*ls) if ls == (1, 0, 1) else wigner_3j(*ls))
-    assert signs == [1.0, 1.0, -1.0, 1.0]
-    with pytest.raises(Refusal, match=r"coefficients of \(1, 1, 0\) are not e3nn's"):
-        path_signs(SMALL, lambda *ls: np.roll(wigner_3j(*ls), 1, 0) if ls == (1, 1, 0) else wigner_3j(*ls))
-
-
-def fake_cuequivariance() -> tuple[SimpleNamespace, SimpleNamespace]:
-    """Its interface as far as the table uses it, on e3nn: outputs and weights sorted as it does, one sign changed."""
-    from e3nn import o3
-
-    def layer(in1: o3.Irreps, in2: o3.Irreps, keep: list[o3.Irrep], **options: object) -> Callable[..., torch.Tensor]:
-        problem = Problem("theirs", "uvu", str(in1), str(in2), "+".join(f"1x{ir}" for ir in keep))
-        paths = [(in1[i].mul, problem.irreps_out[k].ir, (i, j)) for i, j, k, *_ in problem.instructions]
-        paths.sort(key=lambda path: (path[1].l, -path[1].p * (-1) ** path[1].l))
-        outputs = o3.Irreps([(mul, ir) for mul, ir, _ in paths])
-        instructions = [(i, j, k, "uvu", True) for k, (_, _, (i, j)) in enumerate(paths)]
-        inner = o3.TensorProduct(in1, in2, outputs, instructions, shared_weights=False, internal_weights=False)
-        form = {"x": in1, "y": in2, "z": outputs}
-        orders = {
-            key: layout_form(SimpleNamespace(irreps_in1=r, irreps_in2=r, irreps_out=r), "ir_mul")["x"]
-            for key, r in form.items()
-        }
-        flip = torch.cat([torch.full((mul,), -1.0 if ir.l == 1 else 1.0) for mul, ir, _ in paths])
-
-        def forward(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            return orders["z"].into(inner(orders["x"].back(x), orders["y"].back(y), w * flip))
-
-        return forward
-
-    cue = SimpleNamespace(
-        O3=None,
-        ir_mul="ir_mul",
-        Irreps=lambda group, text: o3.Irreps(text),
-        SO3=lambda l: l,
-        clebsch_gordan=lambda *ls: [wigner_3j(*ls) * (-1 if ls[2] == 1 else 1)],
-    )
-    return cue, SimpleNamespace(ChannelWiseTensorProduct=layer)
-
-
-@pytest.mark.parametrize("problem", PROBLEMS[:2], ids=lambda problem: problem.name)
-def test_a_peer_with_other_columns_and_signs_is_compared_rightly(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cue, cuet = fake_cuequivariance()
-    monkeypatch.setattr("eqlayers.bench.peers.import_module", lambda name: cuet if name.endswith("torch") else cue)
-    case = case_of(problem)
-    operands = operands_of(case)
-    item = PEERS["cuequivariance"].build(case, operands)
-    assert {v.status for v in check(problem, operands, [item], DIRECTIONS).values()} == {"ok"}
-    with pytest.raises(Refusal, match="only channelwise products"):
-        PEERS["cuequivariance"].build(case_of(PROBLEMS[2]), operands)
-    with pytest.raises(Refusal, match="GPUs only"):
-        PEERS["openequivariance"].build(case, operands)

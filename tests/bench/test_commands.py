@@ -11,19 +11,22 @@ import torch
 from torch import Tensor
 
 from eqlayers import nn
-from eqlayers.bench import overhead
+from eqlayers.bench import measure, overhead
+from eqlayers.bench import run as suite_runs
 from eqlayers.bench.cli import parser, run
 from eqlayers.bench.cold import run_cold
 from eqlayers.bench.overhead import LAYERS, run_overhead
 from eqlayers.bench.report import tables
+from eqlayers.bench.results import load
 from eqlayers.bench.step import Batch, networks, run_step, swap
+from eqlayers.bench.suite import Case
 from eqlayers.errors import BackendError, ConfigError
 
 STORED = Path(__file__).parent / "stored" / "run.json"
 FOLDER = Path(__file__).resolve().parents[2] / "configs" / "bench"
 
 NETWORK = """
-data: {cutoff: 4.0, batch_size: 2}
+data: {cutoff: 4.0, batch_size: 7}
 model:
   learning_rate: 0.01
   model:
@@ -32,13 +35,16 @@ model:
 trainer: {gradient_clip_val: 1.0}
 """
 STEP = """
+device: cpu
 model: network.yaml
+batch_size: 2
 threads: 1
 runs: 2
 layouts: [ir_mul, mul_ir]
 goals: {ratio: 10}
 """
 OVERHEAD = """
+device: cpu
 hidden: 4x0e+4x1o
 sh: 0e+1o
 connected: 2x0e+2x1o
@@ -50,6 +56,7 @@ runs: 2
 goals: {host_us: 60}
 """
 COLD = """
+device: cpu
 problems: problems.yaml
 choose: [tiny]
 operation: product
@@ -137,6 +144,7 @@ def test_a_wrong_layer_is_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatc
     [
         ("step", "goals: {ratio: 10}", "goals: {speed: 10}", "expected a goal among ratio"),
         ("step", "layouts: [ir_mul, mul_ir]", "layouts: [ir]", "expected a layout among"),
+        ("step", "device: cpu", "device: gpu", "expected a device among cpu, cuda; got 'gpu'"),
         ("network", "learning_rate", "rate", "missed 'learning_rate'. Take configs/qm9_mini.yaml"),
         ("network", "MoleculeNetwork", "Other", "class_path must be eqlayers.models.MoleculeNetwork, got"),
     ],
@@ -212,8 +220,9 @@ def test_wrong_settings_of_cold(folder: Path) -> None:
 # ---- command line --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("config", ["", "gpu-"])
 @pytest.mark.parametrize("kind", ["step", "cold", "overhead"])
-def test_the_shipped_settings_can_be_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_settings_can_be_read(kind: str, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to the first measurement."""
 
     class Reached(Exception):
@@ -223,8 +232,34 @@ def test_the_shipped_settings_can_be_read(kind: str, monkeypatch: pytest.MonkeyP
         raise Reached
 
     monkeypatch.setattr(f"eqlayers.bench.{kind}.describe", reached)
+    monkeypatch.setattr(f"eqlayers.bench.{kind}.find_device", lambda name, what: torch.device("cpu"))
     with pytest.raises(Reached):
-        run([kind], lambda options: molecules())
+        run([kind, "--config", f"{config}{kind}"], lambda options: molecules())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("kind", ["step", "cold", "overhead"])
+def test_settings_of_a_gpu_where_there_is_none(kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"a CUDA or HIP device was expected for 'gpu-{kind}', torch finds none"):
+        run([kind, "--config", f"gpu-{kind}"], lambda options: molecules())
+
+
+def test_a_suite_that_is_cut_off_leaves_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
+    right, file = suite_runs._run_case, tmp_path / "smoke.json"
+
+    def cut_off(case: Case, *rest: Any) -> Any:
+        if case.name == "fused/small/E40":
+            raise KeyboardInterrupt
+        return right(case, *rest)
+
+    monkeypatch.setattr(suite_runs, "_run_case", cut_off)
+    monkeypatch.setattr(suite_runs, "_memory", lambda *args: 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(["run", "smoke", "--only", "fused/*", "--peers", "", "--json", str(file)], molecules)
+    (case,) = load(file)["cases"]
+    assert case["name"] == "fused/small/E20"
+    assert {row["implementation"] for row in case["results"]} == {"eqlayers"}, "nobody else was asked for"
 
 
 def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,38 @@ def test_every_call_gets_its_own_times(monkeypatch: pytest.MonkeyPatch) -> None:
     assert alternate([lambda: costs(1.0), lambda: costs(5.0)], 4, warmup=2) == [[1.0] * 4, [5.0] * 4]
 
 
+def test_a_gpu_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that the calls move, and emptying the cache before each of them; waiting is not part of a time."""
+    now, flushes = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            self.at = now[0]
+
+        def elapsed_time(self, end: "Event") -> float:
+            return 1000 * (end.at - self.at)
+
+    class Buffer:
+        def zero_(self) -> None:
+            flushes.append(costs(1000.0))
+
+    def costs(amount: float) -> None:
+        now[0] += amount
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: costs(100.0))
+    calls = [lambda: costs(1.0), lambda: costs(5.0)]
+    assert alternate(calls, 3, "cuda") == [[1.0] * 3, [5.0] * 3]
+    assert not flushes
+    assert alternate(calls, 3, "cuda", flush=Buffer()) == [[1.0] * 3, [5.0] * 3]
+    assert len(flushes) == 6
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+    assert alternate(calls, 3, "cuda", host=True) == [[1.0] * 3, [5.0] * 3]
+
+
 def test_ratio_is_of_medians_and_its_quantiles_of_rounds() -> None:
     theirs, mine = [10.0, 20.0, 60.0], [1.0, 4.0, 3.0]
     found = ratio(theirs, mine)

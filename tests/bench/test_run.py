@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from eqlayers import nn
 from eqlayers.bench import measure
 from eqlayers.bench.goals import fastest, goal, judge, judge_groups
+from eqlayers.bench.implementation import Implementation
 from eqlayers.bench.operands import Operands
-from eqlayers.bench.peers import PEERS, Implementation, Peer
+from eqlayers.bench.peers import PEERS, Peer
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import load, save, save_csv
-from eqlayers.bench.run import run_suite
+from eqlayers.bench.run import KINDS, run_suite
 from eqlayers.bench.suite import Case, Suite, read_suite
 from eqlayers.errors import ConfigError
 
@@ -27,6 +29,12 @@ STORED = Path(__file__).parent / "stored" / "run.json"
 def small_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bandwidth of a small buffer; a large one takes longer than the suite."""
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
+
+
+@pytest.fixture
+def quick(small_copies: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the peaks of memory, which take most of the time of a small suite."""
+    monkeypatch.setattr("eqlayers.bench.run._memory", lambda *args: 1)
 
 
 def smoke(pattern: str | None = None) -> Suite:
@@ -96,7 +104,7 @@ def test_a_wrong_peer_is_reported_and_not_timed(
     assert "wrong" in [row[3] for row in trouble.rows]
 
 
-@pytest.mark.usefixtures("small_copies")
+@pytest.mark.usefixtures("quick")
 def test_ours_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     right = nn.TensorProduct.forward
     monkeypatch.setattr(nn.TensorProduct, "forward", lambda *args: right(*args) * 1.001)
@@ -106,7 +114,88 @@ def test_ours_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert case["ratios"] == []
 
 
-@pytest.mark.usefixtures("small_copies")
+@pytest.mark.usefixtures("quick")
+def test_who_finds_no_memory_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was right alone, and finds no room beside what the others saved."""
+    calls: list[int] = []
+
+    def build(case: Case, operands: Operands) -> Implementation:
+        right = PEERS["e3nn"].build(case, operands)
+
+        def greedy(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            calls.append(1)
+            if len(calls) > len(case.directions):
+                raise torch.OutOfMemoryError("out of memory")
+            return right.fn(x, y, w)
+
+        return replace(right, fn=greedy)
+
+    monkeypatch.setitem(PEERS, "greedy", Peer("e3nn without room", (), build))
+    (case,) = run_suite(smoke("unfused/small/*"), peers=["greedy", "e3nn"])["cases"]
+    for row in results_of(case, implementation="greedy"):
+        assert row["status"] == "failed"
+        assert row["reason"] == "no memory was left beside what the others saved"
+        assert row["seconds"] is None
+    others = [row for row in case["results"] if row["implementation"] != "greedy"]
+    assert len(others) == 9
+    assert all(row["seconds"]["median"] > 0 for row in others)
+    assert {r["peer"] for r in case["ratios"]} == {"e3nn"}
+
+
+@pytest.mark.usefixtures("quick")
+def test_whatever_a_peer_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(case: Case, operands: Operands) -> Implementation:
+        raise ValueError("no such method")
+
+    monkeypatch.setitem(PEERS, "broken", Peer("cannot be made", (), build))
+    (case,) = run_suite(smoke("unfused/small/*"), peers=["broken"])["cases"]
+    assert {row["reason"] for row in results_of(case, implementation="broken")} == {"ValueError: no such method"}
+    monkeypatch.setattr("eqlayers.bench.run.ours", lambda *args: build(*args[:2]))
+    with pytest.raises(ValueError, match="no such method"):  # a fault of this package stops the run
+        run_suite(smoke("unfused/small/*"), peers=[])
+
+
+@pytest.mark.usefixtures("quick")
+def test_other_dtypes() -> None:
+    suite = smoke("unfused/small/*")
+    cases = tuple(replace(suite.cases[0], dtype=dtype) for dtype in ("float64", "bfloat16"))
+    result = run_suite(replace(suite, cases=cases))
+    assert result["dtype"] == "float64, bfloat16"
+    for case, dtype in zip(result["cases"], ("float64", "bfloat16"), strict=True):
+        assert case["name"] == f"unfused/small/E30/{dtype}"
+        assert case["dtype"] == dtype
+        assert {row["status"] for row in case["results"]} == {"ok"}
+    double, half = (case["moved_bytes"]["fwd"] for case in result["cases"])
+    assert double == 4 * half
+
+
+@pytest.mark.usefixtures("quick")
+def test_times_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks are a GPU's: with an emptied cache everything takes a tenth, because launches cost nothing."""
+
+    def clock(calls: list[object], runs: int, device: object, flush: Tensor | None) -> list[list[float]]:
+        return [[number * (1.0 if flush is None else 0.1)] * runs for number in range(1, len(calls) + 1)]
+
+    monkeypatch.setattr("eqlayers.bench.run.alternate", clock)
+    monkeypatch.setitem(KINDS, "cpu", KINDS["cuda"])
+    suite = smoke("unfused/small/*")
+    asked = replace(suite.cases[0], goals={"time_ms": {"fwd": 500.0}, "share": {"fwd": 1e-12}})
+    result = run_suite(replace(suite, cases=(asked,)))
+    (case,) = result["cases"]
+    first = case["results"][0]
+    assert (first["seconds"]["median"], first["seconds_flushed"]["median"]) == (1.0, 0.1)
+    assert first["share"] == case["moved_bytes"]["fwd"] / 0.1 / result["copy_bandwidth"]["median"]
+    assert [g["measured"] for g in case["goals"] if g["quantity"] == "time_ms"] == pytest.approx([100.0, 200.0])
+    assert {(r["ratio"]["median"], round(r["ratio_flushed"]["median"], 6)) for r in case["ratios"]} == {
+        (3.0, 3.0),
+        (1.5, 1.5),
+    }
+    times = tables({**result, "device": "cuda"})[0]
+    assert ">ms, device" in times.columns
+    assert len(times.rows[0]) == len(times.columns)
+
+
+@pytest.mark.usefixtures("quick")
 def test_peers_that_are_not_installed_are_refused() -> None:
     result = run_suite(smoke("unfused/small/*"), peers=["openequivariance"])
     (case,) = result["cases"]
@@ -120,9 +209,7 @@ def test_bad_input() -> None:
     with pytest.raises(ConfigError, match=r"expected a peer among .*; got 'e3n'. Did you mean 'e3nn'"):
         run_suite(smoke(), peers=["e3n"])
     if not torch.cuda.is_available():
-        with pytest.raises(
-            ConfigError, match="a CUDA or HIP device was expected for the suite 'gpu', torch finds none"
-        ):
+        with pytest.raises(ConfigError, match="a CUDA or HIP device was expected for 'gpu', torch finds none"):
             run_suite(read_suite("gpu"))
 
 
@@ -144,6 +231,7 @@ def test_goals_are_judged_against_the_best_peer() -> None:
         for who, value in (("e3nn", 30.0), ("other", 20.0))
     ]
     assert fastest(results, "fwd")["implementation"] == "other"
+    assert fastest([*results, row_of("eqlayers-unordered", 1.0)], "fwd")["implementation"] == "other"
     asked = {"ratio": {"fwd": 25}, "share": {"fwd": 0.5}, "memory": {"fwd": 0.2}, "time_ms": {"fwd": 1000.0}}
     found = {g["quantity"]: (g["measured"], g["met"]) for g in judge(asked, results, ratios)}
     assert found == {"ratio": (20.0, False), "share": (0.5, True), "memory": (0.25, False), "time_ms": (1000.0, True)}

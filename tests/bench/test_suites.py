@@ -9,6 +9,7 @@ from e3nn import o3
 
 from eqlayers.bench.config import find_config
 from eqlayers.bench.graphs import GraphSpec, read_graphs
+from eqlayers.bench.peers import PEERS
 from eqlayers.bench.problems import Problem, read_problems
 from eqlayers.bench.suite import read_suite
 from eqlayers.errors import ConfigError
@@ -19,7 +20,7 @@ PROBLEMS = {
     for file in ("uvu", "uvw", "small")
     for name, problem in read_problems(FOLDER / f"{file}.yaml").items()
 }
-SUITES = ("cpu", "gpu", "smoke")
+SUITES = ("cpu", "gpu", "gpu-small", "smoke")
 
 
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
@@ -51,7 +52,9 @@ def test_channelwise_paths_follow_the_rule() -> None:
 def test_suites_can_be_read(name: str) -> None:
     suite = read_suite(name)
     assert len({case.name for case in suite.cases}) == len(suite.cases)
-    assert any(case.goals for case in suite.cases)
+    assert any(case.goals for case in suite.cases) == (name != "gpu-small")
+    names = {*suite.peers, *(peer for case in suite.cases for peer in case.peers or ())}
+    assert names <= set(PEERS)
 
 
 def test_the_cpu_suite_has_every_goal() -> None:
@@ -69,6 +72,19 @@ def test_the_cpu_suite_has_every_goal() -> None:
         "diffdock",
         "e3nn-example",
     }
+
+
+def test_the_gpu_suite_has_every_problem_and_graph() -> None:
+    cases = read_suite("gpu").cases
+    published = {name for name in PROBLEMS if name.startswith(("mace", "nequip"))}
+    graphs = set(read_graphs(FOLDER / "graphs.yaml")) - {"cpu"}
+    fused = {(c.problem.name, c.graph.name) for c in cases if c.group in ("peers", "graphs")}
+    assert fused == {(problem, graph) for problem in published for graph in graphs}
+    assert {c.problem.name for c in cases} == set(PROBLEMS) - {"small", "odd"}
+    assert {c.dtype for c in cases} == {"float32", "float64", "bfloat16"}
+    (target,) = (c for c in cases if c.group == "target")
+    assert target.goals["time_ms"] == {"fwd": 0.5, "bwd": 1.2, "double_bwd": 2.0}
+    assert set(target.peers or ()) == set(PEERS)
 
 
 def test_graphs_have_their_edges_sorted_by_receiver() -> None:
@@ -113,6 +129,7 @@ def copy(tmp_path: Path) -> Path:
         ("smoke", "edges: [20, 40]", "graphs: [cpu]", "expected a graph among"),
         ("smoke", "edges: [20, 40]", "#", "expected edges: .* or graphs: "),
         ("smoke", "ratio: {fwd: 1}", "ratios: {fwd: 1}", "Did you mean 'ratio'"),
+        ("smoke", "edges: [30]", "edges: [30]\n    dtypes: [float]", "Did you mean 'float64'|Did you mean 'float"),
         ("smoke", "ratio: {fwd: 1}", "ratio: {forward: 1}", "expected a key among fwd, bwd, double_bwd"),
         ("smoke", "ratio: {fwd: 1}", "ratio: {fwd: much}", "fwd must be a positive number, got 'much'"),
         ("smoke", "cases:", "cases: [", "expected YAML"),

@@ -217,13 +217,28 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     hub = programs.Edges(np.array([0, 1, 2, 0, 1, 2, 3, 0, 0]), np.array([1, 1, 1, 1, 1, 0, 4, 1, 1]), 4, 6)
     tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_z"]
     assert tables.nodes.shape[0] == 10
-    assert (tables.stop - tables.first).tolist() == [1, 2, 2, 2, 1, 0, 0, 1, 0, 0]
+    assert (tables.stop - tables.first).tolist() == [1, 1, 2, 2, 2, 0, 0, 1, 0, 0]
     assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, 14]
     assert tables.room.tolist() == [0, 0, 4, 4, 4, 4, 4]
     program = programs.random_program("ir_mul", True, FEW)
     for kind in (FORWARD, BACKWARD):
         check(programs, monkeypatch, program, kind, edges=hub, shared=shared)
     check(programs, monkeypatch, program, BACKWARD, edges=hub, shared=shared, atomic=True)
+
+
+@pytest.mark.parametrize("count", [8, 11, 12, 13, 158, 4000])
+def test_pieces_are_even(count: int) -> None:
+    """Edges are walked once each; a node just above the length of a piece is not cut into a long and a short one."""
+    index = torch.stack([torch.arange(count) % 3, torch.full((count,), 2)])
+    table = unpack(pack(index, 3, 4), count, 3, 4)["by_z"]
+    lengths = (table.stop - table.first)[table.nodes == 2]
+    pieces = lengths[lengths > 0]
+    assert int(pieces.sum()) == count
+    assert int(pieces.max()) - int(pieces.min()) <= 1
+    assert int(pieces.max()) < 1.5 * max(sorting.LEAST, count / sorting.PIECES)
+    assert pieces.numel() == max(1, round(count / max(sorting.LEAST, -(-count // sorting.PIECES)) + 1e-9))
+    assert int(table.room[3] - table.room[2]) == (pieces.numel() if pieces.numel() > 1 else 0)
+    assert int(table.places.max()) < table.rows
 
 
 def test_packed_tables_tell_their_receivers() -> None:

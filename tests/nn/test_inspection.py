@@ -122,3 +122,11 @@ def test_old_name_of_the_normalisation_warns() -> None:
     with pytest.warns(DeprecationWarning, match="irrep_normalization"):
         layer = TensorProduct("1o", "1o", "0e", [(0, 0, 0, "uuu", False)], normalization="norm")
     assert layer.instructions[0].path_weight == 3.0
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    layer = eq.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
+    missing = f"cuda:{torch.cuda.device_count()}"
+    for ask in (layer.explain, layer.selected_backend):
+        with pytest.raises(eq.errors.DeviceError, match=f"that torch can use here, got '{missing}'"):
+            ask(missing)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Edges of a piece at least, so that its partial sum is worth its traffic.
+#: Edges of a piece that a node's edges are cut into, at least about: its partial sum should be worth its traffic.
 LEAST = 8
 #: Pieces that edges are cut into at most, beside one for every node; the same on every card, and so are the sums.
 PIECES = 1024
@@ -103,7 +103,8 @@ def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
 
     keys, edges = torch.sort(key, stable=True)
     ptr = torch.searchsorted(keys, numbers(num_nodes + 1))
-    pieces = ((ptr.diff() + longest - 1) // longest).clamp(min=1)
+    counts = ptr.diff()
+    pieces = ((2 * counts + longest) // (2 * longest)).clamp(min=1)  # rounded, so that hardly any is much shorter
     zero = ptr.new_zeros(1)
     begin = torch.cat([zero, pieces.cumsum(0)])
     room = torch.cat([zero, torch.where(pieces > 1, pieces, 0).cumsum(0)])
@@ -115,8 +116,7 @@ def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
         none = torch.zeros_like(number)
         return Tables(none, none, none, none, edges, other[edges], room)
     step = number - begin[nodes]
-    first = ptr[nodes] + step * longest
-    stop = torch.minimum(first + longest, ptr[nodes + 1])
+    first, stop = (ptr[nodes] + counts[nodes] * place // pieces[nodes] for place in (step, step + 1))
     places = torch.where(pieces[nodes] > 1, num_nodes + room[nodes] + step, nodes)
     last = num_nodes + 2 * _most(count)
     return Tables(
