@@ -2,7 +2,7 @@
 # Both create .venv and install into it first; an interrupted set-up is taken up again by the next call.
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help train train-dipole test test-slow test-e3nn test-integrations lint docs wheel-check clean python
+.PHONY: help train train-dipole test test-slow test-e3nn test-integrations triton-releases lint docs wheel-check clean python
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -13,6 +13,8 @@ PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --maxproces
 FIT     := $(BIN)/eqlayers fit -c
 # runs the tests beside packages whose requirements exclude each other, each in an environment in .nox
 NOX     := .nox/runner
+# releases of Triton beside the installed one, each in a folder of its own, which comes first on PYTHONPATH in its tests
+RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(wildcard requirements-triton-*.txt))
 
 help:
 	@echo "make train         fit and test on the embedded molecules (energy U0)"
@@ -20,6 +22,7 @@ help:
 	@echo "make test          all tests but the slow ones; make test-slow: all of them"
 	@echo "make test-integrations  tests beside NequIP and MACE, in environments of their own (2 GB, some minutes)"
 	@echo "make test-e3nn     e3nn's own tests against our layers (20 min), and the page that lists them"
+	@echo "make triton-releases  the oldest and the newest Triton for the tests of the kernels (2 GB); part of make test"
 	@echo "make lint          ruff and mypy"
 	@echo "make docs          HTML documentation in docs/_build/html"
 	@echo "make wheel-check   build a wheel and import every package from it in a clean environment"
@@ -31,10 +34,10 @@ train: $(VENV)/.installed-train
 train-dipole: $(VENV)/.installed-train
 	$(FIT) configs/qm9_mini_dipole.yaml
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.installed-test
+test-slow: $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST)
 
 test-integrations: $(NOX)/.installed
@@ -61,6 +64,13 @@ $(VENV)/.installed-docs:  EXTRAS := docs,train
 $(VENV)/.installed-%: pyproject.toml constraints.txt | python
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+triton-releases: $(RELEASES)
+
+$(VENV)/triton/%/.installed: requirements-triton-%.txt | $(VENV)/.installed-test
+	@rm -rf $(@D)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) --requirement $<
 	@touch $@
 
 $(NOX)/.installed: constraints.txt | python

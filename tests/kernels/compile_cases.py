@@ -8,7 +8,9 @@ import math
 import sys
 
 import torch
+import triton
 
+from eqlayers.bench.kernels import compile_all
 from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import aot, launch
@@ -79,6 +81,8 @@ if __name__ == "__main__":
     request = json.load(sys.stdin)
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
     answer = {
+        "triton": triton.__version__,
+        "printed": [compile_all(task) for task in request.get("printed", [])],
         "compiled": [compiled(**case) for case in request.get("cases", [])],
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
         "forms": [same_form(**case) for case in request.get("forms", [])],
