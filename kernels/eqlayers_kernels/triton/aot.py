@@ -149,7 +149,13 @@ def compile_form(
 
     wanted = driver.active.get_current_target()
     runner = forms.FormRunner(
-        program, kind, dtype, graph, shared, tuning.processor(wanted.backend, wanted.arch), atomic
+        program,
+        kind,
+        dtype,
+        graph,
+        shared,
+        tuning.processor(wanted.backend, wanted.arch, availability.release()),
+        atomic,
     )
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {

@@ -13,8 +13,11 @@ from .tuning import PROCESSORS, Processor, processor
 OLDEST = (3, 6)
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")[:2]))
+def release() -> tuple[int, ...]:
+    """Of the Triton that is there, its first two numbers."""
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2]))
 
 
 @cache
@@ -39,7 +42,7 @@ def why_not() -> str | None:
         return "needs a CUDA or HIP device that torch can use, or TRITON_INTERPRET=1 from the start; found none"
     import triton
 
-    if _release(triton.__version__) < OLDEST:
+    if release() < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         return f"needs Triton {oldest} or newer, got {triton.__version__}; newer builds of torch bring it"
     if interpreted():
@@ -62,4 +65,4 @@ def processor_of(device: torch.device) -> Processor:
 
     with torch.cuda.device(device):
         target = driver.active.get_current_target()
-    return processor(target.backend, target.arch)
+    return processor(target.backend, target.arch, release())

@@ -158,7 +158,7 @@ class FormRunner:
                 "BLOCK": piece.block,
                 "STAGES": self.on.stages,
                 "num_warps": 1,
-                "enable_fp_fusion": True,  # releases of triton differ in the default
+                "enable_fp_fusion": self.on.fused,
                 **self.on.options,
             }
             yield Call(function(piece.text.source, piece.text.name), (programs,), args, meta)

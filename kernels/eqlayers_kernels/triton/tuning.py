@@ -47,6 +47,7 @@ class Processor(NamedTuple):
             row are on their way while this one is computed, and the edge after that is looked up.
         options: Of Triton's compiler. Left without a bound, ptxas lowers the number of registers for the sake of
             occupancy and moves a few values to memory; with one it takes what it needs, which is far from the bound.
+        fused: Whether products and sums are contracted; releases of Triton differ in the default.
     """
 
     lanes: int
@@ -55,6 +56,7 @@ class Processor(NamedTuple):
     shared_bytes: int
     stages: int
     options: dict[str, int]
+    fused: bool = True
 
 
 #: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
@@ -65,14 +67,21 @@ PROCESSORS = {
 }  # fmt: skip
 
 
-def processor(backend: str, arch: int | str) -> Processor:
-    """The row of an architecture, as Triton names it.
+def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> Processor:
+    """The row of an architecture, as Triton names it; ``release`` is Triton's, the newest if empty.
+
+    Triton 3.6 dies of some printed kernels for sm_100 and newer, where it packs products of pairs: an assertion of
+    LLVM, "Cannot BITCAST between types of different sizes", which sums that are not contracted avoid.
 
     Example:
         >>> processor("cuda", 90).lanes, processor("hip", "gfx942").lanes
         (32, 64)
+        >>> processor("cuda", 100).fused, processor("cuda", 100, (3, 6)).fused
+        (True, False)
     """
-    return PROCESSORS.get(f"sm_{arch}" if backend == "cuda" else str(arch), PROCESSORS[backend])
+    row = PROCESSORS.get(f"sm_{arch}" if backend == "cuda" else str(arch), PROCESSORS[backend])
+    broken = backend == "cuda" and int(arch) >= 100 and release and release < (3, 7)
+    return row._replace(fused=False) if broken else row
 
 
 class Blocks(NamedTuple):
