@@ -20,6 +20,7 @@ WORDS = {
     "cold_ms": "ms with an empty cache",
     "warm_ms": "ms with a filled cache",
     "host_us": "us",
+    "failed": "processes that failed",
     "spill_bytes": "bytes spilled",
     "registers": "registers of a thread",
     "shared_bytes": "bytes of shared memory",

@@ -24,7 +24,7 @@ import torch
 from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import aot, tuning
 
-from ..errors import ConfigError
+from ..errors import BackendError, ConfigError
 from ..info.layout import LAYOUTS
 from ..nn.tensor_product import TensorProduct
 from .config import check_known, find_config, read_fields, read_yaml
@@ -98,8 +98,8 @@ def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
             __name__,
             task,
             environment,
-            f"the kernels of {task['problem']['name']} must compile for {task['target']}",
-            "Check that triton is installed (eqlayers[triton]).",
+            f"the {task['dtype']} kernels of {task['problem']['name']} must compile for {task['target']}",
+            "Check that triton is installed (eqlayers[triton]), or take another release (--triton).",
         )
     return found
 
@@ -126,18 +126,28 @@ def run_kernels(
         The result, one row for every release of Triton, problem, operation, layout, dtype, target and direction.
 
     Raises:
-        ConfigError: The configuration or a folder cannot be used. BackendError: A kernel does not compile.
+        ConfigError: The configuration or a folder cannot be used. BackendError: Nothing compiles; where only some of it
+            does not, that is a goal that is missed, and a note says why.
     """
     folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
     tasks = list(product(folders, _tasks(find_config(name), only)))
-    rows = list(_rows(tasks, jobs or os.cpu_count() or 1, say))
+    rows: list[Record] = []
+    failed: list[BackendError] = []
+    for found in _found(tasks, jobs or os.cpu_count() or 1, say):
+        if isinstance(found, BackendError):
+            failed.append(found)
+        else:
+            rows += found
+    if not rows:
+        raise failed[0]
     notes = [
         "Registers of a thread and shared memory of a program: the largest of the kernels. "
-        "Compiled without a GPU, by the assembler that Triton brings along; nothing was run."
+        "Compiled without a GPU, by the assembler that Triton brings along; nothing was run.",
+        *map(str, failed),
     ]
     head = describe()
     head["versions"].pop("triton")  # every row has its own
-    return {"kind": "kernels", **head, "rows": rows, "goals": list(_goals(rows)), "notes": notes}
+    return {"kind": "kernels", **head, "rows": rows, "goals": list(_goals(rows, len(failed))), "notes": notes}
 
 
 def _checked(folder: str) -> str:
@@ -176,28 +186,36 @@ def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
     return tasks
 
 
-def _rows(tasks: Sequence[tuple[str | None, dict[str, Any]]], jobs: int, say: Say) -> Iterator[Record]:
+def _found(
+    tasks: Sequence[tuple[str | None, dict[str, Any]]], jobs: int, say: Say
+) -> Iterator[list[Record] | BackendError]:
+    """Rows of each task, or why there are none."""
     done: list[Record] = []
 
-    def work(number: int) -> list[Record]:
+    def work(number: int) -> list[Record] | BackendError:
         folder, task = tasks[number]
         about = {**task, "problem": task["problem"]["name"]}
-        rows = [{**about, **row} for row in _in_process(task, folder)]
+        found: list[Record] | BackendError
+        try:
+            found = [{**about, **row} for row in _in_process(task, folder)]
+            state = f"compiled with triton {found[0]['triton']}"
+        except BackendError as error:
+            found, state = error, "failed"
         done.append(about)
-        say(f"{len(done)} of {len(tasks)} compiled: {' '.join(about.values())}, triton {rows[0]['triton']}")
-        return rows
+        say(f"{len(done)} of {len(tasks)}: {' '.join(about.values())} {state}")
+        return found
 
     with ThreadPoolExecutor(jobs) as pool:
-        for rows in pool.map(work, range(len(tasks))):
-            yield from rows
+        yield from pool.map(work, range(len(tasks)))
 
 
-def _goals(rows: Sequence[Record]) -> Iterator[Record]:
-    """No spills, and what the tuning table grants a kernel of each processor."""
+def _goals(rows: Sequence[Record], failed: int) -> Iterator[Record]:
+    """Everything compiles, without spills, and takes what the tuning table grants a kernel of each processor."""
 
     def largest(quantity: str, of: Sequence[Record]) -> float:
         return float(max(max(row[quantity]) for row in of))
 
+    yield goal("failed", 0, float(failed), where="all kernels")
     yield goal("spill_bytes", 0, largest("spill_bytes", rows), where="all kernels")
     for target in dict.fromkeys(row["target"] for row in rows):
         own = [row for row in rows if row["target"] == target]

@@ -202,7 +202,7 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str) -> None:
     """The gradient of what has no channels is a sum over blocks; the last is ragged."""
-    few = ON._replace(registers=1)
+    few = ON._replace(registers=1, wide=1)
     program = programs.random_program(layout, True, (("uvu", (70, 1, 0), (1, 3, 3)), ("uvv", (1, 70, 0), (3, 1, 3))))
     assert {piece.blocks for piece in groups.plan(program, BACKWARD, False, False, double=True, on=few).pieces} == {3}
     check(programs, monkeypatch, program, BACKWARD, on=few)

@@ -41,6 +41,7 @@ class Processor(NamedTuple):
     Attributes:
         lanes: Threads of a program: one warp, so that sums over channels need no barrier.
         registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
+        wide: The same for kernels with more than two channels per thread, which hold more than is counted.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
         stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next
@@ -52,6 +53,7 @@ class Processor(NamedTuple):
 
     lanes: int
     registers: int
+    wide: int
     most_registers: int
     shared_bytes: int
     stages: int
@@ -60,10 +62,10 @@ class Processor(NamedTuple):
 
 
 #: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
-#: registers and 227 KiB of shared memory: 10 programs within these bounds.
+#: registers and 227 KiB of shared memory, so that 8 programs fit within these bounds; a SIMD of gfx942 has 512, for 2.
 PROCESSORS = {
-    "cuda": Processor(32, 170, 200, 22 * 1024, 3, {"maxnreg": 255}),
-    "hip":  Processor(64, 140, 256, 16 * 1024, 2, {}),
+    "cuda": Processor(32, 170, 140, 224, 28 * 1024, 3, {"maxnreg": 255}),
+    "hip":  Processor(64, 108, 100, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
 
@@ -176,7 +178,8 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
     """
     per_thread = CHANNELS_PER_THREAD
     while per_thread > 1 and (
-        per_thread * on.lanes > _power(max(channels, on.lanes)) or cost.registers(per_thread, double) > on.registers
+        per_thread * on.lanes > _power(max(channels, on.lanes))
+        or cost.registers(per_thread, double) > (on.wide if per_thread > 2 else on.registers)
     ):
         per_thread //= 2
     return per_thread * on.lanes
