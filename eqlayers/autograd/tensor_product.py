@@ -72,7 +72,10 @@ def run_convolution(
         return apply_form(x, y, w, graph.tables(sorted_edges), plan.form, name, deterministic)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
-    return messages.new_zeros(graph.num_dst, messages.shape[-1]).index_add(0, dst, messages)
+    out = messages.new_zeros(graph.num_dst, messages.shape[-1])
+    if deterministic and messages.is_cuda:  # where index_add adds in any order, and this sorts
+        return out.index_put((dst,), messages, accumulate=True)
+    return out.index_add(0, dst, messages)
 
 
 @torch.compiler.assume_constant_result

@@ -27,6 +27,8 @@ from ..ops.table import NAMED
 from ..ops.tracing import being_traced
 from .registry import Backend, Call
 
+#: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
+ALIGNMENT = 16
 #: Products with a kernel of the other order of operands: run with the operands swapped.
 SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
 
@@ -135,7 +137,13 @@ def run_form(
     made = {RESULTS[operand] for operand in request.results}
     given = [(pointer, operand) for pointer, operand in runner.kind.pointers if pointer not in made]
     check_operands(given, runner.widths, rows, shared, tensors)
-    return runner({pointer: tensors[pointer].contiguous() for pointer, _ in given}, tables)
+    return runner({pointer: _aligned(tensors[pointer]) for pointer, _ in given}, tables)
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Rows side by side from an address that Triton compiles for: a slice must not ask for kernels of its own."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _packed(graph: Tensor, edges: int, senders: int) -> tuple[Tensor, int]:

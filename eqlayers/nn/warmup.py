@@ -258,8 +258,8 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
     """Compile the kernel that adds up the pieces of nodes with many edges."""
     from eqlayers_kernels.triton.gather import add_pieces
 
-    start, rows, room = time.perf_counter(), torch.empty(8, 8, dtype=dtype), torch.zeros(8, dtype=torch.int64)
-    kernel = add_pieces.warmup(rows, room, 4, 8, BLOCK=GATHERED, grid=(4,))
+    start, rows, room = time.perf_counter(), torch.empty(8, 8, dtype=dtype), torch.zeros(9, dtype=torch.int64)
+    kernel = add_pieces.warmup(rows, rows, room, 8, 8, **GATHERED, grid=(8,))
     compiled = int(kernel.hash in made)
     seconds = time.perf_counter() - start
     return WarmupRow("all convolutions", "sums of pieces", _short(dtype), "edges", target, seconds, compiled)

@@ -161,3 +161,30 @@ def test_operators_say_what_they_want() -> None:
         torch.ops.eqlayers.form(draw(3, 14), draw(3, 5), layer.weight.detach(), None, key)
     with pytest.raises(eq.errors.BackendError, match="must run whole forms, got 'torch'"):
         torch.ops.eqlayers.form(draw(3, 14), draw(3, 4), layer.weight.detach(), None, f"torch!{layer.plan.form.key}")
+
+
+def test_slices_ask_for_no_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles for aligned addresses; what begins elsewhere is copied."""
+    seen: list[int] = []
+    real = backend.FormRunner.__call__
+
+    def spy(self: Any, tensors: Any, tables: Any) -> Any:
+        seen.extend(tensor.data_ptr() % 16 for tensor in tensors.values())
+        return real(self, tensors, tables)
+
+    monkeypatch.setattr(backend.FormRunner, "__call__", spy)
+    layer, definition = product("mul_ir", "triton"), product("mul_ir", "reference")
+    x, y = draw(43)[1:].view(3, 14), draw(13)[1:].view(3, 4)
+    assert x.data_ptr() % 16 == 8
+    assert_equal([layer(x, y)], [definition(x, y)])
+    assert set(seen) == {0}
+
+
+@pytest.mark.gpu
+def test_composed_convolutions_repeat_bit_by_bit() -> None:
+    torch.use_deterministic_algorithms(False)
+    conv = eq.TensorProductConv("8x0e + 8x1o", "0e + 1o", "8x0e", [(0, 0, 0, "uvw", True), (1, 1, 0, "uvw", True)])
+    conv = conv.to(DEVICE)
+    x, y = torch.randn(50, 32, device=DEVICE), torch.randn(20000, 4, device=DEVICE)
+    edges = torch.randint(50, (2, 20000), device=DEVICE)
+    assert torch.equal(conv(x, y, None, edges), conv(x, y, None, edges))

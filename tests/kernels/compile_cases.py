@@ -72,7 +72,7 @@ def same_form(target, kind, sizes):
             rows = {"x": senders, "y": edges, "w": edges, "g": receivers}
             widths = {"x": 120, "y": 3, "w": 40, "g": 40}
             tensors = {name: torch.empty(rows[name], widths[name]) for name in rows}
-            _, (call,) = runner.prepare(tensors, tables)
+            _, _, (call,) = runner.prepare(tensors, tables)
             kernels.add(id(call.kernel.warmup(*call.args, grid=call.grid, **call.meta)))
     return len(kernels)
 

@@ -238,7 +238,7 @@ def test_pieces_are_even(count: int) -> None:
     assert int(pieces.max()) < 1.5 * max(sorting.LEAST, count / sorting.PIECES)
     assert pieces.numel() == max(1, round(count / max(sorting.LEAST, -(-count // sorting.PIECES)) + 1e-9))
     assert int(table.room[3] - table.room[2]) == (pieces.numel() if pieces.numel() > 1 else 0)
-    assert int(table.places.max()) < table.rows
+    assert int(table.places.max()) < table.num_nodes + table.spare
 
 
 def test_packed_tables_tell_their_receivers() -> None:
@@ -264,6 +264,30 @@ def test_rows_are_cut_into_few_partial_sums(programs: Any, monkeypatch: Any) -> 
     check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), BACKWARD, shared=True, rows=10)
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_weights_of_all_edges_are_summed_launch_by_launch(programs: Any, monkeypatch: Any, most: int) -> None:
+    """The gradient of shared weights takes as many rows as one launch has programs, however many nodes there are."""
+    monkeypatch.setattr(tuning, "SUMMED_SEGMENTS", most)
+    program = programs.random_program("ir_mul", True, SPECS)
+    for atomic in (False, True):
+        check(programs, monkeypatch, program, BACKWARD, edges=graph(programs), shared=True, atomic=atomic)
+    check(programs, monkeypatch, program, DOUBLE, edges=graph(programs), shared=True)
+
+
+def test_results_keep_nothing_else_alive(programs: Any) -> None:
+    """The room for pieces of nodes is not part of what is returned."""
+    program = programs.random_program("ir_mul", True, SPECS[:2])
+    index = torch.stack([torch.arange(60) % 4, torch.arange(60) % 5]).to(DEVICE)
+    tables = unpack(pack(index, 4, 5), 60, 4, 5)
+    assert tables["by_z"].spare > 5
+    rows = {"x": 4, "y": 60, "w": 60, "g": 5}
+    widths = dict(zip("xywg", program.widths, strict=True))
+    tensors = {name: torch.ones(rows[name], widths[name], device=DEVICE) for name in rows}
+    for kind in (FORWARD, BACKWARD):
+        for value in FormRunner(program, kind, torch.float32, True, False, ON)(tensors, tables).values():
+            assert value.untyped_storage().nbytes() == value.numel() * 4
+
+
 def test_what_is_not_printed_says_so(programs: Any) -> None:
     reason = groups.why_not(programs.random_program("ir_mul", True, (*FEW, ("uvw", (2, 1, 3), (1, 1, 1)))))
     assert reason == "has 1 of 4 paths that mix channels; sparse products and torch run them"
@@ -273,5 +297,6 @@ def test_sizes_are_arguments(programs: Any) -> None:
     """One text for every number of rows: only channel counts, columns and coefficients are printed."""
     program = programs.random_program("ir_mul", True, FEW)
     piece = groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0]
-    assert 'do_not_specialize=["segments", "rows", "room", "chunk", "z_part"]' in piece.text.source
+    sizes = '"segments", "start", "sums", "rows", "count", "spare", "chunk", "z_part"'
+    assert f"do_not_specialize=[{sizes}]" in piece.text.source
     assert piece.text.source == groups.plan(program, FORWARD, True, False, double=False, on=ON).pieces[0].text.source

@@ -164,7 +164,7 @@ def compile_form(
     }
     packed = edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5)
     tables = edges.unpack(packed, 5, 5, 5) if graph else None
-    _, calls = runner.prepare(tensors, tables)
+    _, _, calls = runner.prepare(tensors, tables)
     yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 #: Edges of a piece that a node's edges are cut into, at least about: its partial sum should be worth its traffic.
 LEAST = 8
-#: Pieces that edges are cut into at most, beside one for every node; the same on every card, and so are the sums.
+#: Pieces that edges are cut into at most, beside one for every node; the same however many programs a card runs.
 PIECES = 1024
 
 
@@ -24,8 +24,8 @@ class Tables(NamedTuple):
     Attributes:
         nodes: ``[V]`` node of every piece.
         first, stop: ``[V]`` its edges, as places in ``edges``.
-        places: ``[V]`` row of the result that it writes: the node's if it has one piece, else one of the room behind
-            the nodes' rows; the very last row for pieces that are none.
+        places: ``[V]`` row that it writes: the node's if it has one piece, else, counted on from the nodes' number, one
+            of the room; the very last of the room for pieces that are none.
         edges, others: ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends.
         room: ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece.
     """
@@ -44,9 +44,9 @@ class Tables(NamedTuple):
         return self.room.shape[0] - 1
 
     @property
-    def rows(self) -> int:
-        """Rows of a result: those of the nodes, then those of pieces."""
-        return self.num_nodes + 2 * _most(self.edges.shape[0]) + 1
+    def spare(self) -> int:
+        """Rows of the room for pieces."""
+        return 2 * _most(self.edges.shape[0]) + 1
 
 
 def _longest(count: int) -> int:

@@ -21,8 +21,8 @@ from . import launch, tuning
 from .edges import Tables
 from .groups import plan
 
-#: Columns that one program of the kernel that adds up pieces covers.
-GATHERED = 256
+#: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
+GATHERED = {"BLOCK": 256, "AT_ONCE": 8}
 
 
 class Call(NamedTuple):
@@ -82,49 +82,59 @@ class FormRunner:
         """
         x = tensors["x"]
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
-            buffers, calls = self.prepare(tensors, tables)
+            buffers, rooms, calls = self.prepare(tensors, tables)
             if x.is_cuda and calls and x.device not in self._compiled:
                 for _ in compile_calls(calls, x.device):
                     pass
                 self._compiled.add(x.device)
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
-            return {operand: self._result(operand, buffer, tables) for operand, buffer in buffers.items()}
+            return {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
 
     def prepare(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
-    ) -> tuple[dict[str, Tensor], list[Call]]:
-        """Buffers of the results, and the launches that fill them, in the order of the plan's pieces."""
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Call]]:
+        """Buffers of the results, those of pieces, and the launches that fill them, in the order of the plan."""
         rows = tensors["y"].shape[0]
         chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
         segments = {"rows": -(-rows // chunk)}
         segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
-        buffers = {}
+        buffers, rooms = {}, {}
         for operand in self.kind.results:
-            node = None if tables is None else tables.get({"x": "by_x", "z": "by_z"}.get(operand, ""))
-            count = rows if node is None else node.rows
-            if operand in self.plan.added:
+            count, table = rows, self._table(operand, tables)
+            if table is not None:
+                count = table.num_nodes
+                rooms[operand] = self._allocate(operand, tensors["x"], table.spare, True)
+            elif operand in self.plan.added:
                 count = tensors[operand].shape[0]
             elif operand == "w" and self.shared:
-                count = segments[self.plan.walks["w"]]
-            buffers[operand] = self._allocate(operand, tensors["x"], count, node is not None)
+                count = min(segments[self.plan.walks["w"]], tuning.SUMMED_SEGMENTS)
+            buffers[operand] = self._allocate(operand, tensors["x"], count, table is not None)
         given = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
-        return buffers, list(self._calls(given, tables or {}, rows, segments, chunk))
+        given |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
+        return buffers, rooms, list(self._calls(given, tables or {}, rows, segments, chunk))
+
+    def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
+        """The edges of the nodes that a result is summed at, if it is in pieces."""
+        if tables is None or operand not in "xz" or operand in self.plan.added:
+            return None
+        return tables[self.plan.walks[operand]]
 
     def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
         """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
         parts = self.plan.parts[operand]
-        summed = parts > 1 or node or (operand == "w" and self.shared)
-        written = parts == 1 and self.plan.covered[operand] and operand not in self.plan.added
+        added = operand in self.plan.added
+        summed = parts > 1 or node or added or (operand == "w" and self.shared)
+        written = parts == 1 and self.plan.covered[operand] and not added
         dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 
-    def _result(self, operand: str, buffer: Tensor, tables: Mapping[str, Tables] | None) -> Tensor:
+    def _result(self, operand: str, buffer: Tensor, room: Tensor | None, tables: Mapping[str, Tables] | None) -> Tensor:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
-        out = buffer[0] if buffer.shape[0] == 1 else buffer.sum(0)
-        if tables is not None and operand in "xz" and operand not in self.plan.added:
-            out = _add_pieces(out, tables[{"x": "by_x", "z": "by_z"}[operand]])
+        out, table = _added_up(buffer), self._table(operand, tables)
+        if table is not None and room is not None:
+            _add_pieces(out, _added_up(room), table)
         return out.to(self.dtype)
 
     def _calls(
@@ -139,20 +149,16 @@ class FormRunner:
 
         for piece in self.plan.pieces:
             walk = piece.text.walk
-            programs = segments[walk] * piece.blocks
-            if programs > launch.MAX_GRID:
+            most = tuning.SUMMED_SEGMENTS if self.shared and "w" in piece.text.kind.results else launch.MAX_GRID
+            if min(segments[walk], most) * piece.blocks > launch.MAX_GRID:
                 raise ValueError(
                     f"segments times blocks of channels must be at most {launch.MAX_GRID}, the length of a grid, got "
-                    f"{programs}. Split the batch."
+                    f"{segments[walk]} times {piece.blocks}. Split the batch."
                 )
-            if programs == 0:
-                continue
             table = tables.get(walk)
-            args = (
-                *(given[pointer] for pointer, _ in piece.text.kind.pointers),
-                *(table[:6] if table is not None else ()),
-                *(segments[walk], rows, 0 if table is None else table.rows, chunk, *piece.parts),
-            )
+            pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
+            tensors = (*(given[name] for name in pointers), *(table[:6] if table is not None else ()))
+            sizes = (rows, *((0, 0) if table is None else (table.num_nodes, table.spare)), chunk, *piece.parts)
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
                 "BLOCK": piece.block,
@@ -161,7 +167,11 @@ class FormRunner:
                 "enable_fp_fusion": self.on.fused,
                 **self.on.options,
             }
-            yield Call(function(piece.text.source, piece.text.name), (programs,), args, meta)
+            kernel = function(piece.text.source, piece.text.name)
+            for start in range(0, segments[walk], most):
+                count = min(most, segments[walk] - start)
+                args = (*tensors, count, start, min(most, segments[walk]), *sizes)
+                yield Call(kernel, (count * piece.blocks,), args, meta)
 
 
 def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
@@ -184,11 +194,14 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
         yield from pool.map(warm, calls)
 
 
-def _add_pieces(rows: Tensor, table: Tables) -> Tensor:
-    """The rows of the nodes, each the sum of its pieces."""
-    nodes, width = table.num_nodes, rows.shape[1]
-    if rows.shape[0] > nodes + 1 and nodes and width:  # some node may have pieces
+def _added_up(parts: Tensor) -> Tensor:
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def _add_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:
+    """Write the rows of the nodes whose edges were cut."""
+    nodes, width = rows.shape
+    if pieces.shape[0] > 1 and nodes and width:  # some node may have pieces
         from .gather import add_pieces
 
-        add_pieces[(nodes * -(-width // GATHERED),)](rows, table.room, nodes, width, BLOCK=GATHERED)
-    return rows[:nodes]
+        add_pieces[(nodes * -(-width // GATHERED["BLOCK"]),)](rows, pieces, table.room, nodes, width, **GATHERED)

@@ -19,11 +19,20 @@ class Body:
         scopes: Operand to one of `SCOPES`.
         masked: Whether the last block of channels is ragged.
         added: Operands whose result is added in memory, not stored.
+        rooms: Pointers that have a room for pieces of a node. (Two stores, of which one is masked out: AMD's compiler
+            takes no pointer that is one of two.)
     """
 
     def __init__(
-        self, program: Program, kind: Kind, scopes: dict[str, str], masked: bool, added: frozenset[str]
+        self,
+        program: Program,
+        kind: Kind,
+        scopes: dict[str, str],
+        masked: bool,
+        added: frozenset[str],
+        rooms: frozenset[str],
     ) -> None:
+        self.rooms = rooms
         self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
         self.before: list[str] = []
         self.inside: list[str] = []
@@ -84,8 +93,15 @@ class Body:
             parts += [f"{name}_whole"] * (f"{name}_whole" in self._started)
             value = " + ".join(parts) or ("tl.zeros((BLOCK,), ACC)" if varies else "0.0")
             mask = ", mask=inside" if varies and self.masked else ""
+            if self.scopes[operand] == "program":  # launches after the first add to its sums
+                again = "(start > 0) & inside" if mask else "start > 0"
+                value = f"tl.load({address}, mask={again}, other=0.0) + {value}"
             if operand in self.added:
                 lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
+            elif (pointer := RESULTS[operand]) in self.rooms:
+                also = " & inside" if mask else ""
+                lines.append(f"tl.store({address}, {value}, mask=whole{also})")
+                lines.append(f"tl.store({pointer}_room{address.removeprefix(pointer)}, {value}, mask=piece{also})")
             else:
                 lines.append(f"tl.store({address}, {value}{mask})")
 

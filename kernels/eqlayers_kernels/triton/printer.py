@@ -26,9 +26,10 @@ import triton.language as tl
 
 
 @triton.jit(
-    do_not_specialize=["segments", "rows", "room", "chunk", {parts}], do_not_specialize_on_alignment=[{unaligned}]
+    do_not_specialize=["segments", "start", "sums", "rows", "count", "spare", "chunk", {parts}],
+    do_not_specialize_on_alignment=[{unaligned}],
 )
-def {name}({pointers}, {tables}segments, rows, room, chunk, {parameters}
+def {name}({pointers}, {rooms}{tables}segments, start, sums, rows, count, spare, chunk, {parameters}
            ACC: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
 '''
 
@@ -75,6 +76,11 @@ class KernelText:
         return tuple(RESULTS[operand] for operand in self.kind.results)
 
     @property
+    def rooms(self) -> tuple[str, ...]:
+        """Pointers of results that pieces of a node are summed in; each has an argument ``<name>_room``."""
+        return tuple(RESULTS[operand] for operand in self.kind.results if self.scope(operand) == "segment")
+
+    @property
     def partial(self) -> frozenset[str]:
         """Operands whose result is summed over channels: every block of channels has a partial sum of its own."""
         steps = [dict(zip("xywz", p.inner.steps if p.inner.extent > 1 else (0,) * 4, strict=True)) for p in self.paths]
@@ -96,7 +102,7 @@ class KernelText:
     def source(self) -> str:
         """The module's text."""
         scopes = {name: self.scope(name) for name in OPERANDS}
-        body = Body(self.program, self.kind, scopes, self.masked, self.added)
+        body = Body(self.program, self.kind, scopes, self.masked, self.added, frozenset(self.rooms))
         texts = [PathText(body, number, path) for number, path in enumerate(self.paths)]
         for number, text in enumerate(texts):
             text.write()
@@ -108,6 +114,7 @@ class KernelText:
             key=self.program.key,
             name=self.name,
             pointers=", ".join(name for name, _ in self.kind.pointers),
+            rooms="".join(f"{name}_room, " for name in self.rooms),
             tables="".join(f"{name}, " for name in self.tables),
             parameters="".join(f"{name}, " for name in parts),
             parts=", ".join(f'"{name}"' for name in parts),
@@ -118,10 +125,12 @@ class KernelText:
 
     def _begin(self) -> list[str]:
         lines = [
-            "segment = (tl.program_id(0) % segments).to(tl.int64)",
+            "slot = (tl.program_id(0) % segments).to(tl.int64)",
+            "segment = start + slot",
             "block = tl.program_id(0) // segments",
             "u = block * BLOCK + tl.arange(0, BLOCK)",
-            "rows_long, room_long = tl.cast(rows, tl.int64), tl.cast(room, tl.int64)",
+            "rows_long, sums_long = tl.cast(rows, tl.int64), tl.cast(sums, tl.int64)",
+            "count_long, spare_long = tl.cast(count, tl.int64), tl.cast(spare, tl.int64)",
         ]
         if self.masked:
             lines.append(f"inside = u < {self.channels}")
@@ -129,6 +138,7 @@ class KernelText:
             lines += ["first = segment * chunk", "stop = tl.minimum(first + chunk, rows)"]
         else:
             lines += ["node = tl.load(nodes + segment)", "place = tl.load(places + segment)"]
+            lines += ["whole, piece = place < count, place >= count"]
             lines += ["first = tl.load(firsts + segment)", "stop = tl.load(stops + segment)"]
         return lines + self._addresses(("program", "segment"))
 
@@ -146,16 +156,19 @@ class KernelText:
             scope = self.scope(operand)
             if scope not in scopes:
                 continue
-            result = pointer in self.results
+            width, result = widths[operand], pointer in self.results
+            part = f"({pointer}_part + block)" if operand in self.partial else f"{pointer}_part"
+            if scope == "segment" and result:  # a piece of a node goes to the room
+                lines.append(f"{pointer}_n = {pointer} + (place + {part} * count_long) * {width}")
+                lines.append(f"{pointer}_room_n = {pointer}_room + (place - count + {part} * spare_long) * {width}")
+                continue
             if scope == "program":
-                row = "segment" if result else "0"  # a partial sum per segment
+                row = "slot" if result else "0"  # a partial sum per slot
             elif scope == "segment":
-                row = "place" if result else "node"
+                row = "node"
             else:
                 row = "step" if self.walk == "rows" else "other" if operand in "xz" else "edge"
             if result and operand not in self.added:
-                part = f"({pointer}_part + block)" if operand in self.partial else f"{pointer}_part"
-                count = {"row": "rows_long", "segment": "room_long", "program": "tl.cast(segments, tl.int64)"}[scope]
-                row = f"{row} + {part} * {count}"
-            lines.append(f"{pointer}_n = {pointer} + ({row}) * {widths[operand]}")
+                row = f"{row} + {part} * {'rows_long' if scope == 'row' else 'sums_long'}"
+            lines.append(f"{pointer}_n = {pointer} + ({row}) * {width}")
         return lines

@@ -62,7 +62,8 @@ class Processor(NamedTuple):
 
 
 #: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
-#: registers and 227 KiB of shared memory, so that 8 programs fit within these bounds; a SIMD of gfx942 has 512, for 2.
+#: registers, for 9 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
+#: for 7; sm_80 has 164 KiB, for 5. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
 PROCESSORS = {
     "cuda": Processor(32, 170, 140, 224, 28 * 1024, 3, {"maxnreg": 255}),
     "hip":  Processor(64, 108, 100, 256, 28 * 1024, 2, {}),
@@ -139,6 +140,8 @@ CHANNELS_PER_THREAD = 4
 ROWS = 4
 #: Programs that a sum over rows is cut into at most; each leaves a row of partial sums.
 SUMMED_CHUNKS = 1024
+#: Programs of one launch that sum over edges, each into a row of its own; the next launch adds to the same rows.
+SUMMED_SEGMENTS = 4096
 
 
 class Cost(NamedTuple):
