@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process if None.
 
     Returns:
-        Exit status: 0, or 2 for input that cannot be used.
+        Exit status: 0, 2 for input that cannot be used, or 130 after Ctrl-C.
 
     Example:
         >>> main(["--version"])
@@ -76,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EqlayersError as error:
         print(f"eqlayers: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("eqlayers: interrupted; kernels that were compiled are kept", file=sys.stderr)
+        return 130
     return 0
 
 

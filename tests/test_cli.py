@@ -319,3 +319,13 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["fitt"])
     assert "invalid choice: 'fitt'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["warmup", "bench"])
+def test_ctrl_c_ends_in_one_line(command, monkeypatch, capsys):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"eqlayers.cli.{'train' if command == 'warmup' else 'bench'}", interrupted)
+    assert main([command, "anything"]) == 130
+    assert capsys.readouterr().err == "eqlayers: interrupted; kernels that were compiled are kept\n"
