@@ -16,8 +16,8 @@ class TensorProductConv(TensorProduct):
     .. math:: z_i = \sum_{e = (j \to i)} x_j \otimes_{w_e} y_e
 
     On backends that run it as one kernel (``explain()`` says which) no features per edge are ever stored, forward or
-    backward: the memory is that of the inputs and the output. Sums have a fixed order, so results repeat bit by bit,
-    unless ``deterministic=False`` lets them have another.
+    backward: the memory is that of the inputs and the output, on GPUs with some partial sums besides. Sums have a
+    fixed order, so results repeat bit by bit, unless ``deterministic=False`` lets them have another.
 
     Args:
         irreps_in1, irreps_in2, irreps_out, instructions: As of :class:`TensorProduct`; in1 are the nodes' features, in2
