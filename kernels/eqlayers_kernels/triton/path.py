@@ -94,12 +94,12 @@ class Body:
             value = " + ".join(parts) or ("tl.zeros((BLOCK,), ACC)" if varies else "0.0")
             mask = ", mask=inside" if varies and self.masked else ""
             if self.scopes[operand] == "program":  # launches after the first add to its sums
-                again = "(start > 0) & inside" if mask else "start > 0"
+                again = f"again{'_u' if varies else ''}{' & inside' if mask else ''}"
                 value = f"tl.load({address}, mask={again}, other=0.0) + {value}"
             if operand in self.added:
                 lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
             elif (pointer := RESULTS[operand]) in self.rooms:
-                also = " & inside" if mask else ""
+                also = f"{'_u' if varies else ''}{' & inside' if mask else ''}"
                 lines.append(f"tl.store({address}, {value}, mask=whole{also})")
                 lines.append(f"tl.store({pointer}_room{address.removeprefix(pointer)}, {value}, mask=piece{also})")
             else:

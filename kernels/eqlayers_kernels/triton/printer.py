@@ -132,13 +132,18 @@ class KernelText:
             "rows_long, sums_long = tl.cast(rows, tl.int64), tl.cast(sums, tl.int64)",
             "count_long, spare_long = tl.cast(count, tl.int64), tl.cast(spare, tl.int64)",
         ]
+        if self.shared and "w" in self.kind.results:
+            lines += ["again = segment > slot", "again_u = segment + tl.zeros((BLOCK,), tl.int64) > slot"]
         if self.masked:
             lines.append(f"inside = u < {self.channels}")
         if self.walk == "rows":
             lines += ["first = segment * chunk", "stop = tl.minimum(first + chunk, rows)"]
         else:
             lines += ["node = tl.load(nodes + segment)", "place = tl.load(places + segment)"]
-            lines += ["whole, piece = place < count, place >= count"]
+            # masks for values with channels and without: the interpreter of Triton 3.9 cannot spread a mask
+            lines += ["place_u = place + tl.zeros((BLOCK,), tl.int64)"]
+            lines += ["whole, whole_u = place < count, place_u < count"]
+            lines += ["piece, piece_u = place >= count, place_u >= count"]
             lines += ["first = tl.load(firsts + segment)", "stop = tl.load(stops + segment)"]
         return lines + self._addresses(("program", "segment"))
 
