@@ -62,10 +62,10 @@ class Processor(NamedTuple):
 
 
 #: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
-#: registers, for 9 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
+#: registers, for 8 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
 #: for 7; sm_80 has 164 KiB, for 5. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
 PROCESSORS = {
-    "cuda": Processor(32, 170, 140, 224, 28 * 1024, 3, {"maxnreg": 255}),
+    "cuda": Processor(32, 170, 140, 240, 28 * 1024, 3, {"maxnreg": 255}),
     "hip":  Processor(64, 108, 100, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
