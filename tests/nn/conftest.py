@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from eqlayers.bench.implementation import default_dtype
 from eqlayers.info.modes import MODES
 
 Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases
@@ -22,17 +22,6 @@ PHASES = (hypothesis.Phase.generate, hypothesis.Phase.shrink)  # explaining trac
 SETTINGS: dict[str, Any] = {"derandomize": True, "database": None, "deadline": None, "phases": PHASES}
 hypothesis.settings.register_profile("eqlayers", max_examples=25, **SETTINGS)
 hypothesis.settings.load_profile("eqlayers")
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its constants to the default dtype of its construction; its twins are built under float64."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def e3nn(kind: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

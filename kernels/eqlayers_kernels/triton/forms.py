@@ -84,7 +84,8 @@ class FormRunner:
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
             buffers, rooms, calls = self.prepare(tensors, tables)
             if x.is_cuda and calls and x.device not in self._compiled:
-                for _ in compile_calls(calls, x.device):
+                different = {id(call.kernel): call for call in calls}  # one kernel may take several launches
+                for _ in compile_calls(list(different.values()), x.device):
                     pass
                 self._compiled.add(x.device)
             for call in calls:
@@ -149,12 +150,8 @@ class FormRunner:
 
         for piece in self.plan.pieces:
             walk = piece.text.walk
-            most = tuning.SUMMED_SEGMENTS if self.shared and "w" in piece.text.kind.results else launch.MAX_GRID
-            if min(segments[walk], most) * piece.blocks > launch.MAX_GRID:
-                raise ValueError(
-                    f"segments times blocks of channels must be at most {launch.MAX_GRID}, the length of a grid, got "
-                    f"{segments[walk]} times {piece.blocks}. Split the batch."
-                )
+            sums = self.shared and "w" in piece.text.kind.results
+            most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // piece.blocks
             table = tables.get(walk)
             pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
             tensors = (*(given[name] for name in pointers), *(table[:6] if table is not None else ()))

@@ -1,8 +1,8 @@
 """Launch tables: block sizes of the segment kernel by op, and what printed kernels may take by architecture.
 
 A row bounds the tile; the channel counts choose within it. The length of the batch has no say, so that a new batch
-size compiles nothing. At these bounds no kernel spills registers on sm_80, sm_90 or gfx942 (tests/kernels compile
-them); their run times have not been measured.
+size compiles nothing. At these bounds no kernel of the published problems spills registers on sm_80, sm_90, sm_100 or
+gfx942 (tests/kernels and `eqlayers bench kernels` compile them); their run times have not been measured.
 """
 
 from __future__ import annotations
