@@ -66,6 +66,16 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
+def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
+    """None, or what a check takes.
+
+    Example:
+        >>> check_optional(check_flag, "shared_weights", None), check_optional(check_flag, "shared_weights", 1)
+        (None, True)
+    """
+    return None if value is None else check(name, value)
+
+
 def is_integer(value: Any) -> bool:
     """Whether ``value`` counts: an integer of any kind, but no truth value.
 
