@@ -29,7 +29,7 @@ def got(value: Any) -> str:
         >>> got("5"), got(torch.zeros(2, 3)), got(None)
         ("'5'", 'a tensor [2, 3] of torch.float32', 'None')
     """
-    if isinstance(value, (Tensor, np.ndarray)):
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
         kind = "a tensor" if isinstance(value, Tensor) else "an array"
         graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
         return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
