@@ -102,11 +102,9 @@ class TensorProduct(E3nnState, EquivariantModule):
         if normalization is not None:
             warnings.warn("use irrep_normalization instead of normalization", DeprecationWarning, stacklevel=2)
             irrep_normalization = normalization
-        irreps = (
-            as_irreps(irreps_in1, "irreps_in1"),
-            as_irreps(irreps_in2, "irreps_in2"),
-            as_irreps(irreps_out, "irreps_out"),
-        )
+        given = (("irreps_in1", irreps_in1), ("irreps_in2", irreps_in2), ("irreps_out", irreps_out))
+        first, second, out = (as_irreps(irreps, name) for name, irreps in given)
+        irreps = first, second, out
         variance = (
             variances("in1_var", in1_var, irreps[0]),
             variances("in2_var", in2_var, irreps[1]),
