@@ -85,10 +85,14 @@ class Edges:
     receivers: int
 
     def tables(self, by: str) -> list[np.ndarray]:
-        """ptr, edges, others; by NumPy's stable sort."""
+        """ptr with its mark, edges, others; by NumPy's stable sort."""
         key, other, nodes = (self.dst, self.src, self.receivers) if by == "by_z" else (self.src, self.dst, self.senders)
         order = np.argsort(key, kind="stable")
-        return [np.searchsorted(key[order], np.arange(nodes + 1)), order, other[order]]
+        return [np.append(np.searchsorted(key[order], np.arange(nodes + 1)), -1 - self.others(by)), order, other[order]]
+
+    def others(self, by: str) -> int:
+        """Number of nodes at the other ends."""
+        return self.senders if by == "by_z" else self.receivers
 
     def rows(self, operand: str) -> int:
         """Rows of an operand."""
@@ -205,8 +209,9 @@ def run(
             address, step = rows_of(given[name])
             packed += (address, 0 if operand == "w" and kernel.shared else step)
     tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.walk)] if edges else []
-    segments = tables[0].size - 1 if edges else rows
-    launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables)], chunks, workers, past)
+    segments = tables[0].size - 2 if edges else rows
+    sizes = [rows, edges.others(kernel.walk)] if edges else []
+    launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks, workers, past)
     for array in results.values():
         assert_margins_untouched(array)
     if kernel.shared and "w" in results:
