@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import eqlayers as eq
-from eqlayers.errors import EqlayersError, IndexRangeError
+from eqlayers.errors import BackendError, EqlayersError, IndexRangeError
 from eqlayers_kernels.c import compiler, edges
 from eqlayers_kernels.triton import availability
 
@@ -273,6 +273,15 @@ def test_tables_that_do_not_lie_side_by_side_in_the_interpreter() -> None:
     call = good("form") | {"key": f"triton!{KEY}"}
     apart = torch.stack([call["graph"], call["graph"]], -1)[:, 0]
     assert torch.equal(OPS.form(**(call | {"graph": apart})), OPS.form(**call))
+
+
+def test_a_backend_that_a_key_names_must_accept_the_call() -> None:
+    """The GPU's would read addresses of the CPU's memory; here it is a form that it does not print."""
+    mixing = eq.TensorProduct("2x1o", "0e", "3x1o", [(0, 0, 0, "uvw", True)])
+    call = {"x": torch.ones(1, 6), "y": torch.ones(1, 1), "w": torch.ones(6), "graph": None}
+    assert OPS.form(**call, key=mixing.plan.form.key).shape == (1, 9)
+    with pytest.raises(BackendError, match=r"backend 'triton' must accept this call, but it .*\. Pass backend=None"):
+        OPS.form(**call, key=f"triton!{mixing.plan.form.key}")
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "rows"])

@@ -24,10 +24,15 @@ DOUBLE = Request(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 HALVES = (torch.float16, torch.bfloat16)
 
 
-@pytest.fixture(autouse=True)
-def needs_a_compiler() -> None:
+@pytest.fixture(autouse=True, params=[1, 2, 3], ids=["1 thread", "2 threads", "3 threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Threads that kernels run on; on several there are several chunks, however little there is to do."""
     if compiler.why_not() is not None:
         pytest.skip(f"backend cpu {compiler.why_not()}")
+    torch.set_num_threads(request.param)  # set back by the fixture untouched_globals
+    if request.param > 1:
+        monkeypatch.setattr(launch, "SERIAL_ELEMENTS", 1)
+    return request.param
 
 
 def layer(layout: str = "mul_ir", shared: bool = False, **options: Any) -> eq.TensorProduct:
