@@ -92,9 +92,8 @@ def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device) 
             receivers, rest = triton_edges.receivers_of(length, edges, senders)
         if receivers >= 0 and rest == 0:
             return receivers
-    raise ShapeError(
-        f"graph must be {_TABLES}, here of {edges} edges and {senders} senders, got shape {list(graph.shape)}. {_REMAKE}"
-    )
+    sizes = f"{edges} edges and {senders} senders"
+    raise ShapeError(f"graph must be {_TABLES}, here of {sizes}, got shape {list(graph.shape)}. {_REMAKE}")
 
 
 def not_of_this_graph() -> IndexRangeError:

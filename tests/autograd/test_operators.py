@@ -45,7 +45,17 @@ def good(name: str, graph: bool = True) -> dict[str, Any]:
     return {
         "form": {"x": x, "y": y, "w": w, **tables},
         "form_backward": {"x": x, "y": y, "w": w, **g, **tables, "wanted": [True] * 3},
-        "form_double_backward": {"x": x, "y": y, "w": w, **g, "dx": x, "dy": y, "dw": w, **tables, "wanted": [True] * 4},
+        "form_double_backward": {
+            "x": x,
+            "y": y,
+            "w": w,
+            **g,
+            "dx": x,
+            "dy": y,
+            "dw": w,
+            **tables,
+            "wanted": [True] * 4,
+        },
         "edge_tables": {"edge_index": EDGES, "num_src": SENDERS, "num_dst": RECEIVERS},
     }[name]
 
@@ -124,7 +134,10 @@ KEYS: dict[str, tuple[str, str]] = {
     "damaged": ("eqlayers-1:00:!!", r"the text of a program must hold a program, got 'eqlayers-1:00:!!'"),
     "old": ("eqlayers-0:00:00", r"the text of a program must begin with 'eqlayers-1:'"),
     "of no backend": (f"nobody!{KEY}", r"backend must be one of .* got 'nobody'\. Pass one of these"),
-    "of a backend without forms": (f"reference!{KEY}", r"backend of a key must run whole forms, got 'reference'\. Call"),
+    "of a backend without forms": (
+        f"reference!{KEY}",
+        r"backend of a key must run whole forms, got 'reference'\. Call",
+    ),
 }
 
 
@@ -156,11 +169,14 @@ def test_forged_calls_are_refused_and_so_are_their_fakes(
     own = change(call[argument]) if callable(change) else change
     with pytest.raises(EqlayersError, match=message):
         getattr(OPS, name)(**(call | {argument: own}))
-    if (argument == "key" and "!" in own) or (name, argument, graph) == ("form", "x", True) and own.shape[1:] == (10,):
+    if (argument == "key" and "!" in own) or (
+        (name, argument, graph) == ("form", "x", True) and own.shape[1:] == (10,)
+    ):
         return  # a fake runs on no backend; and the length of tables is right for other numbers of senders as well
-    with FakeTensorMode(allow_non_fake_inputs=False) as mode, pytest.raises(EqlayersError, match=message):
+    with FakeTensorMode() as mode:
         fakes = {n: mode.from_tensor(t) if isinstance(t, Tensor) else t for n, t in (call | {argument: own}).items()}
-        getattr(OPS, name)(**fakes)
+        with pytest.raises(EqlayersError, match=message):
+            getattr(OPS, name)(**fakes)
 
 
 def test_there_are_enough_of_them() -> None:
@@ -184,7 +200,7 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
 
 @pytest.mark.parametrize("walk", ["by_z", "by_x"])
 @pytest.mark.parametrize("table", range(3), ids=["ptr", "edges", "others"])
-@pytest.mark.parametrize("value", [-1, COUNT, 2**40, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("value", [-1, COUNT, COUNT + 1, 2**40, -(2**63), 2**63 - 1])
 def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, value: int) -> None:
     """A number out of range, in any place, or edges that end before they begin."""
     name, call = ("form", good("form")) if walk == "by_z" else ("form_backward", good("form_backward"))
@@ -213,11 +229,12 @@ def test_tables_with_any_numbers_are_refused_or_run(name: str, numbers: list[tup
     for place, value in numbers:
         graph[place] = value
     torch.set_num_threads(threads)
+    refused = ""
     try:
         getattr(OPS, name)(**(call | {"graph": graph}))
     except IndexRangeError as error:
-        assert re.search(OTHERS, str(error))
-        assert not torch.equal(graph, call["graph"])
+        refused = str(error)
+    assert not refused or (re.search(OTHERS, refused) and not torch.equal(graph, call["graph"]))
 
 
 @pytest.mark.parametrize(
