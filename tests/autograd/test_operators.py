@@ -285,6 +285,15 @@ def test_what_is_unusual_and_right() -> None:
     assert torch.equal(OPS.form(**(call | halves)), OPS.form(**(call | halves | {"y": call["y"].bfloat16()})))
 
 
+def test_the_interpreter_takes_tables_as_sorting_gives_them_and_no_others() -> None:
+    interpreter_or_skip()
+    call = good("form") | {"key": f"triton!{KEY}"}
+    for place in range(LENGTH):
+        other = changed(call["graph"], place, int(call["graph"][place] == 0))
+        with pytest.raises(IndexRangeError, match=OTHERS):
+            OPS.form(**(call | {"graph": other}))
+
+
 def test_tables_that_do_not_lie_side_by_side_in_the_interpreter() -> None:
     interpreter_or_skip()
     call = good("form") | {"key": f"triton!{KEY}"}
