@@ -17,6 +17,7 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     "errors": (),
+    "files": ("errors",),
     "algebra": ("errors",),
     KERNELS: (),
     "ops": ("errors", KERNELS),  # a form is a program with its key
@@ -28,11 +29,11 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn",),
     "testing": ("nn",),
-    "data": ("errors",),
+    "data": ("files",),
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__"),
     "integrations": ("models", "testing"),
-    "bench": ("models", "testing", "integrations"),
+    "bench": ("models", "testing", "integrations", "files"),
     "cli": ("train", "bench", "integrations"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself

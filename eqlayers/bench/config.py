@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ..errors import ConfigError
+from ..files import read_yaml
 
 
 def _is_number(value: Any) -> bool:
@@ -95,20 +94,20 @@ def read_fields(
     return {**{name: given[name] for name in required}, **{n: given.get(n, d) for n, (_, d) in optional.items()}}
 
 
-def read_yaml(path: Path) -> Any:
-    """The content of a YAML file.
+def read_config(path: Path) -> Any:
+    """The content of a configuration of the benchmarks.
 
     Raises:
-        ConfigError: There is no such file, or it is not YAML.
+        ConfigError: There is no such file, it is not YAML, or it is a configuration of training.
     """
-    if not path.is_file():
-        near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml")))
-        fix = f"There is {near}." if near else "Check the path."
-        raise ConfigError(f"a configuration file was expected at {str(path)!r}, found none. {fix}")
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected YAML, got text that is not: {' '.join(str(error).split())}") from error
+    near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml"))) if path.parent.is_dir() else ""
+    found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
+    if isinstance(found, dict) and "trainer" in found and "model" in found:
+        raise ConfigError(
+            f"{path} must be a configuration of benchmarks, got one of training. Type `eqlayers fit -c {path}`, or "
+            "name a file of configs/bench."
+        )
+    return found
 
 
 def find_config(name: str) -> Path:

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
-from eqlayers.data.cache import atomic_write, cached_arrays, content_key
+from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.qm9_raw import CSV, SDF, SKIP, check_raw, has_raw, read_labels, read_sdf
 from eqlayers.data.targets import Target
 from eqlayers.errors import DataError
+from eqlayers.files import atomic_write
 
 __all__ = ["load_qm9"]
 

@@ -10,8 +10,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from ..data.cache import atomic_write
 from ..errors import ConfigError, DataError
+from ..files import atomic_write
 
 __all__ = ["AtomicCheckpointIO", "best_and_last", "read_checkpoint"]
 

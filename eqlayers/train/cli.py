@@ -21,8 +21,8 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..data import MoleculeDataModule
-from ..data.cache import atomic_write
 from ..errors import ConfigError, EqlayersError
+from ..files import atomic_write
 from .averaging import EMA
 from .checkpoints import read_checkpoint
 from .module import PropertyModule, is_dry_run

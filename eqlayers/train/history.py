@@ -10,8 +10,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..data.cache import atomic_write
 from ..errors import DataError
+from ..files import atomic_write
 from .module import is_dry_run, metric_name, target_of
 
 __all__ = ["History", "read_history", "write_json"]

@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
-from ..data.cache import atomic_write
+from ..files import atomic_write
 from .module import target_of
 
 __all__ = ["PredictionTable"]
