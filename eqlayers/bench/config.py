@@ -81,8 +81,11 @@ def read_fields(
         {'nodes': 3, 'how': 'uniform'}
     """
     if not isinstance(given, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {given!r}. Write one `key: value` a line.")
+        kind = "nothing" if given is None else f"a {type(given).__name__}"
+        raise ConfigError(f"{where} must be a mapping, got {kind}. Write one `key: value` a line.")
     kinds = {**required, **{name: kind for name, (kind, _) in optional.items()}}
+    if given and not given.keys() & kinds.keys():  # its keys may be anything, and are not repeated
+        raise ConfigError(f"{where} must have keys among {', '.join(kinds)}, got none of them. Name another file.")
     check_known("key", given, kinds, where)
     missing = [name for name in required if name not in given]
     if missing:

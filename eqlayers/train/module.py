@@ -19,6 +19,7 @@ from ..data.statistics import Statistics
 from ..data.targets import Target
 from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_checkpoint, check_network, data_facts
+from .restore import Restored, check_optimizer
 from .schedule import warmup_cosine
 
 __all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
@@ -130,7 +131,7 @@ class Values(Metric):
         return dim_zero_cat(self.values)
 
 
-class PropertyModule(LightningModule):
+class PropertyModule(Restored):
     """Trains a network on one property of molecules.
 
     The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
@@ -245,6 +246,9 @@ class PropertyModule(LightningModule):
                 f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
             )
+        if self._trainer is not None and self.trainer.training and "optimizer_states" in checkpoint:
+            groups = parameter_groups(self.model, self.hparams["weight_decay"])
+            check_optimizer(checkpoint["optimizer_states"], [p for group in groups for p in group["params"]])
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

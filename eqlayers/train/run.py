@@ -9,13 +9,18 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from ..errors import ConfigError
+from ..files import plain_name, stays_inside
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
 from .predictions import PredictionTable
 from .report import TestReport
 from .summary import LayerSummary
 
-__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_loggers", "trainer_options"]
+__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_folder", "run_loggers", "trainer_options"]
+
+#: Folders in a run's folder.
+FOLDERS = ("checkpoints", "csv", "tensorboard")
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
@@ -28,9 +33,45 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
     return Path(folder) / "checkpoints" / f"{name}.ckpt"
 
 
+def run_folder(runs: str | Path, name: str) -> Path:
+    """The folder of a run, which is directly below the folder of all runs, as are the folders in it.
+
+    Args:
+        runs: Folder of all runs; it may be a symbolic link.
+        name: One plain folder name.
+
+    Returns:
+        ``<runs>/<name>``; nothing is made.
+
+    Raises:
+        ConfigError: The name or a symbolic link leads elsewhere, or a file is in the way.
+
+    Example:
+        >>> run_folder("runs", "qm9_mini").as_posix()
+        'runs/qm9_mini'
+    """
+    folder = Path(runs) / plain_name(name, "name", "Change --name.")
+    try:
+        present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        usable = bool(str(runs)) and present.is_dir()
+    except (OSError, ValueError):  # a name that no folder can have
+        usable = False
+    if not usable:
+        raise ConfigError(f"runs and name must make a folder, got {str(folder)!r}. Change --runs or --name.")
+    for inner in (folder, *(folder / part for part in FOLDERS)):
+        stays_inside(inner, Path(runs), "Remove the link, or change --name.")
+    return folder
+
+
 def clear_run(folder: str | Path) -> None:
-    """Remove the results of an earlier run: a new one that ends early must not be taken for it."""
+    """Remove the results of an earlier run: a new one that ends early must not be taken for it.
+
+    Raises:
+        ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
+    """
     folder = Path(folder)
+    for part in FOLDERS:
+        stays_inside(folder / part, folder, "Remove the link.")
     results = ("history.json", "metrics.json", "predictions.csv", "parity.png", "learning_curve.png")
     for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
         path.unlink(missing_ok=True)
