@@ -17,10 +17,11 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     "errors": (),
-    "files": ("errors",),
-    "algebra": ("errors",),
+    "checks": ("errors",),
+    "files": ("checks",),
+    "algebra": ("checks",),
     KERNELS: (),
-    "ops": ("errors", KERNELS),  # a form is a program with its key
+    "ops": ("checks", KERNELS),  # a form is a program with its key
     "info": ("algebra", "ops"),  # a group of paths names its channel spec
     "backends": ("info", "ops"),
     "autograd": ("backends",),

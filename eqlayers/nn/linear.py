@@ -15,9 +15,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..checks import check_choice, check_tensor
 from ..errors import ShapeError
 from ..info.layout import FlatLayout
-from ..info.paths import check_choice
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
 from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
@@ -271,6 +271,7 @@ class Linear(EquivariantModule):
                     f"Pass {name}=, or build it with internal_weights=True."
                 )
             return own
+        check_tensor(f"{name} of Linear", value, f"[..., {', '.join(map(str, shape))}]")
         tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
         if tail != shape or (self.shared_weights and value.numel() != math.prod(shape)):
             want = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"
