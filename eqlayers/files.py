@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import yaml
 
+from .checks import check_path
 from .errors import ConfigError
 
 __all__ = ["atomic_write", "check_output", "plain_name", "read_json", "read_yaml", "stays_inside", "yaml_lines"]
@@ -68,7 +69,7 @@ def stays_inside(folder: Path, parent: Path, fix: str) -> None:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a temporary file beside `path` for writing; it gets the name `path` only if the block ends without an error.
 
     A reader sees the old file or the whole new one, also when the writer is killed. A symbolic link is replaced and
@@ -87,6 +88,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         >>> [entry.name for entry in folder.iterdir()], (folder / "a.txt").read_bytes()
         (['a.txt'], b'whole')
     """
+    path = Path(check_path("path", path))
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
         try:
@@ -217,6 +219,7 @@ def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the
     Raises:
         ConfigError: It is missing or no file, no text, no YAML, or has a key twice; with the line.
     """
+    path = Path(check_path(what, path))
     text = _read(path, what, fix, YAML_LIMIT)
     top = _compose(path, text, what, fix)
     try:
@@ -255,6 +258,7 @@ def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Excep
     Raises:
         ConfigError: It is missing or no file, no text, or no JSON; with the line.
     """
+    path = Path(check_path(what, path))
     try:
         return json.loads(_read(path, what, fix, JSON_LIMIT))
     except ConfigError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..checks import check_path, got
 from ..errors import ConfigError
 from ..files import read_yaml
 
@@ -103,6 +104,7 @@ def read_config(path: Path) -> Any:
     Raises:
         ConfigError: There is no such file, it is not YAML, or it is a configuration of training.
     """
+    path = Path(check_path("a configuration", path, "the path of a file"))
     near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml"))) if path.parent.is_dir() else ""
     found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
     if isinstance(found, dict) and "trainer" in found and "model" in found:
@@ -125,6 +127,8 @@ def find_config(name: str) -> Path:
         >>> find_config("smoke").name
         'smoke.yaml'
     """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a configuration must be a name or the path of a file, got {got(name)}. Pass a text.")
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
     here = Path(__file__).resolve()

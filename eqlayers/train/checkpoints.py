@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from ..checks import check_path, check_type
 from ..errors import ConfigError, DataError
 from ..files import atomic_write
 from .agreement import FACTS
@@ -58,9 +59,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         ...
         eqlayers.errors.ConfigError: a checkpoint must be a file, got nothing at no/such.ckpt. ...
     """
-    if not isinstance(path, (str, Path)):
-        raise ConfigError(f"a checkpoint must be the path of a file, got {type(path).__name__}. Pass a path as text.")
-    path = Path(path)
+    path = Path(check_path("a checkpoint", path, "the path of a file"))
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         fix = (
@@ -159,7 +158,12 @@ def best_and_last(folder: str | Path, monitor: str = "val/mae") -> list[ModelChe
         >>> [callback.filename for callback in best_and_last("checkpoints")]
         ['best', 'last']
     """
-    shared: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False, "auto_insert_metric_name": False}
+    check_type("monitor", monitor, str, "the name of a logged value", "The error of the validation part is val/mae.")
+    shared: dict[str, Any] = {
+        "dirpath": check_path("folder", folder),
+        "enable_version_counter": False,
+        "auto_insert_metric_name": False,
+    }
     return [
         ModelCheckpoint(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
         ModelCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=True, **shared),

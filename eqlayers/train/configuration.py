@@ -54,7 +54,7 @@ def _section_file(flag: str, value: str) -> Path | None:
     return Path(given) if own else None
 
 
-def check_config(path: Path, known: Iterable[str], section: str = "") -> None:
+def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
     """Refuse a file that is no configuration of training, before the parser repeats its content.
 
     Args:
@@ -78,7 +78,6 @@ def check_config(path: Path, known: Iterable[str], section: str = "") -> None:
             f"{path} must be a configuration of training, got one of benchmarks. Type `{command}`, or name another. "
             f"{near_files()}"
         )
-    known = list(known)
     top = {name.partition(".")[0] for name in known}
     if not section and not given.keys() & top:  # its keys may be anything, and are not repeated
         raise ConfigError(
@@ -98,7 +97,7 @@ def check_config(path: Path, known: Iterable[str], section: str = "") -> None:
 # ---- complaints -------------------------------------------------------------------------------------------------
 
 
-def explain_parser_error(message: str, keys: Iterable[str], args: Sequence[str] = ("fit",)) -> str:
+def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] = ("fit",)) -> str:
     r"""The parser's message as what must be, what came and the fix.
 
     Args:
@@ -177,9 +176,10 @@ def _place(key: str, args: Sequence[str]) -> str:
     return f"the option --{key}"
 
 
-def unknown_key(unknown: str, keys: Iterable[str], where: str = "") -> str:
+def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     """An error text for an unknown key."""
-    near = difflib.get_close_matches(unknown, list(keys), n=1, cutoff=0.6)
+    sections = {key.rpartition(".")[0] for key in keys}
+    near = difflib.get_close_matches(unknown, sorted({*keys, *sections}), n=1, cutoff=0.6)
     fix = f"Did you mean {near[0]!r}?" if near else "`eqlayers fit --help` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
 

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from ..checks import check_flag, check_path
 from ..errors import ConfigError
 from ..files import plain_name, stays_inside
 from .checkpoints import AtomicCheckpointIO, best_and_last
@@ -30,7 +31,8 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
         >>> checkpoint_path("runs/qm9_mini").as_posix()
         'runs/qm9_mini/checkpoints/best.ckpt'
     """
-    return Path(folder) / "checkpoints" / f"{name}.ckpt"
+    name = plain_name(name, "name of a checkpoint", "Use best or last.", "file")
+    return Path(check_path("folder", folder)) / "checkpoints" / f"{name}.ckpt"
 
 
 def run_folder(runs: str | Path, name: str) -> Path:
@@ -50,10 +52,10 @@ def run_folder(runs: str | Path, name: str) -> Path:
         >>> run_folder("runs", "qm9_mini").as_posix()
         'runs/qm9_mini'
     """
-    folder = Path(runs) / plain_name(name, "name", "Change --name.")
+    folder = Path(check_path("runs", runs, "a folder")) / plain_name(name, "name", "Change --name.")
     try:
         present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        usable = bool(str(runs)) and present.is_dir()
+        usable = present.is_dir()
     except (OSError, ValueError):  # a name that no folder can have
         usable = False
     if not usable:
@@ -94,7 +96,7 @@ def run_callbacks(
         >>> [type(callback).__name__ for callback in run_callbacks("runs/x", progress=False)][:3]
         ['LayerSummary', 'History', 'ModelCheckpoint']
     """
-    bar = sys.stdout.isatty() if progress is None else progress
+    bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
     callbacks: list[Callback] = [LayerSummary(), History(folder, verbose=not bar)]
     if bar:
         callbacks.append(RichProgressBar())
@@ -108,6 +110,7 @@ def run_callbacks(
 
 def run_loggers(folder: str | Path) -> list[Logger]:
     """CSV and TensorBoard logs under the run's folder, a new version for every start."""
+    folder = check_path("folder", folder)
     return [CSVLogger(folder, name="csv"), TensorBoardLogger(folder, name="tensorboard", default_hp_metric=False)]
 
 
@@ -129,7 +132,7 @@ def trainer_options(
         >>> sorted(trainer_options("runs/x", progress=False, training=False))
         ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar', 'logger', 'plugins']
     """
-    callbacks = run_callbacks(folder, facts, progress)
+    callbacks, training = run_callbacks(folder, facts, progress), check_flag("training", training)
     return {
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,

@@ -110,8 +110,8 @@ def test_without_a_target_the_configured_accelerator_counts(config: str, capsys:
     ("options", "message"),
     [
         ([], "a configuration file was expected as the first argument, got none"),
-        (["none.yaml"], "a configuration file was expected at 'none.yaml', found none"),
-        (["CONFIG", "--thread", "1"], "unknown key 'thread'; did you mean 'threads'?"),
+        (["none.yaml"], "a configuration must be a file, got 'none.yaml', which does not exist"),
+        (["CONFIG", "--thread", "1"], "a key must be a known one, got 'thread'. Did you mean 'threads'?"),
         (["CONFIG", "--target", "sm_90", "--trainer.precision", "16-mixed"], "got '16-mixed'. Run `eqlayers warmup`"),
     ],
 )
