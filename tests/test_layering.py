@@ -19,6 +19,7 @@ BELOW = {
     "errors": (),
     "checks": ("errors",),
     "files": ("checks",),
+    "arguments": ("checks",),
     "algebra": ("checks",),
     KERNELS: (),
     "ops": ("checks", KERNELS),  # a form is a program with its key
@@ -32,9 +33,9 @@ BELOW = {
     "testing": ("nn",),
     "data": ("files",),
     "__version__": (),  # the version, which reports name
-    "train": ("models", "data", "__version__"),
+    "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),
-    "bench": ("models", "testing", "integrations", "files"),
+    "bench": ("models", "testing", "integrations", "files", "arguments"),
     "cli": ("train", "bench", "integrations"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself

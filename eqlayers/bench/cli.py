@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..arguments import ArgumentParser
 from ..backends import find
 from ..errors import ConfigError, EqlayersError
 from ..files import check_output
@@ -52,7 +53,7 @@ def _names(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
-    top = argparse.ArgumentParser(
+    top = ArgumentParser(
         prog="eqlayers bench",
         description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
         epilog=EPILOG + "\npeers:\n" + "\n".join(f"  {name:16} {peer.about}" for name, peer in PEERS.items()),

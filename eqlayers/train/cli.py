@@ -16,13 +16,15 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ..arguments import check_threads
+from ..checks import check_choice, check_integer, check_number
 from ..data import MoleculeDataModule
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write
 from .averaging import EMA
 from .checkpoints import read_checkpoint
-from .configuration import check_config, config_files, explain_parser_error
-from .module import PropertyModule, is_dry_run
+from .configuration import check_config, check_cutoff, config_files, explain_parser_error
+from .module import PropertyModule, is_dry_run, logged_names
 from .parser import Parser
 from .quiet import quiet_lightning
 from .restore import while_restoring
@@ -99,6 +101,7 @@ class TrainingCLI(LightningCLI):
             self.config = parser.parse_args(args)
         except (argparse.ArgumentError, TypeError, ValueError) as error:
             raise ConfigError(explain_parser_error(str(error), known, args)) from None
+        check_cutoff(args, self.config[args[0]]["data"]["cutoff"])
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration as given.
@@ -106,6 +109,13 @@ class TrainingCLI(LightningCLI):
         Lightning would overwrite it by what the checkpoint holds, so that a changed learning rate would silently not
         count; a network that does not fit the checkpoint is refused by :class:`PropertyModule` instead.
         """
+
+    def _set_seed(self) -> None:
+        """Refuse a seed that numpy has not."""
+        seed = self.option("seed_everything")
+        if not isinstance(seed, bool) and check_integer("seed_everything", seed, 0) >= 2**32:
+            raise ConfigError(f"seed_everything must be below 2**32, got {seed}. Use a smaller one, such as 2026.")
+        super()._set_seed()
 
     def option(self, name: str) -> Any:
         """The value of a top-level option."""
@@ -129,9 +139,7 @@ class TrainingCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""
-        threads = self.option("threads")
-        if threads < 0:
-            raise ConfigError(f"threads must be at least 1, or 0 for torch's choice, got {threads}. Change --threads.")
+        threads = check_threads("threads", self.option("threads"), at_least=0)
         if threads:
             torch.set_num_threads(threads)
         self.save_config_kwargs["folder"] = self.folder
@@ -160,6 +168,8 @@ class TrainingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""
         configured, own = self.configured, self.own_options()
+        if configured.get("gradient_clip_val") is not None:  # a negative one would turn the gradient around
+            check_number("trainer.gradient_clip_val", configured["gradient_clip_val"], at_least=0)
         if configured.get("default_root_dir") is not None:
             raise ConfigError(
                 "trainer.default_root_dir must be left out, as a run's folder is <runs>/<name>, got "
@@ -169,7 +179,12 @@ class TrainingCLI(LightningCLI):
             own[key] = [*own[key], *as_list(configured.get(key))]
         if configured.get("logger") not in (None, True):
             own["logger"] = configured["logger"]
-        return super().instantiate_trainer(**own, **kwargs)
+        try:
+            return super().instantiate_trainer(**own, **kwargs)
+        except (TypeError, ValueError) as error:  # Lightning's own class for this is caught by run()
+            if isinstance(error, EqlayersError):
+                raise
+            raise MisconfigurationException(str(error)) from error
 
     def after_instantiate_classes(self) -> None:
         """Record the network's configuration in checkpoints: ``PropertyModule.load_from_checkpoint(path)`` suffices."""
@@ -179,6 +194,10 @@ class TrainingCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Say where results go, and that an earlier run there is written over."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
+                check_choice("early_stopping.monitor", callback.monitor, logged_names(self.datamodule.target))
+                check_integer("early_stopping.patience", callback.patience, 0)
         resumed = self.config["fit"].get("ckpt_path") is not None
         exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
         again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
@@ -223,7 +242,7 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
             command(args)
     except MisconfigurationException as error:
         raise ConfigError(
-            f"the trainer cannot be set up as configured: {error} Change the options of trainer."
+            f"the options of trainer must fit together, got: {str(error).rstrip('.')}. Change them."
         ) from error
     except EqlayersError:
         raise

@@ -9,7 +9,9 @@ import inspect
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
+from ..arguments import explain
 from ..errors import ConfigError
 from ..files import read_yaml, yaml_lines
 
@@ -94,6 +96,35 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
             check_config(inner if inner.is_absolute() else path.parent / inner, known, key)
 
 
+def check_cutoff(args: Sequence[str], cutoff: float) -> None:
+    """Refuse another cutoff of the network than that of the data, which the parser would put in its place unsaid.
+
+    Raises:
+        ConfigError: A file or an option gives one.
+    """
+    key = "model.model.init_args.cutoff"
+    given: list[Any] = []
+    for path in config_files(args):
+        value: Any = read_yaml(path)
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        given.append(value)
+    for flag, following in zip(args, [*args[1:], ""], strict=True):
+        name, equals, rest = flag.partition("=")
+        if name == f"--{key}":
+            given.append(rest if equals else following)
+    other = [value for value in given if value is not None and str(value) != str(cutoff) and _number(value) != cutoff]
+    if other:
+        raise ConfigError(f"{key} must be left out, or be data.cutoff ({cutoff}), got {other[0]!r}. Set data.cutoff.")
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
 # ---- complaints -------------------------------------------------------------------------------------------------
 
 
@@ -131,16 +162,13 @@ def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] 
             f"{command} must have a configuration that names a network (model.model), got none. "
             f"Type `eqlayers {command} -c FILE`. {near_files()}"
         )
-    bare = re.search(r"argument (\S+?)(?:/\S+)?: expected (?:one|at least one) argument", text)
-    if bare:
-        return f"{bare.group(1)} must have a value after it, got nothing. Type `{bare.group(1)} VALUE`."
     return _wrong_value(text, args)
 
 
 def _wrong_value(text: str, args: Sequence[str]) -> str:
     parts = re.findall(r'(?:P|p)arser key "([\w.+]+)"(?: element \d+)?:', text)
     if not parts:
-        return f"the options of {args[0]} must fit together, got: {text.rstrip('.')}. See `eqlayers {args[0]} --help`."
+        return explain(text, f"eqlayers {args[0]}")
     key = parts[0] + "".join(f".init_args.{part}" for part in parts[1:] if not part.startswith(parts[0]))
     rest = text.rpartition(f'"{parts[-1]}"')[2].lstrip(": ")
     kinds = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\]|collections\S+|\w[\w.]*\[.*?\])", rest)

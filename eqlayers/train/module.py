@@ -46,6 +46,12 @@ def metric_name(target: Target, kind: str = "mae") -> str:
     return f"{target.name}_{kind}_{re.sub('[^A-Za-z0-9]+', '_', target.report_unit).strip('_')}"
 
 
+def logged_names(target: Target) -> list[str]:
+    """Names of what a fit logs after every epoch, of which one can be monitored."""
+    errors = [f"{stage}/{metric_name(target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
+    return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Split parameters into those with and without weight decay.
 
