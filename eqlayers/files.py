@@ -112,6 +112,8 @@ def check_output(path: str | Path, option: str) -> Path:
     try:
         if path.name in ("", "..") or path.is_dir():
             raise IsADirectoryError("that is a folder")
+        if "\0" in str(path):
+            raise ValueError("no name has such a character")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -156,7 +158,9 @@ def _read(path: Path, what: str, fix: str, limit: int) -> str:
 
 def _without_content(problem: str) -> str:
     """A parser's words on a problem, less what they quote from the file; single characters and tokens stay."""
-    return re.sub(r"(['\"])(?!<[a-z ]+>\1)[^'\"]{2,}\1", "something", " ".join(problem.split()))
+    quoted = re.compile(r"'[^']*'|\"[^\"]*\"")
+    plain = re.compile(r"..?.?|.<[a-z -]+>.")  # with the quotes
+    return quoted.sub(lambda m: m[0] if plain.fullmatch(m[0]) else "something", " ".join(problem.split()))
 
 
 def _compose(path: Path, text: str, what: str, fix: str) -> Any:

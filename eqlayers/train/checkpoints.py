@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         raise ConfigError(f"a checkpoint must be a file, got {found} at {path}. {fix}")
     wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"
     try:
-        checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
+            checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
     except (
         Exception
     ) as error:  # torch raises many kinds for a damaged file, and advises to run the code of a hostile one

@@ -34,7 +34,7 @@ __all__ = ["TrainingCLI", "run"]
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the complete configuration to the run's folder when a fit starts."""
+    """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
         super().__init__(parser, config)
@@ -43,7 +43,7 @@ class SaveConfig(SaveConfigCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Wait: a checkpoint that does not fit must not replace the configuration that it was made with."""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""
         if trainer.is_global_zero:
             with atomic_write(self.folder / "config.yaml") as file:

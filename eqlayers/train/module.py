@@ -20,7 +20,7 @@ from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_checkpoint, check_network, data_facts
-from .restore import Restored, check_optimizer
+from .restore import Restored, check_training
 from .schedule import warmup_cosine
 
 __all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
@@ -256,9 +256,9 @@ class PropertyModule(Restored):
                 f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
             )
-        if self._trainer is not None and self.trainer.training and "optimizer_states" in checkpoint:
+        if self._trainer is not None and self.trainer.training:
             groups = parameter_groups(self.model, self.hparams["weight_decay"])
-            check_optimizer(checkpoint["optimizer_states"], [p for group in groups for p in group["params"]])
+            check_training(checkpoint, [p for group in groups for p in group["params"]])
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError, EqlayersError
 from .checkpoints import read_checkpoint
 
-__all__ = ["Restored", "check_optimizer", "check_weights", "while_restoring"]
+__all__ = ["Restored", "check_training", "check_weights", "while_restoring"]
 
 _FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
 
@@ -51,18 +52,21 @@ def _name(module: nn.Module) -> str:
     return type(module).__name__ + (f" around {type(inner).__name__}" if isinstance(inner, nn.Module) else "")
 
 
-def check_optimizer(saved: Sequence[Any], parameters: Sequence[Tensor]) -> None:
-    """Raise unless the saved moments of the optimizer belong to the parameters.
+def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+    """Raise unless a training can go on: counters are there, and the optimizer's moments belong to the parameters.
 
     Args:
-        saved: The checkpoint's ``optimizer_states``.
+        checkpoint: What :func:`eqlayers.train.read_checkpoint` returned.
         parameters: In the order of the optimizer.
 
     Raises:
-        DataError: Their number or a shape differs.
+        DataError: Something is missing, or the number or a shape of the moments differs.
     """
+    missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
+    if missing:
+        raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {_FIX}")
     try:
-        (only,) = saved
+        (only,) = checkpoint["optimizer_states"]
         indices = [index for group in only["param_groups"] for index in group["params"]]
         moments = {index: values["exp_avg"].shape for index, values in only["state"].items()}
         second = {index: values["exp_avg_sq"].shape for index, values in only["state"].items()}
@@ -119,7 +123,7 @@ class Restored(LightningModule):
             )
         except EqlayersError:
             raise
-        except (TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
+        except (argparse.ArgumentError, TypeError, ValueError, KeyError, AttributeError, ImportError) as error:
             if isinstance(error.__cause__, EqlayersError):
                 raise error.__cause__ from None
             raise DataError(

@@ -213,6 +213,18 @@ def test_sampler():
     sampler.set_epoch(1)
     assert list(sampler) == passes[1]
     assert list(EpochSampler(100, seed=4)) != passes[0]
+    for epoch, order in enumerate(passes):  # pinned: a resumed run, also of a later version, goes on with its batches
+        assert order == np.random.default_rng([3, epoch]).permutation(100).tolist()
+    assert passes[1] != list(EpochSampler(100, seed=4)), "seed 3, epoch 1 is not seed 4, epoch 0"
+
+
+def test_sampler_of_a_seed_and_an_epoch_that_are_swapped():
+    one, other = EpochSampler(50, seed=2), EpochSampler(50, seed=5)
+    one.set_epoch(5)
+    other.set_epoch(2)
+    assert list(one) != list(other)
+    assert (one.epoch, other.epoch) == (6, 3)
+    assert list(EpochSampler(0, seed=1)) == []
 
 
 # --- bad options -----------------------------------------------------------------------------------------------------
