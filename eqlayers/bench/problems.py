@@ -13,7 +13,7 @@ from e3nn import o3
 from ..algebra import as_irreps, wigner_3j
 from ..errors import ConfigError
 from ..nn.interaction import channelwise_instructions
-from .config import check_known, read_fields, read_yaml
+from .config import check_known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")
 FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
@@ -134,7 +134,7 @@ def read_problems(path: Path) -> dict[str, Problem]:
         ConfigError: The file does not say what is needed, or a problem is not the one that its numbers describe.
         IrrepsError: Irreps that cannot be read.
     """
-    top = read_fields(str(path), read_yaml(path), {"mode": "text", "problems": "mapping"}, {})
+    top = read_fields(str(path), read_config(path), {"mode": "text", "problems": "mapping"}, {})
     check_known("mode", [top["mode"]], PATHS, f"{path}, mode")
     problems = {}
     for name, given in top["problems"].items():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
-from ..data.cache import atomic_write
+from ..files import atomic_write
 
 __all__ = ["learning_curve", "number", "parity_plot", "save_figure"]
 
