@@ -3,10 +3,14 @@
 import doctest
 import importlib
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+
+from eqlayers.bench import report
+from eqlayers.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,6 +55,21 @@ def test_readme_and_the_guide_have_code() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=relative)
+def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(page: Path) -> None:
+    """Sphinx takes other pages with a warning, which is an error in `make docs`."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+    assert levels[0] == levels.count(1) == 1
+    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
+
+
+@pytest.mark.parametrize("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
+def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
+    """`eqlayers bench report` wrote them, and nobody changed a figure since."""
+    assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")]
 
 
 @pytest.mark.parametrize("name", MODULES)
