@@ -68,11 +68,15 @@ class EquivariantModule(torch.nn.Module):
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
+        Those of the layers inside it are among them, as in :func:`eqlayers.explain`.
+
         Raises:
             DeviceError: There is no such device.
         """
         names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, _present(device))]
         names += ["torch"] * (self.dense_paths() > 0)
+        for layer in self.children():
+            names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
