@@ -72,6 +72,44 @@ def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
     assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")]
 
 
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMMANDS = dict(re.findall(r"^does\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
+
+
+def test_every_command_says_what_it_does() -> None:
+    """First of all: before a set-up, whose lines are many."""
+    listed = re.search(r"^COMMANDS := ((?:.+\\\n)*.+)$", MAKEFILE, re.MULTILINE)[1].replace("\\\n", " ").split()
+    assert listed == list(COMMANDS)
+    rules = dict(re.findall(r"^([\w-]+): *(.*)$", MAKEFILE, re.MULTILINE))
+    assert {name: rules[name].split()[0] for name in listed} == {name: f"about-{name}" for name in listed}
+
+
+def test_readme_and_commands_name_the_same_sizes_and_times() -> None:
+    loads = dict(re.findall(r"^load\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["train", "train-dipole", "test", "docs", "test-triton-releases"]
+    for name, size, disk, time in rows:
+        setup = {"train-dipole": "train"}.get(name, name.removeprefix("test-"))
+        assert loads[setup] == f"{size}, {disk} on disk".replace(" more", "")
+        assert COMMANDS[name].endswith(f": {time}")
+
+
+def test_what_a_change_must_pass_consists_of_commands() -> None:
+    """And ends by one that runs tests, so that the closing line of pytest comes last."""
+    steps = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
+    assert set(steps) <= set(COMMANDS)
+    assert steps[:3] == ["lint", "wheel-check", "test"]
+    assert "$(PYTEST)" in re.search(rf"^{steps[-1]}:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)[1]
+
+
+def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) -> None:
+    """Pytest takes any name in `-m`."""
+    asked = set(re.findall(r"\w+", " ".join(re.findall(r"\$\(PYTEST\) -m (.+)$", MAKEFILE, re.MULTILINE))))
+    markers = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
+    assert {"slow", "packaging", "releases", "sanitizer"} <= asked - {"not", "or", "and"} <= markers
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

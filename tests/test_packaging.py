@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds the wheel once
+pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel once
 TOPS = {"eqlayers": ROOT, "eqlayers_kernels": ROOT / "kernels"}  # import name -> folder that holds it
 SOURCES = ("eqlayers", "kernels", "configs", "pyproject.toml", "README.md", "LICENSE")
 SUITES = Path("share", "eqlayers", "bench")  # where an installation has the files of configs/bench
