@@ -185,6 +185,12 @@ def _trouble(result: Record) -> Table:
     return Table("not timed", ["case", "who", "directions", "status", "reason"], cells)
 
 
+def page(result: Record) -> str:
+    """The tables as one page of Markdown, headed by the title of the first."""
+    found = tables(result)
+    return "\n\n".join(table.markdown(level=1 if table is found[0] else 2) for table in found) + "\n"
+
+
 def write_report(result: Record, folder: str | Path) -> list[Path]:
     """Write the tables as Markdown, and for a suite the plots as PNG.
 
@@ -201,11 +207,9 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
-    text = "\n\n".join(table.markdown() for table in tables(result)) + "\n"
-    pictures = save_plots(result, folder) if result["kind"] == "run" else []
     with whole_file(path) as file:
-        file.write(text.encode())
-    return [path, *pictures]
+        file.write(page(result).encode())
+    return [path, *(save_plots(result, folder) if result["kind"] == "run" else [])]
 
 
 def count_goals(result: Record) -> str:

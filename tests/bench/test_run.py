@@ -256,6 +256,8 @@ def test_report_of_a_stored_result(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files[1:])
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names), "no temporary file is left"
     text = files[0].read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["# suite smoke, float32, cpu", "## goals", "## not timed"]
     for cell in (
         "unfused/odd/E30",
         "| met |",
