@@ -15,6 +15,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..checks import check_tensor
 from ..errors import ShapeError
 from ..info.layout import FlatLayout
 from ..info.paths import check_choice
@@ -33,6 +34,8 @@ class Linear(EquivariantModule):
     r"""Equivariant linear map: mixes the copies of equal irreps; a drop-in for ``e3nn.o3.Linear``.
 
     .. math:: y^{(k)}_{w m} = \sum_{i \to k} c \sum_u w^{(ik)}_{uw}\, x^{(i)}_{u m} \; (+\, b^{(k)}_w)
+
+    Without any path or bias the result is zero, for features of any width, as in e3nn.
 
     Args:
         irreps_in, irreps_out: Irreps of input and output.
@@ -116,6 +119,7 @@ class Linear(EquivariantModule):
             if flag
         ]
         self.instructions = paths + bias_paths
+        self._reads = any(0 not in path.path_shape for path in self.instructions)
         self._paths = paths
         self._biased = flags
         factors = {path.path_weight for path in paths}
@@ -186,8 +190,14 @@ class Linear(EquivariantModule):
     def _run(
         self, features: Tensor, weight: Tensor | None, bias: Tensor | None, own_weight: Tensor, own_bias: Tensor
     ) -> Tensor:
-        self._in.check("features", features)
         lead_w = self._lead_w
+        if not self._reads:  # as in e3nn, only the leading axes of the features count, and their width may be any
+            for name, value in {"features": features, "weight": weight, "bias": bias}.items():
+                if value is not None or name == "features":
+                    check_tensor(name, value, "of any width")
+            tail = (*lead_w[1:], self._out.dim)
+            return features.new_zeros(*features.shape[: -len(tail)], *tail)
+        self._in.check("features", features)
         w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
         b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
         features, w, b = widest_under_autocast(features, w, b)

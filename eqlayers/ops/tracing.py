@@ -52,6 +52,16 @@ def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return function if mark is None else mark(function)
 
 
+@torch.compiler.assume_constant_result  # torch.compile of torch 2.6 cannot trace what it asks
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
+
+
+def under_autocast(device: str) -> bool:
+    """Whether autocast is on for tensors on devices of this type."""
+    return _has_autocast(device) and torch.is_autocast_enabled(device)
+
+
 def as_constant(t: Tensor) -> Tensor:
     """A table of an info, for use with operands: while a graph is being traced, as a constant of it."""
     return torch.ops.aten.lift_fresh.default(t) if being_traced() else t
