@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from e3nn import o3
 
+from .checks import check_items, check_tensor, got
 from .errors import IrrepsError
 
 __all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
@@ -30,13 +31,16 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
     """
     if isinstance(value, o3.Irreps):
         return value
+    says = ""
     try:
-        return o3.Irreps(value)
+        if value is not None:  # of which e3nn makes no irreps at all
+            return o3.Irreps(value)
     except Exception as error:
-        raise IrrepsError(
-            f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {value!r}. "
-            f"e3nn says: {error}. Correct the text."
-        ) from error
+        says = f" (e3nn says: {' '.join(str(error).split()) or type(error).__name__})"
+    raise IrrepsError(
+        f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {got(value)}{says}. "
+        f"Write them so, or as pairs (multiplicity, irrep)."
+    )
 
 
 @cache
@@ -78,7 +82,7 @@ def tensor_product_paths(
         >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
         [(0, 0, 1o)]
     """
-    keep = None if filter_ir_out is None else [_as_irrep(ir) for ir in filter_ir_out]
+    keep = None if filter_ir_out is None else [_as_irrep(ir) for ir in _filter(filter_ir_out)]
     return [
         (i, j, ir)
         for i, (_, ir1) in enumerate(as_irreps(irreps_in1, "irreps_in1"))
@@ -88,13 +92,18 @@ def tensor_product_paths(
     ]
 
 
+def _filter(value: Any) -> list[Any]:
+    fix = "Pass a list, also for one irrep."
+    return check_items("filter_ir_out", value, "a list of irreps such as ['0e', '1o'], or None", fix, IrrepsError)
+
+
 def _as_irrep(value: Any) -> o3.Irrep:
     try:
         return o3.Irrep(value)
-    except Exception as error:
+    except Exception:
         raise IrrepsError(
-            f"filter_ir_out must hold irreps such as '1o', got {value!r}. e3nn says: {error}. Pass a list of irreps."
-        ) from error
+            f"filter_ir_out must hold irreps such as '1o', got {got(value)}. Write each as degree and parity."
+        ) from None
 
 
 def channel_major_order(irreps: o3.Irreps) -> np.ndarray:
@@ -130,13 +139,12 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()
         [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
     """
-    turn = torch.as_tensor(matrix, dtype=torch.float64, device="cpu")
-    if turn.shape != (3, 3) or not torch.allclose(
-        turn @ turn.T, torch.eye(3, dtype=torch.float64, device="cpu"), atol=1e-10
-    ):
-        raise IrrepsError(
-            f"matrix must be orthogonal [3, 3], got {turn.tolist()}. Use e3nn.o3.rand_matrix() or its negative."
-        )
+    given = torch.from_numpy(matrix) if isinstance(matrix, np.ndarray) else matrix
+    turn = check_tensor("matrix", given, "[3, 3]").detach().to("cpu", torch.float64)
+    unit = torch.eye(3, dtype=torch.float64, device="cpu")
+    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, atol=1e-10):
+        found = turn.tolist() if turn.numel() <= 9 else got(turn)
+        raise IrrepsError(f"matrix must be orthogonal [3, 3], got {found}. Use e3nn.o3.rand_matrix() or its negative.")
     sign = 1 if torch.linalg.det(turn) > 0 else -1
     irreps = as_irreps(irreps)
     degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * turn]

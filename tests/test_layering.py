@@ -17,9 +17,10 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     "errors": (),
-    "algebra": ("errors",),
+    "checks": ("errors",),
+    "algebra": ("checks",),
     KERNELS: (),
-    "ops": ("errors", KERNELS),  # a form is a program with its key
+    "ops": ("checks", KERNELS),  # a form is a program with its key
     "info": ("algebra", "ops"),  # a group of paths names its channel spec
     "backends": ("info", "ops"),
     "autograd": ("backends",),
@@ -28,7 +29,7 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn",),
     "testing": ("nn",),
-    "data": ("errors",),
+    "data": ("checks",),
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__"),
     "integrations": ("models", "testing"),

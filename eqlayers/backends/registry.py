@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..checks import got
 from ..errors import BackendError, ConfigError
 from ..ops.call import ProductCall, ScaleCall
 from ..ops.form import FormCall
@@ -62,8 +63,8 @@ def find(name: str) -> Backend:
     Raises:
         ConfigError: There is none.
     """
-    if name not in BACKENDS:
-        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)} or None, got {name!r}. Pass one of these.")
+    if not isinstance(name, str) or name not in BACKENDS:
+        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)} or None, got {got(name)}. Pass one of these.")
     return BACKENDS[name]
 
 
@@ -109,14 +110,25 @@ def select_form(call: FormCall, name: str | None = None) -> Backend | None:
     return None
 
 
-def verdicts(call: Call) -> dict[str, str]:
-    """For each backend in order of preference: 'runs', 'accepts', 'only when named' or why it refuses."""
+def verdicts(call: Call, name: str | None = None) -> dict[str, str]:
+    """What each backend says of a call, in order of preference, when ``name`` or none of them is asked for.
+
+    Returns:
+        By name: 'runs', 'accepts', 'only when named', 'composes it of sparse products' or why it refuses.
+    """
     out: dict[str, str] = {}
-    chosen = False
+    whole = isinstance(call, FormCall)
+    chosen = name is not None
     for backend in BACKENDS.values():
         reason = backend.refuse(call)
         if reason is not None:
             out[backend.name] = f"refuses: {reason}"
+        elif whole and backend.form is None:
+            out[backend.name] = "composes it of sparse products" + (
+                ", only when named" if not backend.automatic else ""
+            )
+        elif backend.name == name:
+            out[backend.name] = "runs"
         elif not backend.volunteers(call):
             out[backend.name] = "accepts, only when named"
         else:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..checks import check_integer, got
 from ..errors import DTypeError, IndexRangeError, ShapeError
 from .structs import SparseProductInfo, SparseScaleInfo
 
@@ -18,9 +18,8 @@ Scale = Tensor | np.ndarray | Sequence[float] | None
 
 
 def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
-    if not isinstance(size, Integral) or size < 0:
-        raise ShapeError(f"{size_name} must be a count of rows, got {size!r}. Pass 0 or more.")
-    index = torch.as_tensor(values, device="cpu")
+    check_integer(size_name, size, 0, what="a count of rows", error=ShapeError)
+    index = _tensor(name, values, "integers", "Pass int64 indices.")
     if index.numel() == 0:
         index = index.long()
     if index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool:
@@ -35,10 +34,18 @@ def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
     return index.long()
 
 
+def _tensor(name: str, values: Any, what: str, fix: str) -> Tensor:
+    try:
+        given = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+    except (TypeError, ValueError):
+        raise DTypeError(f"{name} must hold {what}, got {got(values)}. {fix}") from None
+    return given.to("cpu")
+
+
 def _values(values: Scale, terms: int) -> Tensor | None:
     if values is None:
         return None
-    given = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values), device="cpu")
+    given = _tensor("scale", values, "real constants", "Pass floating-point numbers, or None for 1.")
     if given.is_complex() or given.requires_grad:
         kind = "complex numbers" if given.is_complex() else "a tensor that requires a gradient"
         raise DTypeError(

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import check_flag, got, is_integer
 from ..errors import DTypeError, IndexRangeError, ShapeError
 from ..ops.tracing import behind_func, being_traced, current_trace, outside_of_func, wrapped_by_func
 
@@ -19,9 +20,9 @@ def check_edge_index(edge_index: Any) -> Tensor:
         ShapeError, DTypeError: They are not.
     """
     if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
-        got = edge_index.dtype if isinstance(edge_index, Tensor) else type(edge_index).__name__
         raise DTypeError(
-            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {got}. Convert it with `.long()`."
+            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {got(edge_index)}. "
+            f"Convert a tensor with `.long()`."
         )
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         fix = "Pass edge_index.t()." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else "Stack [src, dst]."
@@ -70,7 +71,7 @@ class Graph:
 
     def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
         edge_index = check_edge_index(edge_index)
-        self._edge_index = edge_index.clone() if copy else edge_index
+        self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
         self._num_src = _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst (num_nodes)", num_dst)
         self._tables: Tensor | None = None
@@ -135,6 +136,6 @@ class Graph:
 def _check_number(name: str, value: Any) -> Any:
     if isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None:
         return value  # torch.jit.trace makes tensors of sizes, to follow them
-    if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)) or value < 0:
-        raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {value!r}. Count the nodes.")
+    if not is_integer(value) or value < 0:
+        raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
     return value

@@ -14,8 +14,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..errors import DTypeError, ShapeError
-from .paths import check_choice
+from ..checks import check_choice, check_tensor
+from ..errors import ShapeError
 
 LAYOUTS = ("mul_ir", "ir_mul")
 
@@ -51,9 +51,7 @@ class FlatLayout:
     def check(self, name: str, x: Tensor) -> None:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
         dim = self.dim
-        if not isinstance(x, Tensor):
-            raise DTypeError(f"{name} must be a tensor [..., {dim}], got {type(x).__name__}. Use torch.as_tensor(...).")
-        if x.ndim >= 1 and x.shape[-1] == dim:
+        if check_tensor(name, x, f"[..., {dim}]").ndim >= 1 and x.shape[-1] == dim:
             return
         if dim in x.shape[:-1]:
             fix = f"The features go last: move that axis with `{name}.movedim(..., -1)`."

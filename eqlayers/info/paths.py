@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from e3nn import o3
 
+from ..checks import check_choice, check_flag, check_items, check_number, is_integer
 from ..errors import ConfigError, IndexRangeError, IrrepsError
 from .modes import MODES
 
@@ -43,12 +44,9 @@ def read_instructions(
         IndexRangeError: An index names no irreps group.
     """
     out = []
-    if isinstance(instructions, str) or not isinstance(instructions, Iterable):
-        raise IrrepsError(
-            f"instructions must be a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
-            f"got {instructions!r}. Use FullyConnectedTensorProduct for all paths."
-        )
-    for number, given in enumerate(instructions):
+    what = "a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight])"
+    fix = "Use FullyConnectedTensorProduct for all paths."
+    for number, given in enumerate(check_items("instructions", instructions, what, fix, IrrepsError)):
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise IrrepsError(
                 f"instruction {number} must be a tuple (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
@@ -61,10 +59,14 @@ def read_instructions(
                 f"got {len(given)} entries. Add or drop entries."
             )
         i1, i2, io, mode_name, has_weight = given[:5]
-        path_weight = _number(given[5], where) if len(given) == 6 else 1.0
+        has_weight = check_flag(f"{where}: has_weight", has_weight, IrrepsError)
+        path_weight = 1.0
+        if len(given) == 6:
+            fix = "It stands under a root: use its square."
+            path_weight = check_number(f"{where}: path_weight", given[5], at_least=0, fix=fix, error=IrrepsError)
         groups = []
         for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
-            if not is_index(index) or not 0 <= index < len(irreps):
+            if not is_integer(index) or not 0 <= index < len(irreps):
                 raise IndexRangeError(
                     f"{where}: {name} must lie in [0, {len(irreps)}), the groups of {irreps}, got {index}. "
                     f"Count irreps groups, not single irreps."
@@ -84,55 +86,24 @@ def read_instructions(
                 f"{where}: {ir1} x {ir2} holds degrees {abs(ir1.l - ir2.l)} to {ir1.l + ir2.l}, got the output {iro}. "
                 f"Drop the instruction or change irreps_out."
             )
-        if not 0 <= path_weight < math.inf:
-            raise IrrepsError(
-                f"{where}: path_weight must be finite and not negative, it stands under a root, "
-                f"got {path_weight}. Use its square."
-            )
         mode = MODES[mode_name]
-        mode.check(where, m1, m2, mo, bool(has_weight))
+        mode.check(where, m1, m2, mo, has_weight)
         shape = mode.weight_shape(m1, m2, mo)
-        out.append(Instruction(int(i1), int(i2), int(io), mode_name, bool(has_weight), path_weight, shape))
+        out.append(Instruction(int(i1), int(i2), int(io), mode_name, has_weight, path_weight, shape))
     return out
-
-
-def is_index(value: Any) -> bool:
-    """Whether ``value`` counts: an integer of any kind, but no truth value."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
-def _number(value: Any, where: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise IrrepsError(f"{where}: path_weight must be a number, got {value!r}. Leave it out for 1.") from None
 
 
 def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
     """One variance per irreps group; None means 1."""
     if values is None:
         return [1.0] * len(irreps)
-    try:
-        out = [float(v) for v in values]
-    except (TypeError, ValueError):
+    given = check_items(name, values, "a list of numbers", f"Give one per group of {irreps}.")
+    if len(given) != len(irreps):
         raise ConfigError(
-            f"{name} must be a list of numbers, got {values!r}. Give one per group of {irreps}."
-        ) from None
-    if len(out) != len(irreps):
-        raise ConfigError(
-            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(out)}. Give one for each."
+            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(given)}. Give one for each."
         )
-    if not all(0 <= v < math.inf for v in out):
-        raise ConfigError(f"{name} must hold finite variances of at least 0, got {out}. Use 1.0 where in doubt.")
-    return out
-
-
-def check_choice(name: str, value: str, choices: Iterable[str]) -> str:
-    """Return ``value`` if it is one of ``choices``, else raise ConfigError."""
-    choices = tuple(choices)
-    if value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {value!r}. Pick one of these.")
-    return value
+    fix = "Use 1.0 where in doubt."
+    return [check_number(f"{name}[{i}]", v, at_least=0, fix=fix) for i, v in enumerate(given)]
 
 
 def normalise(

@@ -11,14 +11,13 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..checks import check_choice, check_number
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..info.graph import Graph, check_range
-from ..info.paths import check_choice
 from ..nn.activation import GatedNonlinearity
 from ..nn.base import KeepsFloat64
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
-from ..nn.radial import check_positive
 from ..ops.tracing import being_traced
 
 _KNOWN_Z = set(range(1, 119))
@@ -132,7 +131,10 @@ class MoleculeNetwork(KeepsFloat64):
             )
         if not all(math.isfinite(shift) for shift in shifts.values()):
             raise ConfigError(f"shifts must be finite numbers, got {dict(shifts)}. Look for NaN among the targets.")
-        scale, mean_neighbors = check_positive("scale", scale), check_positive("mean_neighbors", mean_neighbors)
+        scale, mean_neighbors = (
+            check_number("scale", scale, above=0),
+            check_number("mean_neighbors", mean_neighbors, above=0),
+        )
         self.shifts.copy_(torch.tensor([float(shifts.get(z, 0.0)) for z in self.species], dtype=torch.float64))
         self.scale.fill_(scale)
         for step in self.interactions:

@@ -12,7 +12,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..info.paths import check_choice
+from ..checks import check_choice, check_floating
+from ..info.layout import FlatLayout
 from .base import EquivariantModule
 from .so3_scale import SO3Scale
 
@@ -58,7 +59,7 @@ class NormalizedActivation(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
-        return ACTIVATIONS[self.name][0](x) * self.factor
+        return ACTIVATIONS[self.name][0](check_floating("x", x, "[...]")) * self.factor
 
     def extra_repr(self) -> str:
         """Name."""
@@ -107,6 +108,7 @@ class GatedNonlinearity(EquivariantModule):
         gates = [(self._gated.num_irreps, "0e")] if len(self._gated) else []
         self.irreps_in = o3.Irreps(gates) + self.irreps_out
         self.num_paths = len(self.irreps_out)
+        self._flat = FlatLayout(self.irreps_in, layout)
         self._num_gates = self._gated.num_irreps
         self._pieces = [
             (columns, ir.l == 0, ir.p)
@@ -116,7 +118,12 @@ class GatedNonlinearity(EquivariantModule):
         self.scale = SO3Scale(self._gated, "external", layout=layout, backend=backend)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The features do not fit the layer.
+        """
+        self._flat.check("x", x)
         count = self._num_gates
         gates, rest = x[..., :count], x[..., count:]
         gated = None

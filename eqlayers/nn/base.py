@@ -7,19 +7,10 @@ from typing import Any
 
 import torch
 
-from ..backends import find, select, verdicts
+from ..backends import find, select, select_form, verdicts
 from ..backends.registry import Call
-from ..errors import DeviceError
-
-
-def _present(device: torch.device | str) -> torch.device:
-    device = torch.device(device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device must be one that torch can use here, got {str(device)!r} and {torch.cuda.device_count()} GPUs. "
-            f"Pass another, or ask where there is one."
-        )
-    return device
+from ..checks import check_device, check_dtype
+from ..ops.form import FormCall
 
 
 class KeepsFloat64(torch.nn.Module):
@@ -57,9 +48,19 @@ class EquivariantModule(torch.nn.Module):
         self.layout = layout
         self.backend = backend
 
-    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """Calls as the layer makes them, with an empty batch, labelled; layers of dense work make none."""
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All paths as one call, labelled, which some backends run; None for layers of dense work."""
+        return None
+
+    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """The calls of the sparse products that the whole call is made of elsewhere, labelled, on an empty batch."""
         return iter(())
+
+    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """Calls as the layer makes them: the whole one where a backend runs it, else those of its sparse products."""
+        whole = self.whole_call(dtype, device)
+        if whole is not None:
+            yield from [whole] if select_form(whole[1], self.backend) else self.sparse_calls(dtype, device)
 
     def dense_paths(self) -> int:
         """Number of paths that are matrix products of torch, beside the calls above."""
@@ -69,22 +70,34 @@ class EquivariantModule(torch.nn.Module):
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
         Raises:
-            DeviceError: There is no such device.
+            DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
         """
-        names = [select(call, self.backend).name for _, call in self.sample_calls(dtype, _present(device))]
+        calls = self.sample_calls(check_dtype("dtype", dtype), check_device("device", device))
+        names = [select(call, self.backend).name for _, call in calls]
         names += ["torch"] * (self.dense_paths() > 0)
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """For each sparse product of the layer: which backend runs, and what the others say.
+        """Which backend runs the layer, in one call or as sparse products, and what the others say.
 
         Raises:
-            DeviceError: There is no such device.
+            DeviceError, DTypeError: There is no such device or dtype.
         """
+        dtype, device = check_dtype("dtype", dtype), check_device("device", device)
         lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
-        for label, call in self.sample_calls(dtype, _present(device)):
-            lines.append(f"  {label}: {select(call, self.backend).name} runs")
-            lines.extend(f"    {name}: {verdict}" for name, verdict in verdicts(call).items())
+        whole = self.whole_call(dtype, device)
+        if whole is not None:
+            answers, parts = verdicts(whole[1], self.backend), []
+            if "runs" not in answers.values():
+                parts = [(label, verdicts(call, self.backend)) for label, call in self.sparse_calls(dtype, device)]
+            refused = self.backend is not None and all(found[self.backend].startswith("refuses") for _, found in parts)
+            if parts and refused:  # then nothing runs, and the reason is that of the whole call
+                runs, parts = f"{self.backend} was named and refuses, so that the layer raises BackendError", []
+            else:
+                runs = "as the sparse products below" if parts else ""
+            for label, found in ((whole[0], answers), *parts):
+                runs = next((f"{name} runs" for name, answer in found.items() if answer == "runs"), runs or "refused")
+                lines += [f"  {label}: {runs}", *(f"    {name}: {answer}" for name, answer in found.items())]
         if self.dense_paths():
             lines.append(f"  {self.dense_paths()} of {self.num_paths} paths: torch.matmul")
         elif len(lines) == 1:

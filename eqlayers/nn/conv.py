@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..checks import check_flag
 from ..functional import as_graph, tensor_product_conv
 from .tensor_product import TensorProduct
 
@@ -44,7 +45,7 @@ class TensorProductConv(TensorProduct):
 
     def __init__(self, *args: Any, deterministic: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.deterministic = bool(deterministic)
+        self.deterministic = check_flag("deterministic", deterministic)
 
     def forward(  # type: ignore[override]
         self,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..backends import verdicts
-from ..errors import DTypeError
-from ..info.build import sparse_product_infos
-from ..ops.call import ProductCall
-from ..ops.channels import parse
+from ..checks import check_device, check_dtype, check_module
 from .base import EquivariantModule
+from .tensor_product import TensorProduct
 
 
 def explain(
@@ -24,29 +21,21 @@ def explain(
         device, dtype: Of the tensors.
 
     Returns:
-        Text, one line per sparse product and backend.
+        Text, one line per call and backend.
 
     Raises:
-        DTypeError: No module.
+        ConfigError: No module. DeviceError, DTypeError: There is no such device or dtype.
 
     Example:
         >>> print(explain())  # doctest: +ELLIPSIS
-        a small product on cpu, torch.float32
-          triton: ...
+        TensorProduct on cpu, torch.float32, backend=auto
+          all 1 paths: cpu runs
+        ...
     """
-    if not isinstance(module, torch.nn.Module | None):
-        raise DTypeError(f"module must be a torch.nn.Module or None, got {module!r}. Pass a layer or a model.")
-    if module is not None:
-        named = [(name, m) for name, m in module.named_modules() if isinstance(m, EquivariantModule)]
-        parts = [(f"{name}: " if name else "") + m.explain(device, dtype) for name, m in named if _has_calls(m)]
-        return "\n".join(parts) or f"{type(module).__name__} holds no sparse products"
-    x = torch.empty(0, 1, 1, dtype=dtype, device=device)
-    info = sparse_product_infos([0], [0], [0], in1_size=1, in2_size=1, out_size=1)[0].to(device)
-    call = ProductCall(parse("u,u->u"), x, x, info, (True, True, True), 0)
-    lines = [f"a small product on {device}, {dtype}"]
-    lines.extend(f"  {name}: {verdict}" for name, verdict in verdicts(call).items())
-    return "\n".join(lines)
-
-
-def _has_calls(module: EquivariantModule) -> bool:
-    return next(iter(module.sample_calls(torch.float32, torch.device("cpu"))), None) is not None
+    dtype, device = check_dtype("dtype", dtype), check_device("device", device)
+    if module is None:
+        return TensorProduct("0e", "0e", "0e", [(0, 0, 0, "uuu", False)]).explain(device, dtype)
+    named = check_module("module", module, "a torch.nn.Module or None").named_modules()
+    layers = [(name, m) for name, m in named if isinstance(m, EquivariantModule) and m.whole_call(dtype, device)]
+    parts = [(f"{name}: " if name else "") + layer.explain(device, dtype) for name, layer in layers]
+    return "\n".join(parts) or f"{type(module).__name__} holds no sparse products"

@@ -10,13 +10,14 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
+from ..checks import check_number
 from ..errors import IrrepsError
 from ..info.graph import Graph
 from .activation import GatedNonlinearity
 from .base import EquivariantModule, KeepsFloat64
 from .conv import TensorProductConv
 from .linear import Linear
-from .radial import RadialNetwork, check_positive
+from .radial import RadialNetwork
 
 
 def channelwise_instructions(
@@ -98,7 +99,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         self.down = Linear(middle, self.gate.irreps_in, **kind)
         self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
         self.num_paths = len(paths)
-        neighbors = check_positive("mean_neighbors", mean_neighbors)
+        neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
         self._residual = self.irreps_in == self.irreps_out
 

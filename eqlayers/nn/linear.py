@@ -15,10 +15,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_tensor
+from ..checks import check_choice, check_tensor
 from ..errors import ShapeError
 from ..info.layout import FlatLayout
-from ..info.paths import check_choice
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
 from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
@@ -34,8 +33,6 @@ class Linear(EquivariantModule):
     r"""Equivariant linear map: mixes the copies of equal irreps; a drop-in for ``e3nn.o3.Linear``.
 
     .. math:: y^{(k)}_{w m} = \sum_{i \to k} c \sum_u w^{(ik)}_{uw}\, x^{(i)}_{u m} \; (+\, b^{(k)}_w)
-
-    Without any path or bias the result is zero, for features of any width, as in e3nn.
 
     Args:
         irreps_in, irreps_out: Irreps of input and output.
@@ -119,8 +116,9 @@ class Linear(EquivariantModule):
             if flag
         ]
         self.instructions = paths + bias_paths
-        self._reads = any(0 not in path.path_shape for path in self.instructions)
         self._paths = paths
+        read = [(number, path.i_out) for number, path in enumerate(paths) if 0 not in path.path_shape]
+        self._arriving = [[number for number, to in read if to == i] for i in range(len(self.irreps_out))]
         self._biased = flags
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
@@ -129,6 +127,7 @@ class Linear(EquivariantModule):
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
+        self._reads = any(self._arriving) or self.bias_numel > 0
         self.internal_weights, self.shared_weights = owns
 
     @classmethod
@@ -173,7 +172,7 @@ class Linear(EquivariantModule):
         """Map the features.
 
         Args:
-            features: ``[..., irreps_in.dim]``, or ``[..., f_in, irreps_in.dim]``.
+            features: ``[..., irreps_in.dim]``, or ``[..., f_in, irreps_in.dim]``; of any width without a path or bias.
             weight: ``[weight_numel]`` (after ``f_in, f_out`` if there are), with leading axes if not shared.
             bias: ``[bias_numel]`` (after ``f_out``), with leading axes if not shared.
 
@@ -228,24 +227,20 @@ class Linear(EquivariantModule):
         return self._add_bias(y, b) if self.bias_numel else y
 
     def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
-        pieces: list[Tensor | None] = [None] * len(self._out.slots)
         if self._factor is not None:  # one factor for all paths: one multiplication instead of one per path
             w = w * self._factor
-        for number, path in enumerate(self._paths):
-            if 0 in path.path_shape:
-                continue
-            source, target = self._in.slots[path.i_in], self._out.slots[path.i_out]
-            block = x.narrow(-1, source.columns.start, source.mul * source.dim)
-            matrix = self._weights.view(w, number)
-            matrix = matrix if self._factor is not None else matrix * path.path_weight
-            piece = self._product(block, matrix, source.mul, source.dim)
-            piece = piece.reshape(*lead, target.mul * target.dim)
-            known = pieces[path.i_out]
-            pieces[path.i_out] = piece if known is None else known + piece
-        flat = [
-            x.new_zeros(*lead, slot.mul * slot.dim) if piece is None else piece
-            for piece, slot in zip(pieces, self._out.slots, strict=True)
-        ]
+        flat = []
+        for target, arriving in zip(self._out.slots, self._arriving, strict=True):
+            total = None
+            for number in arriving:
+                path = self._paths[number]
+                source = self._in.slots[path.i_in]
+                block = x.narrow(-1, source.columns.start, source.mul * source.dim)
+                matrix = self._weights.view(w, number)
+                matrix = matrix if self._factor is not None else matrix * path.path_weight
+                piece = self._product(block, matrix, source.mul, source.dim).reshape(*lead, target.mul * target.dim)
+                total = piece if total is None else total + piece
+            flat.append(x.new_zeros(*lead, target.mul * target.dim) if total is None else total)
         if len(flat) == 1:
             return flat[0]
         return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)
@@ -281,6 +276,7 @@ class Linear(EquivariantModule):
                     f"Pass {name}=, or build it with internal_weights=True."
                 )
             return own
+        check_tensor(f"{name} of Linear", value, f"[..., {', '.join(map(str, shape))}]")
         tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
         if tail != shape or (self.shared_weights and value.numel() != math.prod(shape)):
             want = list(shape) if self.shared_weights else f"[..., {', '.join(map(str, shape))}]"

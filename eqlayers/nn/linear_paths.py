@@ -7,10 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from e3nn.o3 import Irreps
+from torch import Tensor
 
-from ..errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
-from ..info.paths import is_index
+from ..checks import check_flag, check_integer, check_items, is_integer
+from ..errors import ConfigError, IndexRangeError, IrrepsError
 
 
 class LinearInstruction(NamedTuple):
@@ -50,9 +52,11 @@ def read_linear(
             for o, (_, ir_out) in enumerate(irreps_out)
             if ir_in == ir_out
         ]
-    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in instructions]
+    what, fix = "a list of pairs (i_in, i_out) of groups, or None for all", "Pass a list, also for one pair."
+    given = check_items("instructions", instructions, what, fix, IrrepsError)
+    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in given]
     for number, pair in enumerate(pairs):
-        if len(pair) != 2 or not all(is_index(index) for index in pair):
+        if len(pair) != 2 or not all(is_integer(index) for index in pair):
             raise IrrepsError(
                 f"instruction {number} must be a pair (i_in, i_out) of groups, got {pair}. Pass a list of such pairs."
             )
@@ -81,16 +85,16 @@ def check_channels(f_in: int | None, f_out: int | None) -> None:
     """Raise unless both or none of the lengths of a further channel axis are given.
 
     Raises:
-        IrrepsError: One without the other. ShapeError: A length below 1.
+        ConfigError: One without the other, or no count.
     """
     if (f_in is None) != (f_out is None):
-        raise IrrepsError(
+        raise ConfigError(
             f"f_in and f_out must be given together, got {f_in} and {f_out}. "
             f"Give both, 1 for an axis to be summed or made."
         )
     for name, length in (("f_in", f_in), ("f_out", f_out)):
-        if length is not None and not (is_index(length) and length > 0):
-            raise ShapeError(f"{name} must be a positive number of channels or None, got {length!r}. Use 1 or more.")
+        if length is not None:
+            check_integer(name, length, 1, what="a number of channels or None")
 
 
 def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> list[bool]:
@@ -99,9 +103,10 @@ def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> lis
     Raises:
         IrrepsError: A bias on irreps that turn, or another number of flags than of groups.
     """
-    if biases is None or isinstance(biases, bool):
-        return [bool(biases) and ir.is_scalar() for _, ir in irreps_out]
-    flags = [bool(b) for b in biases]
+    if biases is None or not isinstance(biases, (Sequence, np.ndarray, Tensor)) or isinstance(biases, str):
+        wanted = biases is not None and check_flag("biases", biases)
+        return [wanted and ir.is_scalar() for _, ir in irreps_out]
+    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(biases)]
     wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
     if len(flags) != len(irreps_out) or wrong:
         raise IrrepsError(

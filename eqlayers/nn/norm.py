@@ -10,6 +10,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..checks import check_flag
 from .tensor_product import TensorProduct
 
 
@@ -30,7 +31,7 @@ class Norm(torch.nn.Module):
         tp: The product of the input with itself.
 
     Raises:
-        IrrepsError: The irreps cannot be read.
+        IrrepsError, ConfigError: The irreps cannot be read, or an option.
 
     Example:
         >>> Norm("2x1o")(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0])).tolist()
@@ -46,7 +47,7 @@ class Norm(torch.nn.Module):
         paths = [(i, i, i, "uuu", False, ir.dim) for i, (_, ir) in enumerate(irreps)]
         self.tp = TensorProduct(irreps, irreps, scalars, paths, layout=layout, backend=backend)
         self.irreps_in, self.irreps_out = irreps, scalars.simplify()
-        self.squared = squared
+        self.squared = check_flag("squared", squared)
 
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
@@ -54,6 +55,7 @@ class Norm(torch.nn.Module):
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
+        self.tp.plan.layouts[0].check("features", features)
         squares: Tensor = self.tp(features, features)
         return squares if self.squared else squares.relu().sqrt()  # relu cuts the root's infinite slope off at zero
 

@@ -9,15 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError
+from ..checks import check_floating, check_integer, check_items, check_number
 from .activation import NormalizedActivation
-
-
-def check_positive(name: str, value: float, unit: str = "") -> float:
-    """Return ``value`` as a float if it is finite and above zero, else raise ConfigError."""
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} must be a positive number{unit}, got {value!r}. Use a value such as 5.0.")
-    return float(value)
 
 
 class PolynomialCutoff(torch.nn.Module):
@@ -27,7 +20,7 @@ class PolynomialCutoff(torch.nn.Module):
 
     Args:
         cutoff: :math:`r_c` in Angstrom.
-        p: Power, at least 2; 6 is usual.
+        p: Power, a number of at least 2; 6 is usual.
 
     Raises:
         ConfigError: cutoff or p out of range.
@@ -42,20 +35,19 @@ class PolynomialCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
-        self.cutoff = check_positive("cutoff", cutoff, " of Angstrom")
-        if p < 2:
-            raise ConfigError(f"p must be at least 2 for a continuous derivative, got {p!r}. 6 is usual.")
-        self.p = p
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        fix = "The derivative must be continuous; 6 is usual."
+        self.p = check_number("p", p, at_least=2, fix=fix)
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``."""
-        p, u = self.p, lengths / self.cutoff
+        """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
+        p, u = self.p, check_floating("lengths", lengths, "[...]") / self.cutoff
         inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
-        return torch.where(u < 1, 1 - u**p * inner, torch.zeros_like(u))
+        return torch.where(u >= 1, torch.zeros_like(u), 1 - u**p * inner)
 
     def extra_repr(self) -> str:
         """Cutoff and power."""
-        return f"{self.cutoff} A, p={self.p}"
+        return f"{self.cutoff} A, p={self.p:g}"
 
 
 def _sin_over(t: Tensor) -> Tensor:
@@ -89,18 +81,17 @@ class BesselBasis(torch.nn.Module):
 
     def __init__(self, num_basis: int = 8, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
-        if num_basis < 1:
-            raise ConfigError(f"num_basis must be at least 1, got {num_basis!r}. 8 is usual.")
-        self.num_basis = num_basis
+        self.num_basis = check_integer("num_basis", num_basis, 1, fix="8 is usual.")
         self.envelope = PolynomialCutoff(cutoff, p)
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E, num_basis]``."""
+        """``[...]`` Angstrom to ``[..., num_basis]``."""
+        lengths = check_floating("lengths", lengths, "[...]")
         cutoff = self.envelope.cutoff
         n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
         k = math.pi / cutoff * n
-        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(lengths[:, None] * k)
-        return bessel * self.envelope(lengths)[:, None]
+        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(lengths[..., None] * k)
+        return bessel * self.envelope(lengths)[..., None]
 
     def extra_repr(self) -> str:
         """Number of functions."""
@@ -117,6 +108,9 @@ class RadialNetwork(torch.nn.Module):
         num_basis, cutoff: See :class:`BesselBasis`.
         hidden: Widths of the hidden layers.
 
+    Raises:
+        ConfigError: A width, a number of functions or the cutoff out of range.
+
     Example:
         >>> RadialNetwork(16, hidden=(32,))(torch.tensor([1.0, 5.0]))[1].abs().max().item()
         0.0
@@ -128,15 +122,19 @@ class RadialNetwork(torch.nn.Module):
         super().__init__()
         self.basis = BesselBasis(num_basis, cutoff)
         self.activation = NormalizedActivation("silu")
-        widths = [num_basis, *hidden, num_weights]
-        if any(width < 1 for width in hidden):
-            raise ConfigError(
-                f"hidden must hold positive widths, got {list(hidden)}. 64 is usual; () for no hidden layer."
-            )
+        fix = "64 is usual; () is no hidden layer."
+        inner = check_items("hidden", hidden, "a list of widths", fix)
+        inner = [check_integer(f"hidden[{i}]", w, 1, what="a width", fix=fix) for i, w in enumerate(inner)]
+        fix = "Take the weight_numel of the product that gets them."
+        widths = [self.basis.num_basis, *inner, check_integer("num_weights", num_weights, 0, fix=fix)]
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E, num_weights]``."""
+        """``[...]`` Angstrom to ``[..., num_weights]``.
+
+        Raises:
+            DTypeError: The lengths are no tensor of floating-point numbers.
+        """
         x = self.basis(lengths)
         for number, weight in enumerate(self.weights):
             x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)

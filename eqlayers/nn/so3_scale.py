@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,11 @@ from ..autograd import SparseScale
 from ..autograd.form import apply_form
 from ..autograd.product import sparse_form
 from ..autograd.tensor_product import as_rows, runs_whole
-from ..backends import select_form
 from ..backends.registry import Call
-from ..errors import DTypeError, ShapeError
+from ..checks import check_choice, check_items, check_number, check_tensor, got
+from ..errors import ConfigError, ShapeError
 from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
-from ..info.paths import check_choice
 from ..info.program import scale_program
 from ..ops.call import ACCUMULATE, ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.channels import parse
@@ -49,7 +48,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         constants: ``[num_scales]`` float64 with the factor of the normalization if fixed, else absent.
 
     Raises:
-        ConfigError: An unknown option. ShapeError: values of another length.
+        ConfigError: An unknown option, or values of another length.
 
     Example:
         >>> gate = SO3Scale("2x0e + 1x1o", scale="external")
@@ -84,8 +83,8 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         self._product = "u,u->u" if per == "copy" else "u,->u"
         if (values is None) == (scale == "fixed"):
             need = "must" if scale == "fixed" else "must not"
-            raise ShapeError(
-                f"values {need} be given with scale={scale!r}, got {values!r}. "
+            raise ConfigError(
+                f"values {need} be given with scale={scale!r}, got {got(values)}. "
                 f"Use scale='fixed' with values, or 'learned' and 'external' without."
             )
         if scale == "fixed":
@@ -106,9 +105,12 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
 
     def _constants(self, values: Any) -> np.ndarray:
         """One constant per scale, times the factor of the normalization."""
-        given = np.atleast_1d(np.asarray(values, dtype=np.float64))
+        fix = f"Give one number, or a list of {self.num_scales}."
+        many = isinstance(values, Iterable) and getattr(values, "ndim", 1) > 0
+        items = check_items("values", values, "a number or a list of numbers", fix) if many else [values]
+        given = np.array([check_number(f"values[{i}]", v, fix=fix) for i, v in enumerate(items)])
         if given.shape not in ((1,), (self.num_scales,)):
-            raise ShapeError(
+            raise ConfigError(
                 f"values must hold 1 or {self.num_scales} numbers, one per {self.per} of {self.irreps_in}, "
                 f"got shape {list(given.shape)}. Give one for each, or change per=."
             )
@@ -151,9 +153,8 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         self._flat.check("x", x)
         if (scales is None) == (self.scale == "external"):
             need = f"[..., {self.num_scales}]" if self.scale == "external" else "None"
-            got = "None" if scales is None else list(scales.shape)
             raise ShapeError(
-                f"scales must be {need} for scale={self.scale!r}, got {got}. "
+                f"scales must be {need} for scale={self.scale!r}, got {got(scales)}. "
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
@@ -161,11 +162,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
                 return self._run_whole(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1], name)
             return _constant(self, x)
         s = self.weight if scales is None else scales
-        if not isinstance(s, Tensor):
-            raise DTypeError(
-                f"scales must be a tensor [..., {self.num_scales}], got {type(s).__name__}. "
-                f"Use torch.as_tensor(...), or scale='fixed' for a constant."
-            )
+        check_tensor("scales", s, f"[..., {self.num_scales}]")
         x, s = widest_under_autocast(x, s)
         if s.shape[-1:] != (self.num_scales,):
             raise ShapeError(
@@ -192,12 +189,12 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         groups = [i for i, slot in enumerate(self._flat.slots) if slot.mul == mul]
         return s if len(groups) == s.shape[-1] else torch.stack([s.select(-1, group) for group in groups], -1)
 
-    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """One call for all where a backend runs it so, else one per block of equal multiplicity, on an empty batch."""
-        whole = FormCall(dtype, device.type, self._form.key)
-        if select_form(whole, self.backend) is not None:
-            yield "all groups", whole
-            return
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All groups as one call; None without any."""
+        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
+
+    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """One call per block of equal multiplicity; one for all constants."""
         if self.scale == "fixed":
             x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
             yield "S x", ScaleCall(x, self._infos[0].on(device))

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import Module
 
 from ..algebra import as_irreps, tensor_product_paths
+from ..checks import check_choice
 from ..errors import IrrepsError
-from ..info.paths import IRREP_NORMALIZATION, check_choice
+from ..info.paths import IRREP_NORMALIZATION
 from .tensor_product import TensorProduct
 from .torchscript import SquareTwin, refuse_other_forward
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..autograd.tensor_product import run_product
-from ..backends import select_form
 from ..backends.registry import Call
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.plan import ProductPlan
@@ -285,16 +284,21 @@ class TensorProduct(E3nnState, EquivariantModule):
         refuse_other_forward(self, TensorProduct)
         return ProductTwin(self, self._spec())
 
-    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """The whole layer as one call where a backend runs it so, else one per sparse product, on an empty batch."""
-        dense = self.dense_paths()
-        plan = self.plan.rest if dense and self.plan.rest is not None else self.plan
-        whole = FormCall(dtype, device.type, plan.form.key)
-        if dense and not plan.paths:
-            return
-        if select_form(whole, self.backend) is not None:
-            yield f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths", whole
-            return
+    def _sparse_plan(self) -> ProductPlan:
+        """The plan of all paths but those that are matrix products."""
+        return self.plan.rest if self.dense_paths() and self.plan.rest is not None else self.plan
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All paths but those that are matrix products as one call; None where there is none."""
+        plan, dense = self._sparse_plan(), self.dense_paths()
+        if not plan.paths:
+            return None
+        count = f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths"
+        return count, FormCall(dtype, device.type, plan.form.key)
+
+    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
+        """One call per sparse product of each group of paths."""
+        plan = self._sparse_plan()
         for group in plan.groups:
             layouts = plan.layouts
             sizes = (layouts[0].rows[group.muls[0]], layouts[1].rows[group.muls[1]])

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from ..checks import check_flag, check_tensor, is_integer
+from ..errors import ConfigError, IndexRangeError, ShapeError
 
 
 class Weights:
@@ -42,12 +43,8 @@ class Weights:
                     f"None. Pass weight=, or build it with internal_weights=True."
                 )
             return own
-        if not isinstance(weight, Tensor):
-            raise DTypeError(
-                f"weight of {self.owner} must be a tensor or a list of tensors, got {type(weight).__name__}. "
-                f"Wrap it with torch.as_tensor(...)."
-            )
         want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
+        check_tensor(f"weight of {self.owner}", weight, f"{want}, or a list of tensors")
         fits = weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
         if not fits:
             fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
@@ -90,9 +87,9 @@ class Weights:
         Raises:
             IndexRangeError: There is no such instruction. ShapeError: The instruction has no weight.
         """
-        if not 0 <= instruction < len(self.has):
+        if not is_integer(instruction) or not 0 <= instruction < len(self.has):
             raise IndexRangeError(
-                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got {instruction}. "
+                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got {instruction!r}. "
                 f"Count them as in the attribute instructions."
             )
         if not self.has[instruction]:
@@ -108,8 +105,10 @@ def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> 
     """e3nn's defaults for internal and shared weights.
 
     Raises:
-        ConfigError: Internal weights that are not shared.
+        ConfigError: Internal weights that are not shared, or no flag.
     """
+    internal = internal if internal is None else check_flag("internal_weights", internal)
+    shared = shared if shared is None else check_flag("shared_weights", shared)
     if shared is False and internal is None:
         internal = False
     if shared is None:

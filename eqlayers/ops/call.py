@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..checks import check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from .channels import Channels
 from .tracing import under_autocast
@@ -108,9 +109,7 @@ def check_same_kind(**tensors: Tensor) -> None:
     """Raise unless all tensors share one supported floating dtype and one device."""
     (first_name, first), *rest = tensors.items()
     for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            raise DTypeError(f"{name} must be a tensor, got {type(tensor).__name__}. Wrap it with torch.tensor(...).")
-        if tensor.dtype not in DTYPES:
+        if check_tensor(name, tensor, "[..., width]").dtype not in DTYPES:
             raise DTypeError(
                 f"{name} must be float64, float32, float16 or bfloat16, got {tensor.dtype}. Convert it with `.to(...)`."
             )

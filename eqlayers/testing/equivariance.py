@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..algebra import as_irreps, representation_matrix
+from ..checks import check_choice
 from ..info.layout import to_ir_mul, to_mul_ir
-from ..info.paths import check_choice
 
 
 def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:

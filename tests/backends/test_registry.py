@@ -130,8 +130,12 @@ def test_triton_refuses_other_devices():
 
 def test_explain_gives_every_verdict():
     text = eqlayers.explain()
-    assert text.splitlines()[0] == "a small product on cpu, torch.float32"
-    assert "  torch: runs" in text
-    assert "  reference: accepts, only when named" in text
-    assert "  triton: " in text
+    assert text.splitlines()[:2] == [
+        "TensorProduct on cpu, torch.float32, backend=auto",
+        "  all 1 paths: cpu runs",
+    ]
+    assert "    cpu: runs" in text
+    assert "    torch: composes it of sparse products" in text
+    assert "    reference: composes it of sparse products, only when named" in text
+    assert "    triton: accepts, only when named" in text  # the interpreter, on CPU tensors
     assert "torch.float64" in eqlayers.explain(dtype=torch.float64)

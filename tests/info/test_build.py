@@ -152,7 +152,7 @@ def test_wrong_lists_are_refused(lists, error, message):
 @pytest.mark.parametrize("size", [-1, 2.5, "3", None])
 def test_sizes_are_counts(size):
     for name in ("in1_size", "in2_size", "out_size"):
-        with pytest.raises(ShapeError, match=f"{name} must be a count of rows, got"):
+        with pytest.raises(ShapeError, match=f"{name} must be a count of rows, at least 0, got"):
             sparse_product_infos([], [], [], **({"in1_size": 1, "in2_size": 1, "out_size": 1} | {name: size}))
 
 

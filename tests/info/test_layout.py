@@ -89,7 +89,7 @@ def test_wrong_width(turn: object) -> None:
         turn(torch.zeros(6, 4), o3.Irreps("2x1o"))
     with pytest.raises(ShapeError, match=r"got \[4, 3, 2\]\. .*flatten\(-2\)"):
         turn(torch.zeros(4, 3, 2), o3.Irreps("2x1o"))
-    with pytest.raises(DTypeError, match=r"must be a tensor \[\.\.\., 6\], got list"):
+    with pytest.raises(DTypeError, match=r"must be a tensor \[\.\.\., 6\], got \[0"):
         turn([0.0] * 6, o3.Irreps("2x1o"))
 
 

@@ -35,10 +35,10 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor]:
 CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     (
         IrrepsError,
-        r"irreps_in1 must be irreps such as '16x0e.*got '8x0e \+ 4q'.*Correct",
+        r"irreps_in1 must be irreps such as '16x0e.*got '8x0e \+ 4q'.*Write them so",
         lambda: product(in1="8x0e + 4q"),
     ),
-    (IrrepsError, r"irreps_out must be irreps.*got 7\..*Correct", lambda: Linear("0e", 7)),
+    (IrrepsError, r"irreps_out must be irreps.*got 7 \(e3nn says.*Write them so", lambda: Linear("0e", 7)),
     (
         IndexRangeError,
         r"i_in1 must lie in \[0, 1\).*got 1\. Count irreps groups",
@@ -66,13 +66,17 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     (IrrepsError, r"1o x 1o holds degrees 0 to 2, got the output 3e\. Drop", lambda: product(out="4x3e")),
     (
         IrrepsError,
-        r"path_weight must be finite and not negative.*got -1\.0\. Use its square",
+        r"path_weight must be a finite number of at least 0, got -1\.0\. .*use its square",
         lambda: product((*ROW, -1.0)),
     ),
-    (IrrepsError, r"path_weight must be finite.*got nan", lambda: product((*ROW, float("nan")))),
-    (IrrepsError, r"path_weight must be finite.*got inf", lambda: product((*ROW, float("inf")))),
+    (IrrepsError, r"path_weight must be a finite number.*got nan", lambda: product((*ROW, float("nan")))),
+    (IrrepsError, r"path_weight must be a finite number.*got inf", lambda: product((*ROW, float("inf")))),
     (ConfigError, r"in1_var must have 1 entries.*got 2\. Give one for each", lambda: product(in1_var=[1.0, 2.0])),
-    (ConfigError, r"in2_var must hold finite variances.*got \[-1\.0\]\. Use 1\.0", lambda: product(in2_var=[-1])),
+    (
+        ConfigError,
+        r"in2_var\[0\] must be a finite number of at least 0, got -1\. Use 1\.0",
+        lambda: product(in2_var=[-1]),
+    ),
     (ConfigError, r"out_var must be a list of numbers, got 'a'\. Give", lambda: product(out_var="a")),
     (
         ConfigError,
@@ -100,7 +104,7 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         lambda: FullyConnectedTensorProduct("1o", "1o", "0e", "foo"),
     ),
     (
-        IrrepsError,
+        ConfigError,
         r"f_in and f_out must be given together, got 2 and None\. Give both",
         lambda: Linear("0e", "0e", f_in=2),
     ),
@@ -132,10 +136,10 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         r"normalization must be one of component, norm, got 'sum'",
         lambda: SO3Scale("0e", normalization="sum"),
     ),
-    (ShapeError, r"values must be given with scale='fixed', got None\. Use", lambda: SO3Scale("0e", "fixed")),
-    (ShapeError, r"values must not be given with scale='learned', got 2\.0", lambda: SO3Scale("0e", "learned", 2.0)),
+    (ConfigError, r"values must be given with scale='fixed', got None\. Use", lambda: SO3Scale("0e", "fixed")),
+    (ConfigError, r"values must not be given with scale='learned', got 2\.0", lambda: SO3Scale("0e", "learned", 2.0)),
     (
-        ShapeError,
+        ConfigError,
         r"values must hold 1 or 5 numbers.*got shape \[2\]\. Give one",
         lambda: SO3Scale("2x0e+3x1o", "fixed", [1, 2]),
     ),
@@ -143,8 +147,8 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     (ConfigError, r"odd must be one of tanh, got 'silu'", lambda: GatedNonlinearity("0o", odd="silu")),
     (ConfigError, r"cutoff must be a positive number of Angstrom, got 0\. Use", lambda: PolynomialCutoff(0)),
     (ConfigError, r"cutoff must be a positive number.*got inf", lambda: BesselBasis(8, float("inf"))),
-    (ConfigError, r"p must be at least 2.*got 1\. 6 is usual", lambda: PolynomialCutoff(5.0, 1)),
-    (ConfigError, r"num_basis must be at least 1, got 0", lambda: BesselBasis(0)),
+    (ConfigError, r"p must be a finite number of at least 2, got 1\. .*6 is usual", lambda: PolynomialCutoff(5.0, 1)),
+    (ConfigError, r"num_basis must be an integer, at least 1, got 0\. 8 is usual", lambda: BesselBasis(0)),
     (
         IrrepsError,
         r"some irrep of irreps_out must lie in .*got 4x0e x 0e for 4x1o\. Add degrees",
@@ -186,7 +190,7 @@ CALLS: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         lambda: OWN(X, Y.reshape(5, 3, 3)),
     ),
     (ShapeError, r"x must be .*got \[\]", lambda: OWN(torch.tensor(1.0), Y)),
-    (DTypeError, r"x must be a tensor \[\.\.\., 6\], got list\. Use torch", lambda: OWN([0.0] * 6, Y)),
+    (DTypeError, r"x must be a tensor \[\.\.\., 6\], got \[0\.0, .*\]\. Use torch", lambda: OWN([0.0] * 6, Y)),
     (ShapeError, r"leading axes of x, y must broadcast, got \[\[5\], \[4\]\]\. Give", lambda: OWN(X, Y[:4])),
     (ShapeError, r"leading axes of x, y, weight must broadcast", lambda: SAMPLES(X, Y, torch.zeros(3, 24))),
     (
@@ -218,7 +222,11 @@ CALLS: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
         r"weight 0 of the list must be a tensor \[2, 3, 4\], got \[2, 3, 5\]\. Order",
         lambda: EXTERNAL(X, Y, [torch.zeros(2, 3, 5)]),
     ),
-    (DTypeError, r"weight of TensorProduct must be a tensor.*got float\. Wrap", lambda: EXTERNAL(X, Y, 1.0)),
+    (
+        DTypeError,
+        r"weight of TensorProduct must be a tensor \[24\], or a list.*got 1\.0\. Use",
+        lambda: EXTERNAL(X, Y, 1.0),
+    ),
     (IndexRangeError, r"instruction must lie in \[0, 1\).*got 4\. Count", lambda: OWN.weight_view_for_instruction(4)),
     (IndexRangeError, r"instruction must lie in \[0, 1\).*got -1", lambda: OWN.weight_view_for_instruction(-1)),
     (ShapeError, r"features must be \[\.\.\., 6\] for irreps 2x1o, got \[5, 9\]\. Build", lambda: LIN(Y)),
@@ -256,7 +264,7 @@ CALLS: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     ),
     (
         ShapeError,
-        r"scales must be None for scale='learned', got \[5, 3\]",
+        r"scales must be None for scale='learned', got a tensor \[5, 3\]",
         lambda: SO3Scale("2x0e+1o")(torch.zeros(5, 5), torch.zeros(5, 3)),
     ),
     (
@@ -300,7 +308,7 @@ def test_a_refused_backend_says_why() -> None:
     [
         (None, "Use FullyConnectedTensorProduct"),
         ("uvw", "Use FullyConnectedTensorProduct"),
-        ([(0, 0, 0, "uvw", True, "x")], "Leave it out for 1"),
+        ([(0, 0, 0, "uvw", True, "x")], "path_weight must be a finite number of at least 0, got 'x'"),
         ([(0, 0, 0, ["uvw"], True)], "Pick one of these"),
     ],
 )
@@ -317,12 +325,12 @@ def test_linear_instructions_of_another_kind(instructions):
 
 @pytest.mark.parametrize("length", [-1, 0, 1.5])
 def test_linear_channel_axes_must_be_counts(length):
-    with pytest.raises(ShapeError, match="f_in must be a positive number"):
+    with pytest.raises(ConfigError, match="f_in must be a number of channels or None, at least 1, got"):
         eq.Linear("2x0e", "2x0e", f_in=length, f_out=1)
 
 
 def test_explain_wants_a_module():
-    with pytest.raises(DTypeError, match="Pass a layer or a model"):
+    with pytest.raises(ConfigError, match="module must be a torch.nn.Module or None, got 'torch'. Pass a layer"):
         eq.explain("torch")
 
 

@@ -1,0 +1,269 @@
+"""The one way of checking arguments: what must be, what came, the fix, in one sentence and a half.
+
+Each function returns the value that it accepts, in the type that the rest of the code works with. Shapes and irreps
+are checked where they are known: here are the kinds of values that any public callable takes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import ConfigError, DeviceError, DTypeError, EqlayersError
+
+T = TypeVar("T")
+
+
+def got(value: Any) -> str:
+    """``value`` as messages name it: a number or a short text as it is, a tensor by its shape, others cut short.
+
+    Example:
+        >>> got("5"), got(torch.zeros(2, 3)), got(None)
+        ("'5'", 'a tensor [2, 3] of torch.float32', 'None')
+    """
+    if isinstance(value, (Tensor, np.ndarray)):
+        kind = "a tensor" if isinstance(value, Tensor) else "an array"
+        graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
+        return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
+    if isinstance(value, torch.nn.Module):
+        return f"a module of type {type(value).__name__}"
+    try:
+        text = repr(value)
+    except Exception:  # whose repr needs what is missing
+        return f"a value of type {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= 120 else f"{text[:100]}... of type {type(value).__name__}"
+
+
+def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) -> bool:
+    """True or False; numpy's and 0 and 1 as well.
+
+    Raises:
+        ConfigError: Anything else. A text such as "no" would count as true.
+    """
+    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise error(f"{name} must be True or False, got {got(value)}. Pass one of the two.")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of some texts.
+
+    Raises:
+        ConfigError: Another value.
+    """
+    choices = tuple(choices)
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {got(value)}. Pick one of these.")
+    return value
+
+
+def is_integer(value: Any) -> bool:
+    """Whether ``value`` counts: an integer of any kind, but no truth value.
+
+    Example:
+        >>> is_integer(3), is_integer(np.int64(3)), is_integer(3.0), is_integer(True)
+        (True, True, False, False)
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    if isinstance(value, (int, torch.SymInt)):
+        return True  # a size that is a symbol of a graph stays one, which operator.index would make a constant
+    if isinstance(value, Tensor) and (value.ndim or value.is_floating_point() or value.dtype == torch.bool):
+        return False
+    try:
+        operator.index(value)
+    except Exception:
+        return False
+    return True
+
+
+def check_integer(
+    name: str,
+    value: Any,
+    at_least: int,
+    *,
+    what: str = "an integer",
+    fix: str | None = None,
+    error: type[EqlayersError] = ConfigError,
+) -> int:
+    """An integer from ``at_least`` on.
+
+    Raises:
+        ConfigError: Another value; or the ``error`` named.
+    """
+    if not is_integer(value) or int(value) < at_least:
+        fix = fix or f"Use {at_least} or more."
+        raise error(f"{name} must be {what}, at least {at_least}, got {got(value)}. {fix}")
+    return int(value)
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    unit: str = "",
+    fix: str = "Use a value such as 5.0.",
+    error: type[EqlayersError] = ConfigError,
+) -> float:
+    """A finite number, above or at least some limit.
+
+    Args:
+        name: Of the argument.
+        value: A number of any kind: Python's, numpy's, or a tensor of one element.
+        above, at_least: The limit, of which one may be given.
+        unit: Such as " of Angstrom", for the message.
+        fix: The last sentence of the message.
+        error: What is raised.
+
+    Raises:
+        ConfigError: Another value; or the ``error`` named.
+    """
+    number = _as_float(value)
+    high_enough = (above is None or number > above) and (at_least is None or number >= at_least)
+    if math.isfinite(number) and high_enough:
+        return number
+    limit = "" if above is None else f" above {above:g}"
+    limit = limit if at_least is None else f" of at least {at_least:g}"
+    kind = "a positive number" if above == 0 else f"a finite number{limit}"
+    raise error(f"{name} must be {kind}{unit}, got {got(value)}. {fix}")
+
+
+def _as_float(value: Any) -> float:
+    """The number that ``value`` is, NaN for anything else."""
+    one = isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0 and "bool" not in str(value.dtype)
+    one = one and not getattr(value, "requires_grad", False)  # a gradient would be lost
+    if one or (isinstance(value, Real) and not isinstance(value, bool)):
+        try:
+            return float(value)
+        except (OverflowError, RuntimeError, TypeError, ValueError):
+            pass
+    return math.nan
+
+
+def check_items(name: str, value: Any, what: str, fix: str, error: type[EqlayersError] = ConfigError) -> list[Any]:
+    """The items of a list, a tuple or another iterable, but no text and no mapping.
+
+    Raises:
+        ConfigError: No such thing; or the ``error`` named.
+    """
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise error(f"{name} must be {what}, got {got(value)}. {fix}")
+    try:
+        return list(value)
+    except TypeError:  # a tensor without axes says that it is iterable
+        raise error(f"{name} must be {what}, got {got(value)}. {fix}") from None
+
+
+def check_type(
+    name: str,
+    value: Any,
+    kind: type[T] | tuple[type, ...],
+    what: str,
+    fix: str,
+    error: type[EqlayersError] = ConfigError,
+) -> T:
+    """A value of some class.
+
+    Raises:
+        ConfigError: Another value; or the ``error`` named.
+    """
+    if not isinstance(value, kind):
+        raise error(f"{name} must be {what}, got {got(value)}. {fix}")
+    return value  # type: ignore[return-value]
+
+
+def check_tensor(name: str, value: Any, shape: str) -> Tensor:
+    """A tensor; ``shape`` says which, as ``"[..., 5]"``. Its shape is for the caller to check.
+
+    Raises:
+        DTypeError: No tensor.
+    """
+    if not isinstance(value, Tensor):
+        raise DTypeError(f"{name} must be a tensor {shape}, got {got(value)}. Use torch.as_tensor(...).")
+    return value
+
+
+def check_floating(name: str, value: Any, shape: str) -> Tensor:
+    """A tensor of real numbers; see :func:`check_tensor`.
+
+    Raises:
+        DTypeError: No tensor, or one of integers, truth values or complex numbers.
+    """
+    if not check_tensor(name, value, shape).is_floating_point():
+        raise DTypeError(
+            f"{name} must be a floating-point tensor {shape}, got {value.dtype}. Convert it with `.float()`."
+        )
+    return value
+
+
+def check_module(name: str, value: Any, what: str = "a torch.nn.Module") -> torch.nn.Module:
+    """A module.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    return check_type(name, value, torch.nn.Module, what, "Pass a layer or a model, not its class or its output.")
+
+
+def check_function(name: str, value: Any, what: str = "a function") -> Callable[..., Any]:
+    """Something that can be called.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    if not callable(value):
+        raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass it without calling it.")
+    return value
+
+
+def check_dtype(name: str, value: Any) -> torch.dtype:
+    """A dtype of real numbers.
+
+    Raises:
+        DTypeError: Anything else.
+    """
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise DTypeError(f"{name} must be a floating-point torch.dtype, got {got(value)}. Use torch.float32.")
+    return value
+
+
+def check_device(name: str, value: Any) -> torch.device:
+    """A device that torch can use here.
+
+    Raises:
+        DeviceError: It cannot be read, or is not there.
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError, ValueError):
+        raise DeviceError(
+            f"{name} must be a device such as 'cpu' or 'cuda:0', got {got(value)}. Pass a torch.device or its name."
+        ) from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"{name} must be one that torch can use here, got {str(device)!r} and {torch.cuda.device_count()} GPUs. "
+            f"Pass another, or ask where there is one."
+        )
+    return device
+
+
+def check_path(name: str, value: Any, what: str = "a path") -> str:
+    """A path, as text.
+
+    Raises:
+        ConfigError: Neither a text nor a ``pathlib.Path``, or an empty text.
+    """
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass a text or a pathlib.Path.")
+    return os.fspath(value)
