@@ -82,7 +82,7 @@ def tensor_product_paths(
         >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
         [(0, 0, 1o)]
     """
-    keep = None if filter_ir_out is None else [_as_irrep(ir) for ir in _filter(filter_ir_out)]
+    keep = read_filter(filter_ir_out)
     return [
         (i, j, ir)
         for i, (_, ir1) in enumerate(as_irreps(irreps_in1, "irreps_in1"))
@@ -92,18 +92,24 @@ def tensor_product_paths(
     ]
 
 
-def _filter(value: Any) -> list[Any]:
-    fix = "Pass a list, also for one irrep."
-    return check_items("filter_ir_out", value, "a list of irreps such as ['0e', '1o'], or None", fix, IrrepsError)
+def read_filter(value: Any) -> list[o3.Irrep] | None:
+    """The irreps of a filter, a list or any other iterable; None for None, which keeps all.
 
-
-def _as_irrep(value: Any) -> o3.Irrep:
-    try:
-        return o3.Irrep(value)
-    except Exception:
-        raise IrrepsError(
-            f"filter_ir_out must hold irreps such as '1o', got {got(value)}. Write each as degree and parity."
-        ) from None
+    Raises:
+        IrrepsError: No list, or one that holds something that is no irrep.
+    """
+    if value is None:
+        return None
+    what, fix = "a list of irreps such as ['0e', '1o'], or None", "Pass a list, also for one irrep."
+    found = []
+    for ir in check_items("filter_ir_out", value, what, fix, IrrepsError):
+        try:
+            found.append(o3.Irrep(ir))
+        except Exception:
+            raise IrrepsError(
+                f"filter_ir_out must hold irreps such as '1o', got {got(ir)}. Write each as degree and parity."
+            ) from None
+    return found
 
 
 def channel_major_order(irreps: o3.Irreps) -> np.ndarray:

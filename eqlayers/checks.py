@@ -29,7 +29,7 @@ def got(value: Any) -> str:
         >>> got("5"), got(torch.zeros(2, 3)), got(None)
         ("'5'", 'a tensor [2, 3] of torch.float32', 'None')
     """
-    if isinstance(value, (Tensor, np.ndarray)):
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
         kind = "a tensor" if isinstance(value, Tensor) else "an array"
         graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
         return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
@@ -64,6 +64,16 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} must be one of {', '.join(choices)}, got {got(value)}. Pick one of these.")
     return value
+
+
+def check_optional(check: Callable[[str, Any], T], name: str, value: Any) -> T | None:
+    """None, or what a check takes.
+
+    Example:
+        >>> check_optional(check_flag, "shared_weights", None), check_optional(check_flag, "shared_weights", 1)
+        (None, True)
+    """
+    return None if value is None else check(name, value)
 
 
 def is_integer(value: Any) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from .autograd import SparseScale
 from .autograd.product import sparse_form
 from .autograd.tensor_product import run_convolution, run_product
+from .checks import check_flag, check_tensor, check_type
 from .errors import ShapeError
 from .info.graph import Graph
 from .info.plan import ProductPlan
@@ -169,7 +170,7 @@ def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, b
         >>> tensor_product(plan, torch.ones(5, 2), torch.ones(5, 3), torch.ones(2)).shape
         torch.Size([5, 6])
     """
-    _check_weight(plan, weight)
+    _check_weight(_check_plan(plan), weight)
     return run_product(plan, x, y, weight, weight.ndim == 1, backend)
 
 
@@ -209,10 +210,11 @@ def tensor_product_conv(
         >>> tensor_product_conv(plan, torch.ones(2, 2), torch.ones(2, 3), torch.ones(2), edge_index).shape
         torch.Size([2, 6])
     """
-    plan.layouts[0].check("x", x)
+    _check_plan(plan).layouts[0].check("x", x)
     _check_weight(plan, weight)
     graph = as_graph(edge_index, x.shape[0])
-    return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, deterministic)
+    fixed = check_flag("deterministic", deterministic)
+    return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, fixed)
 
 
 def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:
@@ -237,10 +239,11 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
     return edge_index
 
 
+def _check_plan(plan: ProductPlan) -> ProductPlan:
+    return check_type("plan", plan, ProductPlan, "a ProductPlan", "Take the attribute plan of a layer.")
+
+
 def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
-    if not isinstance(weight, Tensor) or weight.ndim == 0 or weight.shape[-1] != plan.weight_numel:
-        got = list(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
-        raise ShapeError(
-            f"weight must be [{plan.weight_numel}] or [..., {plan.weight_numel}], got {got}. Take the number from "
-            f"plan.weight_numel."
-        )
+    want = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
+    if check_tensor("weight", weight, want).ndim == 0 or weight.shape[-1] != plan.weight_numel:
+        raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")

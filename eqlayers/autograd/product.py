@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..backends import select
+from ..checks import check_flag
 from ..errors import DeviceError, DTypeError, GradientError, ShapeError
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
@@ -137,7 +138,8 @@ def sparse_form(
             )
     x, y, shape = flatten_batch(channels, input1, input2)
     b1, b2 = x.ndim > 1 + len(channels.first), y.ndim > 1 + len(channels.second)
-    bz = (b1 or b2) and not out_accumulated
+    accumulated = check_flag("out_accumulated", out_accumulated)
+    bz = (b1 or b2) and not accumulated
     batch = x.shape[0] if b1 else y.shape[0] if b2 else 1
     z = _Form.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
     return z.reshape(*shape, *z.shape[1:]) if bz and len(shape) != 1 else z

@@ -32,6 +32,8 @@ IRREP_NORMALIZATION = {
     "none": lambda d1, d2, d3: 1,
 }
 PATH_NORMALIZATION = ("element", "path", "none")
+#: What each normalisation may be; the first is the default.
+NORMALIZATIONS = {"irrep_normalization": tuple(IRREP_NORMALIZATION), "path_normalization": PATH_NORMALIZATION}
 
 
 def read_instructions(
@@ -106,12 +108,21 @@ def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
     return [check_number(f"{name}[{i}]", v, at_least=0, fix=fix) for i, v in enumerate(given)]
 
 
+def check_normalization(name: str, value: str | None) -> str:
+    """The normalisation of that name, 'irrep_normalization' or 'path_normalization'; the default for None.
+
+    Raises:
+        ConfigError: An unknown one.
+    """
+    return NORMALIZATIONS[name][0] if value is None else check_choice(name, value, NORMALIZATIONS[name])
+
+
 def normalise(
     instructions: Sequence[Instruction],
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
     variance: tuple[list[float], list[float], list[float]],
-    irrep_normalization: str = "component",
-    path_normalization: str = "element",
+    irrep_normalization: str | None = None,
+    path_normalization: str | None = None,
 ) -> list[Instruction]:
     r"""Replace path weights by the final coefficients :math:`c = \sqrt{\alpha\,\sigma^2_{out}\,w_{path} / x}`.
 
@@ -121,8 +132,8 @@ def normalise(
     Raises:
         ConfigError: An unknown normalisation.
     """
-    check_choice("irrep_normalization", irrep_normalization, IRREP_NORMALIZATION)
-    check_choice("path_normalization", path_normalization, PATH_NORMALIZATION)
+    irrep_normalization = check_normalization("irrep_normalization", irrep_normalization)
+    path_normalization = check_normalization("path_normalization", path_normalization)
     in1_var, in2_var, out_var = variance
 
     def arriving(ins: Instruction) -> float:

@@ -9,10 +9,9 @@ from e3nn import o3
 from torch import Tensor
 from torch.nn import Module
 
-from ..algebra import as_irreps, tensor_product_paths
-from ..checks import check_choice
+from ..algebra import as_irreps, read_filter, tensor_product_paths
 from ..errors import IrrepsError
-from ..info.paths import IRREP_NORMALIZATION
+from ..info.paths import IRREP_NORMALIZATION, check_normalization
 from .tensor_product import TensorProduct
 from .torchscript import SquareTwin, refuse_other_forward
 
@@ -85,7 +84,7 @@ class ElementwiseTensorProduct(TensorProduct):
             )
         muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
         first, second = _cut(first, muls), _cut(second, muls)
-        keep = None if filter_ir_out is None else list(filter_ir_out)
+        keep = read_filter(filter_ir_out)
         out: list[tuple[int, o3.Irrep]] = []
         instructions: list[tuple[int, int, int, str, bool]] = []
         for i, (mul, ir1) in enumerate(first):
@@ -166,7 +165,7 @@ class TensorSquare(TensorProduct):
         irrep_normalization: str | None = None,
         **kwargs: Any,
     ) -> None:
-        norm = check_choice("irrep_normalization", irrep_normalization or "component", IRREP_NORMALIZATION)
+        norm = check_normalization("irrep_normalization", irrep_normalization)
         irreps = as_irreps(irreps_in, "irreps_in").simplify()
         if irreps_out is None:
             out, instructions = _square_full(irreps, filter_ir_out, norm)

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..autograd.tensor_product import run_product
 from ..backends.registry import Call
+from ..checks import check_flag
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.plan import ProductPlan
 from ..ops.call import ProductCall
@@ -112,19 +113,16 @@ class TensorProduct(E3nnState, EquivariantModule):
             variances("out_var", out_var, irreps[2]),
         )
         read = read_instructions(*irreps, instructions)
-        final = normalise(read, irreps, variance, irrep_normalization or "component", path_normalization or "element")
+        final = normalise(read, irreps, variance, irrep_normalization, path_normalization)
         ownership_ = ownership(internal_weights, shared_weights, any(i.has_weight for i in final))
         self._assemble(irreps, final, final, ownership_, layout, backend)
         defaults = get_optimization_defaults()
         special = defaults["specialized_code"] if _specialized_code is None else _specialized_code
         einsums = defaults["optimize_einsums"] if _optimize_einsums is None else _optimize_einsums
-        self._specialized_code, self._optimize_einsums = special, einsums
-        self._did_compile_right = compile_right
-        self._state_options = {
-            "compile_left_right": compile_left_right,
-            "compile_right": compile_right,
-            "_specialized_code": special,
-        }
+        flags = {"compile_left_right": compile_left_right, "compile_right": compile_right, "_specialized_code": special}
+        self._state_options = {name: check_flag(name, value) for name, value in flags.items()}
+        self._did_compile_right, self._specialized_code = bool(compile_right), bool(special)
+        self._optimize_einsums = check_flag("_optimize_einsums", einsums)
         if self.internal_weights and self.weight_numel > 0:
             self.weight = torch.nn.Parameter(torch.randn(self.weight_numel))
         else:

@@ -19,7 +19,8 @@ from eqlayers_kernels.triton.forms import GATHERED
 
 from ..backends import cpu
 from ..backends.recording import Asked, Results, watching
-from ..errors import BackendError, ConfigError
+from ..checks import check_choice, check_function, check_items, check_module, check_optional
+from ..errors import BackendError
 from ..ops.form import FormCall, find_form
 from .base import EquivariantModule
 
@@ -126,6 +127,8 @@ def warmup(
         [('TensorProduct', 'value', 'float32'), ('TensorProduct', 'gradients of x, w', 'float32')]
     """
     _check_targets(targets)
+    check_function("step", step, "a function without arguments")
+    check_optional(check_module, "model", model)
     seen: dict[Asked, tuple[float, set[str]]] = {}
     with _compiled_by_triton(bool(targets)) as made:
         first = _in_c_cache()
@@ -151,9 +154,9 @@ def warmup(
 
 
 def _check_targets(targets: Sequence[str]) -> None:
-    for name in targets:
-        if name not in aot.TARGETS:
-            raise ConfigError(f"target must be one of {', '.join(aot.TARGETS)}, got {name!r}. Pass one of these.")
+    what, fix = "a list of names of architectures", "Pass a list, also for one target."
+    for name in check_items("targets", targets, what, fix):
+        check_choice("target", name, aot.TARGETS)
         try:
             with aot.target(name):
                 pass

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_flag, check_tensor, is_integer
+from ..checks import check_flag, check_optional, check_tensor, is_integer
 from ..errors import ConfigError, IndexRangeError, ShapeError
 
 
@@ -107,8 +107,8 @@ def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> 
     Raises:
         ConfigError: Internal weights that are not shared, or no flag.
     """
-    internal = internal if internal is None else check_flag("internal_weights", internal)
-    shared = shared if shared is None else check_flag("shared_weights", shared)
+    internal = check_optional(check_flag, "internal_weights", internal)
+    shared = check_optional(check_flag, "shared_weights", shared)
     if shared is False and internal is None:
         internal = False
     if shared is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..checks import got
 from ..errors import ConfigError
 from .channels import Channels, parse
 
@@ -76,12 +77,12 @@ def channels_of(product: str) -> Channels:
         >>> channels_of("vecmat")
         Channels(first='u', second='uv', out='v')
     """
-    if "->" in product:
+    if isinstance(product, str) and "->" in product:
         return parse(product)
-    row = PRODUCTS.get(product)
+    row = PRODUCTS.get(product) if isinstance(product, str) else None
     if row is None:
         raise ConfigError(
-            f"product must be one of {', '.join(PRODUCTS)}, got {product!r}. "
+            f"product must be one of {', '.join(PRODUCTS)}, got {got(product)}. "
             f"Add it with eqlayers.ops.register_product(name, channels)."
         )
     return parse(row.channels)

@@ -50,8 +50,13 @@ def test_without_a_compiler_layers_say_so_once_and_run_on_torch(
     assert torch.equal(again[2], want)
     assert verdicts(FormCall(torch.float32, "cpu"))["cpu"] == f"refuses: {reason}"
     assert ours.selected_backend() == "torch"
+    named = layer(backend="cpu")
+    told = named.explain().splitlines()
+    assert told[1].endswith("paths: cpu was named and refuses, so that the layer raises BackendError")
+    assert f"    cpu: refuses: {reason}" in told
+    assert len(told) == 6  # sparse products would not run either
     with pytest.raises(BackendError) as refused:
-        layer(backend="cpu")(*inputs)
+        named(*inputs)
     assert str(refused.value) == (
         f"backend 'cpu' must accept this call, but it {reason}. Pass backend=None to let one be chosen."
     )

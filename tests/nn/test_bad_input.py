@@ -330,7 +330,7 @@ def test_linear_channel_axes_must_be_counts(length):
 
 
 def test_explain_wants_a_module():
-    with pytest.raises(ConfigError, match="module must be a torch.nn.Module or None, got 'torch'. Pass a layer"):
+    with pytest.raises(ConfigError, match=r"module must be a torch\.nn\.Module or None, got 'torch'\. Pass a layer"):
         eq.explain("torch")
 
 

@@ -105,6 +105,8 @@ def test_explain_names_backends_and_reasons() -> None:
     named = TensorProduct(*ARGS, backend="reference")
     assert named.selected_backend() == "reference"
     assert "backend=reference" in named.explain()
+    refused = TensorProduct(*ARGS, backend="triton").explain(dtype=torch.float64).splitlines()
+    assert ("refuses" in refused[1]) == ("needs CUDA" in refused[2])  # elsewhere it is interpreted
     assert eq.explain(torch.nn.Sequential(layer, torch.nn.Linear(1, 1))).startswith("0: TensorProduct on cpu")
     assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no sparse products"
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 
 from eqlayers.nn import BesselBasis, PolynomialCutoff, RadialNetwork
+from eqlayers.nn.radial import _sin_over
 from eqlayers.testing import check_derivatives
 
 
@@ -93,3 +95,49 @@ def test_network_has_three_derivatives() -> None:
 
 def test_network_of_no_edges() -> None:
     assert RadialNetwork(7)(torch.zeros(0)).shape == (0, 7)
+
+
+def sinc_derivative(t: float, order: int) -> mpmath.mpf:
+    """A derivative of sin(t) / t by its power series, in 40 digits."""
+    with mpmath.workdps(40):
+        x = mpmath.mpf(t)
+        terms = [(n, 2 * n - order) for n in range((order + 1) // 2, 40)]
+        return mpmath.fsum((-1) ** n * mpmath.ff(2 * n, order) * x**p / mpmath.factorial(2 * n + 1) for n, p in terms)
+
+
+@pytest.mark.parametrize("t", [0.0, 1e-8, 0.05, 0.12, 0.199, 0.2, 0.201, 0.25, 0.5, 1.5, 3.0, 9.0])
+def test_sine_over_its_argument_and_its_derivatives(t: float) -> None:
+    """Below 0.2 the series leaves its first missing term; above, every order divides the rounding error by t."""
+    eps = 2.0**-53
+    x = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+    y = _sin_over(x)
+    for order in range(4):
+        missing = math.perm(12, order) * t ** (12 - order) / math.factorial(13)
+        bound = 1.1 * missing + 4 * eps if t < 0.2 else 16 * eps * max(1.0, 1 / t) ** order
+        assert abs(float(mpmath.mpf(y.item()) - sinc_derivative(t, order))) <= bound, order
+        if order < 3:
+            (y,) = torch.autograd.grad(y, x, create_graph=True)
+
+
+def test_lengths_of_any_shape() -> None:
+    lengths = torch.rand(4, 8) * 6
+    for module, tail in ((BesselBasis(3), (3,)), (RadialNetwork(5), (5,)), (PolynomialCutoff(), ())):
+        flat = module(lengths.reshape(-1))
+        rounding = {"rtol": 0, "atol": 72 * 2.0**-24}  # of sums of 64 and of 8 numbers below 1
+        torch.testing.assert_close(module(lengths), flat.reshape(4, 8, *tail), **rounding)
+        torch.testing.assert_close(module(lengths[0, 0]), flat[0], **rounding)
+
+
+def test_a_length_that_is_no_number_stays_one() -> None:
+    lengths = torch.tensor([1.0, float("nan"), 7.0])
+    for module in (PolynomialCutoff(), BesselBasis(), RadialNetwork(2)):
+        found = module(lengths).reshape(3, -1)
+        assert found[1].isnan().all()
+        assert found[[0, 2]].isfinite().all()
+
+
+def test_a_power_between_integers() -> None:
+    u = torch.linspace(0, 1, 50, dtype=torch.float64)
+    low, middle, high = (PolynomialCutoff(1.0, p)(u) for p in (5, 5.5, 6))
+    assert ((low <= middle) & (middle <= high)).all()
+    assert repr(PolynomialCutoff(1.0, 6.0)) == "PolynomialCutoff(1.0 A, p=6)"

@@ -1,0 +1,256 @@
+"""Every argument of every public callable, given wrongly: an error that says what must be, what came, and the fix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from e3nn import o3
+
+import eqlayers as eq
+from eqlayers import functional, info, nn
+from eqlayers.errors import EqlayersError
+
+#: What must be, what came, the fix: of every message.
+GRAMMAR = re.compile(r".+ (must|needs|holds|is) .+[,;] .*(got|found) .+\. [A-Z0-9].+\.$", re.DOTALL)
+NAN = float("nan")
+META = torch.zeros(2, 3, device="meta")
+
+#: Values that no argument of a kind takes.
+WRONG: dict[str, list[Any]] = {
+    "flag": ["no", b"x", NAN, 2, 0.5, [], [True], torch.ones(2), object()],
+    "option flag": ["no", "x", b"x", NAN, 2, [], torch.ones(2)],
+    "choice": ["", "foo", b"norm", 1, NAN, [], ["norm"], torch.ones(2)],
+    "optional choice": ["foo", b"norm", 1, NAN, ["norm"], torch.ones(2)],
+    "irreps": [None, 7, 1.5, "8x", "1z", "2x0e 1o", b"0e", [1, 2], object(), torch.ones(2), lambda: 0, {"a": 1}],
+    "filter": ["q", ["q"], 3, [None], [1.5], "0e", b"0e", {"0e": 1}, torch.ones(2)],
+    "backend": [[], 1, "", "cuda", b"cpu", True, torch.ones(2), object()],
+    "width": [0, -1, 1.5, "8", None, NAN, True, [8], torch.ones(2), 2.0],
+    "count": [-1, 1.5, "8", None, NAN, [8], torch.ones(2), 2.0, True],
+    "positive": [0, -1.0, NAN, float("inf"), "5", None, [5.0], True, torch.ones(2), 1j],
+    "power": [1, -1, NAN, float("inf"), "6", None, [6], torch.ones(2)],
+    "widths": [64, "64", [0], [-1], [1.5], ["8"], [None], None, {"a": 1}, torch.tensor(3)],
+    "variances": [1.0, "1", [], [1.0] * 7, [NAN] * 2, [-1.0] * 2, ["a"] * 2, [None] * 2, {"a": 1, "b": 2},
+        [[1.0]] * 2],
+    "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
+    "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
+    "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],
+    "instructions": [None, 1, "uvw", [1], [()], [(0, 0, 0)], [(0, 0, 0, "uvw", "no")], [(0, 0, 0, "uvw", NAN)],
+                     [(0, 0, 0, "foo", True)], [(0, 0, 0, None, True)], [(None, 0, 0, "uvw", True)], [("0", 0, 0,
+                         "uvw", True)],
+                     [(0, 0.0, 0, "uvw", True)], [(0, 0, 9, "uvw", True)], [(0, 0, -1, "uvw", True)], [(0, 0, 0,
+                         "uvw", True, "x")],
+                     [(0, 0, 0, "uvw", True, NAN)], [(0, 0, 0, "uvw", True, None)], [(0, 0, 0, "uvw", True, -1)],
+                         {"a": 1}, torch.ones(2)],
+    "pairs": [1, "00", [0], [(0,)], [(0, 0, 0)], [(0, 9)], [(-1, 0)], [("0", 0)], [(0.0, 0)], [None], {"a": 1}],
+    "biases": ["x", 1.5, NAN, [True], ["x", "y"], [None, None], b"x", {"a": 1}, object()],
+    "features": [None, 1.0, "x", [1.0], np.ones((4, 5)), torch.ones(4, 6), torch.ones(()), torch.ones(4, 5).long(),
+                 torch.ones(4, 5).bool(), torch.ones(4, 5) * 1j, torch.ones(0), object()],
+    "lengths": [None, 1.0, "x", [1.0], np.ones(4), torch.ones(4).long(), torch.ones(4) * 1j, object()],
+    "weight": [1.0, "x", np.ones(4), torch.ones(3), torch.ones(()), torch.ones(4, 3), [1.0], [None], ["x"],
+        [torch.ones(1)] * 9, object()],
+    "edges": [None, 1, "x", [[0], [1]], np.zeros((2, 3), int), torch.zeros(3, 2).long(), torch.zeros(2, 3),
+        torch.zeros(2, 3).bool(),
+              torch.zeros(2, 2).long(), torch.full((2, 3), 9), torch.full((2, 3), -1), torch.zeros(6).long(),
+                  object()],
+    "nodes": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
+    "index": [None, 1, "x", [0.5, 1.0], [9, 9], [-1, 0], [[0, 1]], [None, 1], ["a", "b"], [1j, 1], torch.ones(2),
+        torch.zeros(1, 2).long(), [0]],
+    "scale": ["x", [1.0], [1.0, "x"], [None, 1.0], [1j, 1.0], torch.ones(2, requires_grad=True), torch.ones(3),
+        [[1.0, 1.0]], object()],
+    "size": [-1, 2.5, "3", None, NAN, [3], True, torch.ones(2)],
+    "info": [None, 1, "x", (None,) * 7, torch.ones(2), object()],
+    "values": [None, "x", [NAN], [None, 1.0, 1.0], [1.0] * 2, ["1"] * 3, 1j, [[1.0] * 3], True, torch.ones(3,
+        requires_grad=True), {"a": 1}],
+    "sparse": [None, 1.0, "x", [1.0], np.ones((4, 2, 1)), torch.ones(4, 2, 1).long(), torch.ones(4, 2, 1) * 1j,
+        torch.ones(()), object()],
+    "product": ["foo", "", "u,v", "u,v->w", None, 1, "u,v->uv->u", "uu,v->v", object()],
+    "matrix": [None, "x", 1.0, torch.ones(3, 3), torch.eye(2), np.ones((3, 3)), torch.zeros(3, 3), [[1.0]]],
+    "function": [None, 1, "x", torch.ones(2)],
+    "targets": [1, "sm_90", ["foo"], [None], [90], {"a": 1}],
+    "irrep list": [None, 1, "x"],
+}  # fmt: skip
+
+
+@dataclass
+class Case:
+    """A call that works, and the kind of each argument that is then given wrongly."""
+
+    function: Callable[..., Any]
+    good: dict[str, Any]
+    kinds: dict[str, str]
+
+
+LAYER = {"layout": "choice", "backend": "backend"}
+PRODUCT = {
+    "in1_var": "variances", "in2_var": "variances", "out_var": "variances", "irrep_normalization": "optional choice",
+    "path_normalization": "optional choice", "internal_weights": "option flag", "shared_weights": "option flag",
+    "compile_left_right": "flag", "compile_right": "flag", "normalization": "optional choice", **LAYER,
+}  # fmt: skip
+SUB = {name: PRODUCT[name] for name in ("irrep_normalization", "internal_weights", "shared_weights", *LAYER)}
+TWO = {"irreps_in1": "2x0e + 1o", "irreps_in2": "0e + 1o"}
+ROWS = [(0, 0, 0, "uvw", True), (1, 0, 1, "uvw", True)]
+FULL = {**TWO, "irreps_out": "3x0e + 2x1o", "instructions": ROWS}
+
+TP = eq.TensorProduct(*FULL.values())
+SAMPLES = eq.TensorProduct(*FULL.values(), shared_weights=False)
+CONV = eq.TensorProductConv(*FULL.values(), shared_weights=False)
+LINEAR = eq.Linear("2x0e + 1o", "3x0e + 1o", biases=True)
+EXTERNAL = eq.SO3Scale("2x0e + 1o", "external")
+X, Y = torch.ones(4, 5), torch.ones(4, 4)
+W = torch.ones(TP.weight_numel)
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
+CONVOLVE = {"x": X, "edge_attr": torch.ones(3, 4), "weight": torch.ones(3, CONV.weight_numel), "edge_index": EDGES}
+CONVOLVED = {"x": "features", "edge_attr": "features", "weight": "weight", "edge_index": "edges"}
+INFOS = info.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
+SCALES = info.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
+SPARSE = {"input1": torch.ones(4, 2, 1), "input2": torch.ones(4, 2, 1), "info_fwd": INFOS[0]}
+SPARSE_KINDS = {
+    "input1": "sparse",
+    "input2": "sparse",
+    "info_fwd": "info",
+    "out_accumulated": "flag",
+    "backend": "backend",
+}
+BOTH = {"device": "device", "dtype": "dtype"}
+
+CASES: dict[str, Case] = {
+    "TensorProduct": Case(eq.TensorProduct, FULL, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "irreps_out": "irreps", "instructions": "instructions",
+            **PRODUCT}),
+    "TensorProductConv": Case(eq.TensorProductConv, FULL, {"deterministic": "flag", "instructions": "instructions",
+        **LAYER}),
+    "FullyConnectedTensorProduct": Case(eq.FullyConnectedTensorProduct, {**TWO, "irreps_out": "3x0e"}, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "irreps_out": "irreps",
+            "path_normalization": "optional choice", **SUB}),
+    "ElementwiseTensorProduct": Case(eq.ElementwiseTensorProduct, {"irreps_in1": "2x0e + 1o",
+        "irreps_in2": "2x0e + 1o"}, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter", **SUB}),
+    "FullTensorProduct": Case(eq.FullTensorProduct, TWO, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter", **SUB}),
+    "TensorSquare": Case(eq.TensorSquare, {"irreps_in": "2x0e + 1o"}, {"irreps_in": "irreps",
+        "filter_ir_out": "filter", **SUB}),
+    "Linear": Case(eq.Linear, {"irreps_in": "2x0e + 1o", "irreps_out": "3x0e + 1o"}, {
+        "irreps_in": "irreps", "irreps_out": "irreps", "internal_weights": "option flag",
+            "shared_weights": "option flag",
+        "instructions": "pairs", "biases": "biases", "path_normalization": "choice", **LAYER}),
+    "Linear with channels": Case(eq.Linear, {"irreps_in": "0e", "irreps_out": "0e", "f_in": 2, "f_out": 2}, {
+        "f_in": "width", "f_out": "width"}),
+    "Norm": Case(nn.Norm, {"irreps_in": "2x1o"}, {"irreps_in": "irreps", "squared": "flag", **LAYER}),
+    "SO3Scale": Case(eq.SO3Scale, {"irreps": "2x0e + 1o"}, {
+        "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
+    "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "2x0e + 1o", "scale": "fixed", "values": 1.0},
+        {"values": "values"}),
+    "GatedNonlinearity": Case(nn.GatedNonlinearity, {"irreps_out": "2x0e + 1o"}, {
+        "irreps_out": "irreps", "even": "choice", "odd": "choice", "gate": "choice", **LAYER}),
+    "NormalizedActivation": Case(nn.NormalizedActivation, {"name": "silu"}, {"name": "choice"}),
+    "Interaction": Case(nn.Interaction, {"irreps_in": "4x0e", "irreps_sh": "0e + 1o", "irreps_out": "4x0e + 4x1o"}, {
+        "irreps_in": "irreps", "irreps_sh": "irreps", "irreps_out": "irreps", "num_basis": "width",
+            "cutoff": "positive",
+        "radial_hidden": "widths", "mean_neighbors": "positive", **LAYER}),
+    "PolynomialCutoff": Case(nn.PolynomialCutoff, {}, {"cutoff": "positive", "p": "power"}),
+    "BesselBasis": Case(nn.BesselBasis, {}, {"num_basis": "width", "cutoff": "positive", "p": "power"}),
+    "RadialNetwork": Case(nn.RadialNetwork, {"num_weights": 3}, {
+        "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths"}),
+    "explain": Case(eq.explain, {}, {"module": "module", **BOTH}),
+    "TensorProduct.explain": Case(TP.explain, {}, BOTH),
+    "TensorProduct.selected_backend": Case(TP.selected_backend, {}, BOTH),
+    "TensorProduct.forward": Case(TP.forward, {"x": X, "y": Y}, {"x": "features", "y": "features",
+        "weight": "weight"}),
+    "TensorProduct.forward per sample": Case(SAMPLES.forward, {"x": X, "y": Y, "weight": torch.ones(4,
+        SAMPLES.weight_numel)}, {
+        "x": "features", "y": "features", "weight": "weight"}),
+    "TensorProduct.right": Case(TP.right, {"y": Y}, {"y": "features", "weight": "weight"}),
+    "TensorProduct.weight_view": Case(TP.weight_view_for_instruction, {"instruction": 0}, {"instruction": "nodes"}),
+    "TensorProductConv.forward": Case(CONV.forward, CONVOLVE, {**CONVOLVED, "num_nodes": "nodes"}),
+    "Linear.forward": Case(LINEAR.forward, {"features": X}, {"features": "features", "weight": "weight",
+        "bias": "weight"}),
+    "SO3Scale.forward": Case(EXTERNAL.forward, {"x": X, "scales": torch.ones(4, 3)}, {"x": "features",
+        "scales": "features"}),
+    "Norm.forward": Case(nn.Norm("2x0e + 1o").forward, {"features": X}, {"features": "features"}),
+    "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {"x": "features"}),
+    "PolynomialCutoff.forward": Case(nn.PolynomialCutoff().forward, {"lengths": torch.ones(4)},
+        {"lengths": "lengths"}),
+    "BesselBasis.forward": Case(nn.BesselBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "RadialNetwork.forward": Case(nn.RadialNetwork(3).forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "Interaction.forward": Case(nn.Interaction("2x0e + 1o", "0e + 1o", "2x0e + 1o").forward, {
+        "x": X, "edge_attr": torch.ones(3, 4), "lengths": torch.ones(3), "edge_index": EDGES}, {
+        "x": "features", "edge_attr": "features", "lengths": "lengths", "edge_index": "edges"}),
+    "TensorProduct.from_e3nn": Case(eq.TensorProduct.from_e3nn, {"module": o3.FullTensorProduct("0e", "0e")}, {
+        "module": "module", "backend": "backend"}),
+    "Linear.from_e3nn": Case(eq.Linear.from_e3nn, {"module": o3.Linear("0e", "0e")}, {"module": "module",
+        "backend": "backend"}),
+    "Graph": Case(eq.Graph, {"edge_index": EDGES, "num_src": 4}, {"num_src": "size", "num_dst": "nodes",
+        "copy": "flag"}),
+    "as_graph": Case(functional.as_graph, {"edge_index": EDGES, "num_src": 4}, {"num_src": "size",
+        "num_dst": "nodes"}),
+    "to_ir_mul": Case(eq.to_ir_mul, {"x": X, "irreps": "2x0e + 1o"}, {"x": "anything", "irreps": "irreps"}),
+    "to_mul_ir": Case(eq.to_mul_ir, {"x": X, "irreps": "2x0e + 1o"}, {"x": "anything", "irreps": "irreps"}),
+    "tensor_product": Case(functional.tensor_product, {"plan": TP.plan, "x": X, "y": Y, "weight": W}, {
+        "plan": "info", "x": "features", "y": "features", "weight": "weight", "backend": "backend"}),
+    "tensor_product_conv": Case(functional.tensor_product_conv, {"plan": CONV.plan, **CONVOLVE}, {
+        "plan": "info", **CONVOLVED, "deterministic": "flag", "backend": "backend"}),
+    "sparse_product": Case(functional.sparse_product, {"product": "mul", **SPARSE}, {"product": "product",
+        **SPARSE_KINDS}),
+    "sparse_mul": Case(functional.sparse_mul, SPARSE, SPARSE_KINDS),
+    "sparse_outer": Case(functional.sparse_outer, SPARSE, SPARSE_KINDS),
+    "sparse_scale": Case(functional.sparse_scale, {"input": torch.ones(4, 2, 1), "info_fwd": SCALES[0]}, {
+        "input": "sparse", "info_fwd": "info", "backend": "backend"}),
+    "sparse_product_infos": Case(info.sparse_product_infos, {
+        "index1": [0, 1], "index2": [1, 0], "index_out": [0, 0], "in1_size": 2, "in2_size": 2, "out_size": 1}, {
+        "index1": "index", "index2": "index", "index_out": "index", "scale": "scale", "in1_size": "size",
+            "in2_size": "size",
+        "out_size": "size"}),
+    "sparse_scale_infos": Case(info.sparse_scale_infos, {"index": [0, 1], "index_out": [1, 0], "in_size": 2,
+        "out_size": 2}, {
+        "index": "index", "index_out": "index", "scale": "scale", "in_size": "size", "out_size": "size"}),
+    "as_irreps": Case(eq.algebra.as_irreps, {"value": "0e"}, {"value": "irreps"}),
+    "tensor_product_paths": Case(eq.algebra.tensor_product_paths, TWO, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter"}),
+    "representation_matrix": Case(eq.algebra.representation_matrix, {"irreps": "1o", "matrix": np.eye(3)}, {
+        "irreps": "irreps", "matrix": "matrix"}),
+    "warmup": Case(eq.warmup, {"step": lambda: None}, {"step": "function", "targets": "targets", "model": "module"}),
+}  # fmt: skip
+WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
+
+#: Values of the table that an argument takes after all, with the reason.
+TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
+    ("explain", "module"): lambda value: value is None,  # a small product
+    ("warmup", "model"): lambda value: value is None,
+    ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),
+}
+
+
+def rows(case: str) -> list[tuple[str, Any]]:
+    """The arguments of a case with each of their wrong values."""
+    taken = {name: TAKEN.get((case, name), lambda value: False) for name in CASES[case].kinds}
+    return [(n, v) for n, kind in CASES[case].kinds.items() for v in WRONG[kind] if not taken[n](v)]
+
+
+def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
+    """What is wrong with what a call does; empty if its error is as it must be."""
+    try:
+        result = function(**arguments)
+    except EqlayersError as error:
+        text = str(error)
+        return "" if GRAMMAR.match(text) else f"says: {text}"
+    except Exception as error:
+        return f"raises {type(error).__name__}: {error}"
+    return f"gives {result!r}"[:200]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_calls(name: str) -> None:
+    case = CASES[name]
+    case.function(**case.good)
+    answers = {(n, repr(v)[:60]): says(case.function, {**case.good, n: v}) for n, v in rows(name)}
+    assert [f"{argument}={value} {answer}" for (argument, value), answer in answers.items() if answer] == []
+
+
+def test_the_table_is_long() -> None:
+    assert sum(len(rows(name)) for name in CASES) > 1000
