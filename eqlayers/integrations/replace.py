@@ -12,8 +12,10 @@ from torch import nn
 from ..backends import find
 from ..errors import BackendError, ConfigError, DTypeError
 from ..nn import Linear, TensorProduct
+from ..nn.base import EquivariantModule
 from ..nn.e3nn_state import E3nnState
 from .check import compare
+from .coverage import cover
 from .modules import Replacement
 from .places import Place, compiled_here, find_aliases, find_places
 from .probes import dtype_and_device
@@ -71,6 +73,8 @@ def accelerate(
         >>> report = accelerate(model)
         >>> [(row.path, row.replacement) for row in report.replaced]
         [('0', 'AcceleratedLinear'), ('1.tp', 'AcceleratedTensorProduct')]
+        >>> print(report.coverage)
+        2 of 4 modules and 80 of 80 parameters are in layers that eqlayers knows
     """
     if not isinstance(model, nn.Module):
         raise DTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}. Pass the module itself.")
@@ -82,6 +86,7 @@ def accelerate(
         model = copy.deepcopy(model)
     places = find_places(model, _closed)
     jobs, rows = _plan(places, wanted)
+    coverage = cover(places, _closed, _is_known)
     if inplace and any(job.original is model for job in jobs):
         raise ConfigError(
             f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
@@ -101,7 +106,7 @@ def accelerate(
                 _put(place, job.replacement)
     order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
     rows += [job.row for job in jobs]
-    return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model)
+    return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage)
 
 
 def deaccelerate(model: nn.Module) -> nn.Module:
@@ -160,6 +165,11 @@ def _read_targets(targets: Iterable[str] | str | None) -> set[str]:
 def _closed(module: nn.Module) -> bool:
     """Modules whose inside is not looked at: layers, ours and e3nn's, and TorchScript."""
     return isinstance(module, (torch.jit.ScriptModule, Replacement)) or is_layer(module)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether it is a layer of e3nn's, in Python or TorchScript, or one of ours."""
+    return isinstance(module, (EquivariantModule, Replacement)) or is_layer(module) or is_scripted_layer(module)
 
 
 def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[_Job], list[Row]]:
