@@ -20,6 +20,7 @@ from ..errors import ShapeError
 from ..info.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
+from .e3nn_state import check_e3nn_layer
 from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
 from .torchscript import LinearTwin, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
@@ -135,7 +136,7 @@ class Linear(EquivariantModule):
         """The same map as an ``e3nn.o3.Linear``, with its very weights and biases; see :class:`TensorProduct`.
 
         Raises:
-            ConfigError: ``f_in`` and ``f_out`` of a layer without weights of its own, which does not tell them.
+            ConfigError: No such layer; or ``f_in`` and ``f_out`` of one without own weights, which does not tell them.
 
         Example:
             >>> from e3nn import o3
@@ -143,7 +144,7 @@ class Linear(EquivariantModule):
             >>> Linear.from_e3nn(theirs).bias is theirs.bias
             True
         """
-        theirs: Any = module
+        theirs = check_e3nn_layer(module, "Linear", "irreps_in", "bias")
         self = cls.__new__(cls)
         irreps = (as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out))
         found = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
@@ -208,8 +209,7 @@ class Linear(EquivariantModule):
                 f"features must be [..., {self.f_in}, {self.irreps_in.dim}], got {list(features.shape)}. "
                 f"Put the f_in axis before the features."
             )
-        lead_x = features.shape[: features.ndim - 1 - len(axis)]
-        lead: tuple[int, ...] = lead_x
+        lead = lead_x = tuple(features.shape[: features.ndim - 1 - len(axis)])
         if not self.shared_weights:
             leads = {"features": lead_x, "weight": w.shape[: w.ndim - 1 - len(lead_w)]}
             if self.bias_numel:
