@@ -1,10 +1,13 @@
-"""Tests beside packages that pin another e3nn: one environment for each. `make test-integrations` runs all of them.
+"""Tests in other environments than that of `make test`: beside packages that pin another e3nn, and with other torches.
 
-NequIP 0.19 needs e3nn 0.6 and mace-torch 0.3 needs e3nn 0.4.4, so that they cannot be installed together.
+NequIP 0.19 needs e3nn 0.6 and mace-torch 0.3 needs e3nn 0.4.4, so that they cannot be installed together. Plain `nox`,
+and `make test-integrations`, run these two. `nox -s oldest newest` runs the layers' tests with the oldest torch that
+pyproject.toml allows and with the newest that was tested: some gigabytes each, for PyPI has them with CUDA only.
 """
 
 import nox
 
+nox.options.sessions = ["nequip", "mace"]
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.stop_on_first_error = False
@@ -13,6 +16,11 @@ nox.options.error_on_missing_interpreters = True
 TOOLS = ("pytest", "pytest-timeout")
 #: The same tests for every package's network.
 NETWORKS = "tests/integrations/test_networks.py"
+#: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
+LAYERS = (
+    *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels"),
+    *("tests/models", "tests/nn", "tests/ops", "tests/testing", "tests/test_algebra.py", "tests/test_public_names.py"),
+)
 
 
 def run_tests(session: nox.Session, package: str, **environment: str) -> None:
@@ -33,3 +41,23 @@ def mace(session: nox.Session) -> None:
     """MACE, and with it e3nn 0.4.4."""
     # e3nn 0.4.4 loads its constants with torch.load, which refuses their format since torch 2.6
     run_tests(session, "mace-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
+
+
+def run_layers(session: nox.Session) -> None:
+    """Install this package with the torch of the session's constraints, and run the layers' tests."""
+    tools = (*TOOLS, "hypothesis", "pytest-xdist", "PyYAML")
+    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".", *tools)
+    options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow")
+    session.run("pytest", *options, *(session.posargs or LAYERS), env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """The oldest torch that pyproject.toml allows."""
+    run_layers(session)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The newest torch that was tested."""
+    run_layers(session)

@@ -85,6 +85,8 @@ def is_integer(value: Any) -> bool:
     """
     if isinstance(value, (bool, np.bool_)):
         return False
+    if isinstance(value, (int, torch.SymInt)):
+        return True  # a size that is a symbol of a graph stays one, which operator.index would make a constant
     if isinstance(value, Tensor) and (value.ndim or value.is_floating_point() or value.dtype == torch.bool):
         return False
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel once
@@ -127,6 +128,25 @@ def test_other_environments_differ_in_nothing_but_e3nn(name: str, package: str, 
     assert {key: pin for key, pin in pins.items() if key in common} == {
         key: e3nn if key == "e3nn" else pin for key, pin in common.items() if key in pins
     }
+
+
+#: What other torches bring: pins of their own requirements.
+OF_TORCH = {"torch", "triton", "sympy"}
+
+
+@pytest.mark.parametrize("name", ["oldest", "newest"])
+def test_environments_of_other_torches_differ_in_nothing_but_what_torch_brings(name: str) -> None:
+    common, pins = read_pins("constraints.txt"), read_pins(f"constraints-{name}.txt")
+    assert {"torch", "e3nn", "numpy", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "pyyaml"} <= set(pins)
+    shared = {key: pin for key, pin in pins.items() if key in common and key not in OF_TORCH}
+    assert shared == {key: common[key] for key in shared}
+
+
+def test_the_torches_that_are_claimed_are_tested() -> None:
+    """The bound of pyproject.toml is the release of the oldest environment; another one is as new as any tested."""
+    (bound,) = re.findall(r'^dependencies = \["torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert Version(read_pins("constraints-oldest.txt")["torch"]) == Version(bound)
+    assert Version(read_pins("constraints-newest.txt")["torch"]) >= Version(read_pins("constraints.txt")["torch"])
 
 
 def read_pins(file: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
-from ..ops.tracing import as_constant
+from ..ops.tracing import as_constant, under_autocast
 from .registry import Backend, Call
 from .runs import Sizes, find_runs, run_by_runs, scale_of
 
@@ -56,7 +56,7 @@ def product(call: ProductCall) -> Tensor:
 
 def _as_given(x: Tensor) -> AbstractContextManager[object]:
     """Keeps autocast from turning the sums below float32: the operands' dtype says what is wanted."""
-    if torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type):
+    if under_autocast(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return nullcontext()
 

@@ -136,6 +136,6 @@ class Graph:
 def _check_number(name: str, value: Any) -> Any:
     if isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None:
         return value  # torch.jit.trace makes tensors of sizes, to follow them
-    if not (is_integer(value) or isinstance(value, torch.SymInt)) or value < 0:
+    if not is_integer(value) or value < 0:
         raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
     return value

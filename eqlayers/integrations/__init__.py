@@ -1,6 +1,7 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
+from .coverage import Coverage
 from .replace import accelerate, deaccelerate
 from .report import Report, Row
 
-__all__ = ["Report", "Row", "accelerate", "deaccelerate"]
+__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import BackendError, MismatchError
+from ..errors import BackendError, EqlayersError, MismatchError
 from ..testing import excess
 from .probes import Operands, Probe, dtype_and_device, make_probe
 
@@ -62,6 +62,8 @@ def compare(original: nn.Module, replacement: nn.Module, path: str = "") -> Comp
             raise
         except Exception as error:
             raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
+        if probe.misfit is not None and (reason := _other_width(probe, probe.misfit, dtype, device)):
+            raise _mismatch(path, original, dtype, reason)
         sizes = results(probe.size, probe, torch.float64, torch.device("cpu"), torch.abs)
         terms = results(probe.count, probe, torch.float64, torch.device("cpu"), torch.ones_like)
         eps = _matmul_eps(dtype)
@@ -118,6 +120,24 @@ def results(
     if second:
         found.update({f"second derivative, {n}": g for n, g in zip([*names, "cotangent"], second, strict=True)})
     return {name: t.detach().double().cpu() for name, t in found.items()}
+
+
+def _other_width(probe: Probe, operands: Operands, dtype: torch.dtype, device: torch.device) -> str:
+    """How the results differ on operands of another width than the irreps say; empty if not, or the original has none.
+
+    What takes them does not read them: the results are equal to the last bit.
+    """
+    given = {name: value.to(device, dtype) for name, value in operands.items()}
+    try:
+        theirs = probe.theirs(given)
+    except Exception:
+        return ""
+    try:
+        mine = probe.mine(given)
+    except EqlayersError as error:
+        return f"another answer to features [..., {given['x'].shape[-1]}], which the original takes: {error}"
+    same = mine.shape == theirs.shape and mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+    return "" if same else f"another result for features [..., {given['x'].shape[-1]}]"
 
 
 def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:

@@ -58,7 +58,7 @@ if find_spec("nequip") is not None:
         for module in model.modules():
             if type(module) is AcceleratedScatter:  # it has no constructor arguments of NequIP's, so its class changes
                 module.__class__ = EqlayersTensorProductScatter
-        logging.getLogger(__name__).info("%s", report.summary())
+        logging.getLogger(__name__).info("%s; %s", report.summary(), report.coverage)
         return model
 
     _modifier: Any = model_modifier(

@@ -32,6 +32,7 @@ class Probe:
         size, count: Sum and number of the terms of each result, given absolute values and ones.
         coefficient_error: Relative error of the original's coefficients, 0 if it is the rounding of its dtype.
         right: For products whose ``right`` was compiled: of dtype and device to ours, theirs, sizes and numbers.
+        misfit: Operands wider than the irreps say, which some layers take all the same; None where none does.
     """
 
     operands: Operands
@@ -41,6 +42,7 @@ class Probe:
     count: Callable[[Operands], Tensor]
     coefficient_error: float = 0.0
     right: Callable[[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+    misfit: Operands | None = None
 
     def draw(self, name: str, shape: Sequence[int]) -> Tensor:
         """The same random numbers whoever asks for this name."""
@@ -161,4 +163,8 @@ def _linear(original: Any, replacement: Any, rows: int) -> Probe:
         run(replacement),
         lambda o: size(o["x"], o.get("weight"), o.get("bias")),
         lambda o: count(o["x"], o.get("weight"), o.get("bias")),
+        misfit={
+            **operands,
+            "x": draw("x", rows, irreps[0].dim + 1),
+        },  # e3nn's products compare the widths, this does not
     )

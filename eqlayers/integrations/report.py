@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from .coverage import Coverage
+
 
 @dataclass(frozen=True)
 class Row:
@@ -55,10 +57,12 @@ class Report:
     Attributes:
         rows: In the order of ``model.named_modules()``.
         model: The model that was changed; the copy if ``inplace=False``.
+        coverage: What share of the model is in layers that are known, replaced or not, and where the rest is.
     """
 
     rows: tuple[Row, ...]
     model: nn.Module = field(repr=False)
+    coverage: Coverage
 
     @property
     def replaced(self) -> tuple[Row, ...]:
@@ -111,7 +115,7 @@ class Report:
     def _remarks(self) -> list[str]:
         notes = dict.fromkeys(row.note for row in self.replaced if row.note)
         left = [f"left: {row.path or 'the model'} ({row.kind}) {row.reason}" for row in self.skipped]
-        return [*left, *(f"note: {note}" for note in notes)]
+        return [*left, *(f"note: {note}" for note in notes), str(self.coverage)]
 
 
 def _cells(row: Row) -> list[str]:

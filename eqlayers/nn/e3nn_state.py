@@ -16,11 +16,27 @@ from e3nn import o3
 from e3nn.o3 import TensorProduct as TheirProduct
 
 from ..algebra import wigner_3j
+from ..checks import got
 from ..errors import ConfigError
 from ..info.paths import Instruction
 from ..info.plan import ProductPlan
 
 _GENERATED = "_compiled_main"
+
+
+def check_e3nn_layer(module: Any, kind: str, *attributes: str) -> Any:
+    """A layer of e3nn's, of any version and in any package, told by its attributes.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    common = ("irreps_out", "instructions", "weight", "internal_weights", "shared_weights", "output_mask")
+    if not isinstance(module, torch.nn.Module) or not all(hasattr(module, name) for name in (*attributes, *common)):
+        raise ConfigError(
+            f"module must be an e3nn.o3.{kind}, or of a class derived from it, got {got(module)}. Pass such a layer; "
+            f"for a whole model use eqlayers.accelerate."
+        )
+    return module
 
 
 class E3nnState(torch.nn.Module):

@@ -19,6 +19,7 @@ from ..errors import ShapeError
 from ..info.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
+from .e3nn_state import check_e3nn_layer
 from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
 from .torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
@@ -116,6 +117,8 @@ class Linear(EquivariantModule):
         ]
         self.instructions = paths + bias_paths
         self._paths = paths
+        read = [(number, path.i_out) for number, path in enumerate(paths) if 0 not in path.path_shape]
+        self._arriving = [[number for number, to in read if to == i] for i in range(len(self.irreps_out))]
         self._biased = flags
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
@@ -124,6 +127,7 @@ class Linear(EquivariantModule):
         self._weights = Weights("Linear", paths)
         self.weight_numel = self._weights.numel
         self.bias_numel = sum(math.prod(i.path_shape) for i in bias_paths)
+        self._reads = any(self._arriving) or self.bias_numel > 0
         self.internal_weights, self.shared_weights = owns
 
     @classmethod
@@ -131,7 +135,7 @@ class Linear(EquivariantModule):
         """The same map as an ``e3nn.o3.Linear``, with its very weights and biases; see :class:`TensorProduct`.
 
         Raises:
-            ConfigError: ``f_in`` and ``f_out`` of a layer without weights of its own, which does not tell them.
+            ConfigError: No such layer; or ``f_in`` and ``f_out`` of one without own weights, which does not tell them.
 
         Example:
             >>> from e3nn import o3
@@ -139,7 +143,7 @@ class Linear(EquivariantModule):
             >>> Linear.from_e3nn(theirs).bias is theirs.bias
             True
         """
-        theirs: Any = module
+        theirs = check_e3nn_layer(module, "Linear", "irreps_in", "bias")
         self = cls.__new__(cls)
         irreps = (as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out))
         found = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
@@ -168,7 +172,7 @@ class Linear(EquivariantModule):
         """Map the features.
 
         Args:
-            features: ``[..., irreps_in.dim]``, or ``[..., f_in, irreps_in.dim]``.
+            features: ``[..., irreps_in.dim]``, or ``[..., f_in, irreps_in.dim]``; of any width without a path or bias.
             weight: ``[weight_numel]`` (after ``f_in, f_out`` if there are), with leading axes if not shared.
             bias: ``[bias_numel]`` (after ``f_out``), with leading axes if not shared.
 
@@ -185,8 +189,14 @@ class Linear(EquivariantModule):
     def _run(
         self, features: Tensor, weight: Tensor | None, bias: Tensor | None, own_weight: Tensor, own_bias: Tensor
     ) -> Tensor:
-        self._in.check("features", features)
         lead_w = self._lead_w
+        if not self._reads:  # as in e3nn, only the leading axes of the features count, and their width may be any
+            for name, value in {"features": features, "weight": weight, "bias": bias}.items():
+                if value is not None or name == "features":
+                    check_tensor(name, value, "of any width")
+            tail = (*lead_w[1:], self._out.dim)
+            return features.new_zeros(*features.shape[: -len(tail)], *tail)
+        self._in.check("features", features)
         w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
         b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
         features, w, b = widest_under_autocast(features, w, b)
@@ -198,8 +208,7 @@ class Linear(EquivariantModule):
                 f"features must be [..., {self.f_in}, {self.irreps_in.dim}], got {list(features.shape)}. "
                 f"Put the f_in axis before the features."
             )
-        lead_x = features.shape[: features.ndim - 1 - len(axis)]
-        lead: tuple[int, ...] = lead_x
+        lead = lead_x = tuple(features.shape[: features.ndim - 1 - len(axis)])
         if not self.shared_weights:
             leads = {"features": lead_x, "weight": w.shape[: w.ndim - 1 - len(lead_w)]}
             if self.bias_numel:
@@ -217,24 +226,20 @@ class Linear(EquivariantModule):
         return self._add_bias(y, b) if self.bias_numel else y
 
     def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
-        pieces: list[Tensor | None] = [None] * len(self._out.slots)
         if self._factor is not None:  # one factor for all paths: one multiplication instead of one per path
             w = w * self._factor
-        for number, path in enumerate(self._paths):
-            if 0 in path.path_shape:
-                continue
-            source, target = self._in.slots[path.i_in], self._out.slots[path.i_out]
-            block = x.narrow(-1, source.columns.start, source.mul * source.dim)
-            matrix = self._weights.view(w, number)
-            matrix = matrix if self._factor is not None else matrix * path.path_weight
-            piece = self._product(block, matrix, source.mul, source.dim)
-            piece = piece.reshape(*lead, target.mul * target.dim)
-            known = pieces[path.i_out]
-            pieces[path.i_out] = piece if known is None else known + piece
-        flat = [
-            x.new_zeros(*lead, slot.mul * slot.dim) if piece is None else piece
-            for piece, slot in zip(pieces, self._out.slots, strict=True)
-        ]
+        flat = []
+        for target, arriving in zip(self._out.slots, self._arriving, strict=True):
+            total = None
+            for number in arriving:
+                path = self._paths[number]
+                source = self._in.slots[path.i_in]
+                block = x.narrow(-1, source.columns.start, source.mul * source.dim)
+                matrix = self._weights.view(w, number)
+                matrix = matrix if self._factor is not None else matrix * path.path_weight
+                piece = self._product(block, matrix, source.mul, source.dim).reshape(*lead, target.mul * target.dim)
+                total = piece if total is None else total + piece
+            flat.append(x.new_zeros(*lead, target.mul * target.dim) if total is None else total)
         if len(flat) == 1:
             return flat[0]
         return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)

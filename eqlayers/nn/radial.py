@@ -37,8 +37,7 @@ class PolynomialCutoff(torch.nn.Module):
         super().__init__()
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
         fix = "The derivative must be continuous; 6 is usual."
-        number = check_number("p", p, at_least=2, fix=fix)
-        self.p = int(number) if number == int(number) else number
+        self.p = check_number("p", p, at_least=2, fix=fix)
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
@@ -48,7 +47,7 @@ class PolynomialCutoff(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """Cutoff and power."""
-        return f"{self.cutoff} A, p={self.p}"
+        return f"{self.cutoff} A, p={self.p:g}"
 
 
 def _sin_over(t: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from e3nn import o3
 from torch import Tensor
@@ -12,8 +12,12 @@ from torch.nn import Module
 from ..algebra import as_irreps, read_filter, tensor_product_paths
 from ..errors import IrrepsError
 from ..info.paths import IRREP_NORMALIZATION, check_normalization
+from .e3nn_state import check_e3nn_layer
 from .tensor_product import TensorProduct
 from .torchscript import SquareTwin, refuse_other_forward
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class FullyConnectedTensorProduct(TensorProduct):
@@ -178,6 +182,15 @@ class TensorSquare(TensorProduct):
             instructions = _square_connected(irreps, out, norm)
         kwargs.update(irrep_normalization="none")
         super().__init__(irreps, irreps, out, instructions, **kwargs)
+
+    @classmethod
+    def from_e3nn(cls, module: Module, *, backend: str | None = None) -> Self:
+        """The same square as an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
+
+        Raises:
+            ConfigError: No such layer: a product of two features, say.
+        """
+        return super().from_e3nn(check_e3nn_layer(module, "TensorSquare", "irreps_in", "irreps_in1"), backend=backend)
 
     @property
     def irreps_in(self) -> o3.Irreps:

@@ -24,7 +24,7 @@ from ..ops.call import ProductCall
 from ..ops.channels import parse
 from ..ops.form import FormCall
 from .base import EquivariantModule
-from .e3nn_state import E3nnState, coefficient_signs, generated_buffers
+from .e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
 from .picture import draw_paths
 from .torchscript import ProductTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
@@ -159,7 +159,7 @@ class TensorProduct(E3nnState, EquivariantModule):
             A layer whose state dict has the keys of ``module``'s.
 
         Raises:
-            ConfigError: The layer's own coefficients are not Wigner 3j symbols.
+            ConfigError: No such layer, or its own coefficients are not Wigner 3j symbols.
 
         Example:
             >>> from e3nn import o3
@@ -168,7 +168,7 @@ class TensorProduct(E3nnState, EquivariantModule):
             >>> ours.weight is theirs.weight
             True
         """
-        theirs: Any = module
+        theirs = check_e3nn_layer(module, "TensorProduct", "irreps_in1", "irreps_in2")
         self = cls.__new__(cls)
         irreps = (as_irreps(theirs.irreps_in1), as_irreps(theirs.irreps_in2), as_irreps(theirs.irreps_out))
         instructions = [Instruction(*tuple(ins)) for ins in theirs.instructions]

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..checks import check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from .channels import Channels
+from .tracing import under_autocast
 
 if TYPE_CHECKING:
     from ..info.structs import SparseProductInfo, SparseScaleInfo
@@ -98,8 +99,7 @@ def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
     Tensors of width 0, weights that a layer does not have, say nothing.
     """
-    device = tensors[0].device.type
-    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
+    if not under_autocast(tensors[0].device.type):
         return tensors
     widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors if t.shape[-1]), tensors[0].dtype)
     return tuple(t.to(widest) for t in tensors)

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._guards import TracingContext
 from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -17,6 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
+#: What torch 2.7 brought: a mark for functions that are traced by running them, in which is_compiling() is true.
+_IS_2_6 = not hasattr(torch._dynamo, "nonstrict_trace")
 # torch 2.6 cannot tell export from compile: there every traced graph counts as saved
 _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
@@ -33,7 +36,7 @@ def traced_for_others() -> bool:
 
 def being_traced() -> bool:
     """Whether values cannot be looked at, because a graph is being traced."""
-    return torch.compiler.is_compiling() or traced_for_others()
+    return torch.compiler.is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 
 @contextmanager
@@ -48,8 +51,18 @@ def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Its arguments must be tensors, modules, numbers and strings.
     """
-    mark = getattr(torch._dynamo, "nonstrict_trace", None)  # since torch 2.7
-    return function if mark is None else mark(function)
+    mark = torch.compiler.allow_in_graph if _IS_2_6 else torch._dynamo.nonstrict_trace
+    return mark(function)
+
+
+@torch.compiler.assume_constant_result  # torch.compile of torch 2.6 cannot trace what it asks
+def _has_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device)
+
+
+def under_autocast(device: str) -> bool:
+    """Whether autocast is on for tensors on devices of this type."""
+    return _has_autocast(device) and torch.is_autocast_enabled(device)
 
 
 def as_constant(t: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ import pkgutil
 import random
 import sys
 import warnings
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+import torch
 
 NAMES = (
     "ElementwiseTensorProduct",
@@ -69,6 +71,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"layers: {config.getoption('--layers')}, attributes of e3nn's modules changed: {_changed or 'none'}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Set the default dtype back: one test of e3nn sets float64 for good, in which those after it would run or skip."""
+    before = torch.get_default_dtype()
+    try:
+        return (yield)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def pytest_collectstart(collector: Any) -> None:

@@ -121,6 +121,29 @@ def test_a_replacement_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> Non
         accelerate(nn.Sequential(o3.Linear("0e", "0e")))
 
 
+def test_a_linear_map_without_paths_is_fed_another_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which e3nn's takes; a read-out of MACE's for dipoles is built on it."""
+    model = nn.Sequential(o3.Linear("16x0e", "1x1o"))
+    assert accelerate(model, inplace=False).model[0](torch.ones(2, 0)).tolist() == [[0.0] * 3] * 2
+    right = AcceleratedLinear.forward
+    monkeypatch.setattr(
+        AcceleratedLinear, "forward", lambda self, x, *args: right(self, x, *args) + (x.shape[-1] == 17)
+    )
+    with pytest.raises(MismatchError, match=r"got another result for features \[\.\.\., 17\]"):
+        accelerate(model)
+
+    def strict(self: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        self._in.check("features", x)
+        return right(self, x, *args)
+
+    monkeypatch.setattr(AcceleratedLinear, "forward", strict)
+    with pytest.raises(
+        MismatchError, match=r"\[\.\.\., 17\], which the original takes: features must be \[\.\.\., 16\]"
+    ):
+        accelerate(model)
+    assert type(model[0]) is o3.Linear
+
+
 def test_wrong_right(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(o3.FullyConnectedTensorProduct("2x1o", "1o", "2x1e", compile_right=True))
     right = AcceleratedTensorProduct.right

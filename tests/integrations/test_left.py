@@ -12,7 +12,7 @@ from e3nn import o3
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
-from eqlayers.errors import BackendError, ConfigError, DTypeError
+from eqlayers.errors import BackendError, ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedLinear, AcceleratedTensorProduct
 
@@ -197,9 +197,6 @@ def test_arguments() -> None:
         accelerate(model, targets=("product", "gate"))
     with pytest.raises(ConfigError, match="backend must be one of"):
         accelerate(model, backend="cuda")
-    for function in (accelerate, deaccelerate):
-        with pytest.raises(DTypeError, match=r"must be a torch.nn.Module, got type"):
-            function(nn.Linear)
 
 
 def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

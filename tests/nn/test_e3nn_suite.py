@@ -15,7 +15,7 @@ import pytest
 FOLDER = Path(__file__).resolve().parents[1] / "e3nn_suite"
 
 SUITE = """
-import random, pytest
+import random, pytest, torch
 from e3nn import nn, o3
 from e3nn.nn.models import gate_points_2101
 from e3nn.o3._linear import Linear as direct
@@ -31,6 +31,13 @@ def test_one_class_everywhere():
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_alike(case):
     assert o3.Linear("2x0e", "1o").output_mask.sum() == 0
+
+def test_leaves_another_default_dtype_behind():
+    torch.set_default_dtype(torch.float64)
+
+def test_runs_in_the_dtype_of_the_run():
+    if torch.get_default_dtype() != torch.float32:
+        pytest.skip("not again in float64")
 
 def test_worse():
     assert not OURS, "ours | differ"
@@ -68,8 +75,8 @@ def test_the_suite_runs_with_both_and_the_page_tells_the_difference(sdist: Path,
     assert "passes with e3nn's layers only: o3.x_test::test_worse" in done.stdout
     assert done.stdout.count("passes with e3nn's layers only") == 1
     text = page.read_text()
-    assert "| `o3/x_test` | 4 | 0 | 1 | 3 | 1 | 1 |" in text
-    assert "| **all** | **4** | **0** | **1** | **3** | **1** | **1** |" in text
+    assert "| `o3/x_test` | 6 | 0 | 1 | 5 | 1 | 1 |" in text
+    assert "| **all** | **6** | **0** | **1** | **5** | **1** | **1** |" in text
     assert "| `o3/x_test::test_worse` | AssertionError: ours \\| differ | 0 | 1 |" in text
     assert "| `o3/x_test::test_in_neither` | needs something | 1 | 1 |" in text
 

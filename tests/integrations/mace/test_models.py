@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import ase
 import numpy as np
@@ -14,7 +15,8 @@ from mace.calculators import MACECalculator
 from mace.tools.scripts_utils import extract_config_mace_model
 
 from eqlayers.bench import accelerate as bench
-from eqlayers.bench.networks import SPECIES, mace
+from eqlayers.bench.implementation import default_dtype
+from eqlayers.bench.networks import SPECIES, mace, quiet_warnings
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedConvolution
 
@@ -192,7 +194,49 @@ def test_maces_own_training_step() -> None:
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-11)
 
 
-def labelled() -> object:
+@pytest.mark.parametrize("readout", ["16x0e", "16x1o"], ids=["scalars", "vectors"])
+def test_dipoles(readout: str) -> None:
+    """A read-out of scalars only hands its last linear map, which has no paths, features of width 0."""
+    with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), quiet_warnings():
+        torch.manual_seed(1)
+        network = modules.AtomicDipolesMACE(
+            r_max=4.0,
+            num_bessel=4,
+            num_polynomial_cutoff=5,
+            max_ell=2,
+            interaction_cls=modules.interaction_classes["RealAgnosticResidualInteractionBlock"],
+            interaction_cls_first=modules.interaction_classes["RealAgnosticInteractionBlock"],
+            num_interactions=2,
+            num_elements=len(SPECIES),
+            hidden_irreps=o3.Irreps("4x0e + 4x1o"),
+            MLP_irreps=o3.Irreps(readout),
+            avg_num_neighbors=4.0,
+            atomic_numbers=list(SPECIES),
+            correlation=2,
+            gate=torch.nn.functional.silu,
+            atomic_energies=None,
+        )
+    batch = labelled().to_dict()
+
+    def outcome() -> dict[str, torch.Tensor]:
+        given = {key: value.detach().clone() for key, value in batch.items()}
+        dipole = network(given)["dipole"]
+        named = dict(network.named_parameters())
+        grads = torch.autograd.grad(dipole.square().sum(), list(named.values()), materialize_grads=True)
+        return {"dipole": dipole, **dict(zip(named, grads, strict=True))}
+
+    expected = outcome()
+    report = accelerate(network)
+    assert {row.path for row in report.replaced} >= {f"readouts.1.linear_{number}" for number in (1, 2)}
+    found = outcome()
+    assert float(expected["dipole"].detach().abs().max()) > 0
+    assert list(found) == list(expected)
+    scale = max(float(value.detach().abs().max()) for value in expected.values())
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=0, atol=1e3 * torch.finfo(value.dtype).eps * scale), name
+
+
+def labelled() -> Any:
     """Two molecules with energies and forces."""
     from mace import data, tools
     from mace.tools import torch_geometric

@@ -1,0 +1,103 @@
+"""Wrong arguments of what puts our layers in: each error says what must be, what came, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from e3nn import o3
+from torch import nn
+
+import eqlayers
+from eqlayers.errors import ConfigError
+from eqlayers.integrations import accelerate, deaccelerate
+
+
+def model() -> nn.Module:
+    return nn.Sequential(o3.Linear("2x0e", "2x0e"))
+
+
+TARGETS = r"targets must be of convolution, product, linear, or None for all, got "
+MODULE = r"model must be a torch\.nn\.Module, got "
+LAYER = r"module must be an e3nn\.o3\.{}, or of a class derived from it, got "
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "no model": (lambda: accelerate(None), MODULE + r"None\. Pass a layer or a model"),
+    "a class": (lambda: accelerate(nn.Linear), MODULE + r"<class .*Linear'>\. Pass a layer or a model, not its class"),
+    "a state dict": (lambda: accelerate(model().state_dict()), MODULE + r"OrderedDict.*\. Pass a layer or a model"),
+    "no model to go back": (lambda: deaccelerate(None), MODULE + r"None\. Pass a layer or a model"),
+    "a number": (lambda: accelerate(model(), targets=1), TARGETS + r"1\. Pick from these\."),
+    "a list of numbers": (lambda: accelerate(model(), targets=[1, "linear"]), TARGETS + r"\[1\]\. Pick"),
+    "lists in a list": (lambda: accelerate(model(), targets=[["linear"]]), TARGETS + r"\[\['linear'\]\]\. Pick"),
+    "bytes": (lambda: accelerate(model(), targets=b"linear"), TARGETS + r"b'linear'\. Pick"),
+    "a mapping": (lambda: accelerate(model(), targets={"linear": True}), TARGETS + r"\{'linear': True\}\. Pick"),
+    "a tensor": (
+        lambda: accelerate(model(), targets=torch.ones(())),
+        TARGETS + r".*tensor.*\. Pick",
+    ),
+    "another kind": (lambda: accelerate(model(), targets="gate"), TARGETS + r"\['gate'\]\. Pick"),
+    "a list of backends": (
+        lambda: accelerate(model(), backend=[]),
+        r"backend must be one of .* or None, got \[\]\. Pass",
+    ),
+    "inplace": (lambda: accelerate(model(), inplace="no"), r"inplace must be True or False, got 'no'\. Pass one"),
+    "check": (lambda: accelerate(model(), check=None), r"check must be True or False, got None\. Pass one"),
+    "product from None": (
+        lambda: eqlayers.TensorProduct.from_e3nn(None),
+        LAYER.format("TensorProduct") + r"None\. Pass",
+    ),
+    "product from a class": (
+        lambda: eqlayers.TensorProduct.from_e3nn(o3.TensorProduct),
+        LAYER.format("TensorProduct") + r"<class .*TensorProduct'>\. Pass such a layer",
+    ),
+    "product from a model": (
+        lambda: eqlayers.TensorProduct.from_e3nn(model()),
+        LAYER.format("TensorProduct") + r"a module of type Sequential\. .* for a whole model use eqlayers\.accelerate",
+    ),
+    "convolution from a linear map": (
+        lambda: eqlayers.TensorProductConv.from_e3nn(model()[0]),
+        LAYER.format("TensorProduct") + r"a module of type Linear\. Pass",
+    ),
+    "linear map from None": (lambda: eqlayers.Linear.from_e3nn(None), LAYER.format("Linear") + r"None\. Pass"),
+    "linear map from torch's": (
+        lambda: eqlayers.Linear.from_e3nn(nn.Linear(2, 2)),
+        LAYER.format("Linear") + r"a module of type Linear\. Pass",
+    ),
+    "linear map from a square": (
+        lambda: eqlayers.Linear.from_e3nn(o3.TensorSquare("1o")),
+        LAYER.format("Linear") + r"a module of type TensorSquare\. Pass",
+    ),
+    "square from a product": (
+        lambda: eqlayers.TensorSquare.from_e3nn(o3.FullTensorProduct("1o", "0e")),
+        LAYER.format("TensorSquare") + r"a module of type FullTensorProduct\. Pass",
+    ),
+    "square from a linear map": (
+        lambda: eqlayers.TensorSquare.from_e3nn(model()[0]),
+        LAYER.format("TensorSquare") + r"a module of type Linear\. Pass",
+    ),
+    "backend of a layer": (
+        lambda: eqlayers.Linear.from_e3nn(model()[0], backend=1),
+        r"backend must be one of .* or None, got 1\. Pass",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_bad_calls(case: str) -> None:
+    call, message = CALLS[case]
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_a_refused_call_changes_nothing() -> None:
+    network = model()
+    for wrong in ({"targets": 1}, {"backend": []}, {"inplace": "no"}, {"check": "no"}):
+        with pytest.raises(ConfigError):
+            accelerate(network, **wrong)
+    assert type(network[0]) is o3.Linear
+
+
+def test_targets_may_come_from_any_iterable() -> None:
+    for targets in ("linear", ["linear"], {"linear"}, iter(("linear", "linear"))):
+        assert len(accelerate(model(), targets=targets).replaced) == 1

@@ -1,0 +1,99 @@
+"""What share of a model `accelerate` knows, and where the rest of its parameters is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from e3nn import o3
+from torch import nn
+
+import eqlayers
+from eqlayers.integrations import accelerate
+
+
+class Foreign(nn.Module):
+    """Equivariant perhaps, but nothing of e3nn's."""
+
+    def __init__(self, numel: int) -> None:
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.ones(numel))
+
+
+def foreign_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__name__}"
+
+
+def test_a_model_without_a_layer_of_e3nn_says_so() -> None:
+    """As Allegro, whose contractions are its own."""
+    model = nn.Sequential(nn.Linear(3, 4), Foreign(1200), nn.SiLU(), nn.Linear(4, 1))
+    report = accelerate(model)
+    found = report.coverage
+    assert (found.modules, found.known_modules, found.parameters, found.known_parameters) == (5, 0, 1221, 0)
+    assert found.elsewhere == ((foreign_name(Foreign), 1200), ("torch.nn.Linear", 21))
+    sentence = (
+        "no layer of e3nn was found: 0 of 5 modules and 0 of 1,221 parameters are in layers that eqlayers knows; "
+        f"the other parameters are in {foreign_name(Foreign)} (1,200), torch.nn.Linear (21)"
+    )
+    assert str(found) == sentence
+    assert str(report).splitlines() == [sentence, "0 modules replaced, 0 left"]
+
+
+def test_what_eqlayers_knows_counts_replaced_or_not(network: Any) -> None:
+    """A product in a scatter, a product and two linear maps per block, three more; e3nn's generated code does not."""
+    network.again = network.readout
+    report = accelerate(network, targets="product")
+    found = report.coverage
+    known = [network.mix, network.skip, network.readout, *(m for b in network.blocks for m in (b.linear_up, b.linear))]
+    assert found.known_modules == 1 + 2 * 3 + 3
+    assert found.modules == 10 + 4 + 2 * 2  # the model, radial, scatter, the list of blocks; its blocks, their networks
+    assert found.known_parameters == sum(p.numel() for m in known for p in m.parameters())
+    assert found.parameters == sum(p.numel() for p in network.parameters())
+    assert found.elsewhere == (("torch.nn.Linear", found.parameters - found.known_parameters),)
+    again = accelerate(network, inplace=False).coverage
+    assert again == found, "what was replaced before counts as before"
+
+
+def test_parameters_of_every_kind_count_once() -> None:
+    """In a layer that is compiled by itself, parametrized or TorchScript; shared; without a shape yet."""
+    tied = nn.Linear(2, 2, bias=False)
+    tied.weight = nn.Parameter(torch.zeros(2, 2))
+    other = nn.Linear(2, 2)
+    other.weight = tied.weight
+    scripted = torch.jit.script(nn.Linear(3, 3, bias=False))
+    model = nn.ModuleList([tied, other, nn.LazyLinear(7), scripted, torch.compile(o3.Linear("2x0e", "3x0e"))])
+    found = accelerate(model).coverage
+    assert (found.parameters, found.known_parameters, found.known_modules) == (4 + 2 + 9 + 6, 6, 1)
+    assert found.elsewhere == (("Linear in TorchScript", 9), ("torch.nn.Linear", 6))
+    only = accelerate(nn.Sequential(torch.jit.script(o3.Linear("2x0e", "3x0e")))).coverage
+    assert (only.known_modules, only.known_parameters, only.elsewhere) == (1, 6, ())
+
+
+def test_the_sentence_is_short_and_tells_the_rest() -> None:
+    kinds = [type(f"Kind{number}", (Foreign,), {}) for number in range(6)]
+    model = nn.ModuleList([o3.Linear("2x0e", "2x0e"), *(kind(10 * (9 - n)) for n, kind in enumerate(kinds))])
+    text = str(accelerate(model).coverage)
+    assert text.startswith("1 of 8 modules and 4 of 394 parameters are in layers that eqlayers knows; the other ")
+    assert [f".Kind{number} (" in text for number in range(6)] == [True, True, True, False, False, False]
+    assert text.endswith("and 3 more kinds of module (150)")
+    bare = str(accelerate(nn.Sequential(nn.ReLU())).coverage)
+    assert bare == "no layer of e3nn was found: 0 of 2 modules and 0 of 0 parameters are in layers that eqlayers knows"
+    whole = str(accelerate(nn.Sequential(o3.Linear("2x0e", "2x0e"))).coverage)
+    assert whole == "1 of 2 modules and 4 of 4 parameters are in layers that eqlayers knows"
+
+
+def test_layers_of_eqlayers_are_known() -> None:
+    found = accelerate(nn.Sequential(eqlayers.Linear("2x0e", "2x0e"), nn.Linear(2, 1))).coverage
+    assert (found.known_modules, found.known_parameters, found.parameters) == (1, 4, 7)
+    assert not str(found).startswith("no layer")
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_both_tables_have_the_sentence(rich: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    report = accelerate(nn.Sequential(o3.Linear("2x0e", "2x0e")))
+    if rich:
+        pytest.importorskip("rich.console").Console(width=200).print(report)
+    else:
+        print(report)
+    assert str(report.coverage) in capsys.readouterr().out
