@@ -241,6 +241,17 @@ def test_vmap_over_any_axis_of_rows(axes: tuple[int | None, ...], shared: bool) 
                 assert_close(parts, one if isinstance(one, tuple) else (one,))
 
 
+@pytest.mark.parametrize("axes", [(2, 1, 2), (1, 2, 0), (1, None, 1)])
+def test_vmap_over_any_axis_in_a_graph(axes: tuple[int | None, ...]) -> None:
+    """One call per sample, each with its own slice; fewer samples than rows."""
+    fn, front = function(True, "cpu"), operands(True, False, 3, (2,))
+    front = tuple(t[0] if d is None else t for t, d in zip(front, axes, strict=True))
+    moved = [t if d is None else t.movedim(0, d).contiguous() for t, d in zip(front, axes, strict=True)]
+    got = vmap(fn, axes)(*moved)
+    for i in range(2):
+        assert_close(got[i], fn(*(t if d is None else t[i] for t, d in zip(front, axes, strict=True))))
+
+
 def test_nested_and_empty_vmaps() -> None:
     for backend in ("cpu", "torch"):
         fn, (x, y, w) = function(False, backend), operands(False, True, 3, (2, 3))
