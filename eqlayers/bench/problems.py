@@ -11,6 +11,7 @@ import numpy as np
 from e3nn import o3
 
 from ..algebra import as_irreps, wigner_3j
+from ..checks import check_choice
 from ..errors import ConfigError
 from ..nn.interaction import channelwise_instructions
 from .config import check_known, read_config, read_fields
@@ -60,6 +61,15 @@ class Problem:
     in2: str
     out: str
     weights: str = "per edge"
+
+    def __post_init__(self) -> None:
+        """Refuse what :func:`read_problems` would.
+
+        Raises:
+            ConfigError: An unknown mode or kind of weights.
+        """
+        check_choice("mode", self.mode, PATHS)
+        check_choice("weights", self.weights, WEIGHTS)
 
     @cached_property
     def irreps_in1(self) -> o3.Irreps:

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
 
+from ..checks import check_type
 from ..errors import ConfigError
 from ..info.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
@@ -84,6 +85,7 @@ class Suite:
         """
         if pattern is None:
             return self
+        check_type("--only", pattern, str, "a pattern of names", "Pass a text such as 'fused/*'.")
         cases = tuple(case for case in self.cases if fnmatchcase(case.name, pattern))
         if not cases:
             names = ", ".join(case.name for case in self.cases)

@@ -132,7 +132,8 @@ def check_edges(edges: Any, molecules: MoleculeArrays) -> Edges:
     """
     check_type("edges", edges, Edges, "neighbour lists (Edges)", "Take what neighbor_edges returns.")
     shapes = np.shape(edges.n_edges), np.shape(edges.local)
-    if shapes != (molecules.n_atoms.shape, (2, int(np.sum(edges.n_edges)))):
+    arrays = isinstance(edges.n_edges, np.ndarray) and isinstance(edges.local, np.ndarray)
+    if not arrays or shapes != (molecules.n_atoms.shape, (2, int(edges.n_edges.sum()))):
         raise ShapeError(
             f"edges must be those of the {len(molecules.n_atoms)} molecules, got {list(shapes[0])} numbers and "
             f"{list(shapes[1])} pairs. Make them anew with neighbor_edges."

@@ -60,7 +60,7 @@ class Formatter(DefaultHelpFormatter):
 
     def __init__(self, prog: str, **options: Any) -> None:
         narrow = shutil.get_terminal_size((FILE_WIDTH, 0)).columns
-        super().__init__(prog, max_help_position=36, width=narrow - 2, **options)
+        super().__init__(prog, max_help_position=26, width=narrow - 2, **options)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = re.sub(r":\w+:(?=`)|`", "", " ".join((action.help or "").split()))

@@ -78,7 +78,7 @@ def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> 
     warmup_steps = check_integer("model.warmup_steps", warmup_steps, 0)
     if total_steps == math.inf:
         raise ConfigError(
-            "the cosine schedule needs the number of steps in advance, got a training without an end. "
+            "the cosine schedule must know the number of steps in advance, got a training without an end. "
             "Set trainer.max_epochs or trainer.max_steps (trainer.max_time may end it earlier)."
         )
     final = _check_final("model.final_factor", final)
