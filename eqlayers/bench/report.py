@@ -207,9 +207,11 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
+    text = page(result).encode()
+    pictures = save_plots(result, folder) if result["kind"] == "run" else []
     with whole_file(path) as file:
-        file.write(page(result).encode())
-    return [path, *(save_plots(result, folder) if result["kind"] == "run" else [])]
+        file.write(text)
+    return [path, *pictures]
 
 
 def count_goals(result: Record) -> str:
