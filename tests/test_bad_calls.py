@@ -262,7 +262,6 @@ def test_a_wrong_argument_is_told(name: str, value: Any) -> None:
     assert "must " in message or "expected" in message, "what must be"
     came = ("got", "there is none", "not exist", "have none", "do not have that", "is empty")
     assert any(words in message for words in came), "what came"
-    )
     assert len(message.replace("; ", ". ").split(". ")) >= 2, "the fix"
 
 
