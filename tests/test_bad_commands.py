@@ -5,7 +5,6 @@ Everything runs in this process, and no kernel is compiled: what is wrong is tol
 
 import itertools
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from eqlayers.cli import main
+from eqlayers.train.cli import TrainingCLI  # here: Lightning's log keeps the standard error of its import
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "hunter2"
@@ -71,7 +71,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "out" / "checkpoints" / "best.ckpt").write_text("kept")
     (tmp_path / "out" / "metrics.json").write_text("kept")
     monkeypatch.chdir(inside)
-    monkeypatch.setattr(logging, "raiseExceptions", False)  # Lightning's handler keeps the first test's stderr
     return inside
 
 
@@ -300,8 +299,6 @@ def test_links_out_of_the_runs(link: str, place: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_no_option_prints_the_file_that_it_is_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every key, with a file where its value belongs: the file's text never comes back."""
-    from eqlayers.train.cli import TrainingCLI
-
     keys: list[str] = []
 
     class Stop(Exception):
