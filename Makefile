@@ -2,11 +2,11 @@
 # Both create .venv and install into it first; an interrupted set-up is taken up again by the next call.
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help train train-dipole test test-slow test-e3nn test-integrations triton-releases lint docs wheel-check clean python
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+INSTALL := -m pip --disable-pip-version-check install
 # one worker per core; each has one thread, because two threads on a busy core are far slower than one
 WORKERS ?= auto
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
@@ -16,72 +16,105 @@ NOX     := .nox/runner
 # releases of Triton beside the installed one, each in a folder of its own, which comes first on PYTHONPATH in its tests
 RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(wildcard requirements-triton-*.txt))
 
-help:
-	@echo "make train         fit and test on the embedded molecules (energy U0)"
-	@echo "make train-dipole  the same for the dipole moment, from a vector read-out"
-	@echo "make test          all tests but the slow ones; make test-slow: all of them"
-	@echo "make test-integrations  tests beside NequIP and MACE, in environments of their own (2 GB, some minutes)"
-	@echo "make test-e3nn     e3nn's own tests against our layers (20 min), and the page that lists them"
-	@echo "make triton-releases  the oldest and the newest Triton for the tests of the kernels (2 GB); part of make test"
-	@echo "make lint          ruff and mypy"
-	@echo "make docs          HTML documentation in docs/_build/html"
-	@echo "make wheel-check   build a wheel and import every package from it in a clean environment"
-	@echo "make clean         remove what the commands above made, except runs/"
+# What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
+does.train                := fit to the energy U0 of the embedded molecules and test it: 2 min
+does.train-dipole         := the same for the dipole moment, from a vector read-out: 4 min
+does.test                 := all tests but those of the next four commands: 6 min at most
+does.test-slow            := every test there is, the slow ones and those of the next three as well
+does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min
+does.sanitizers           := the generated C under AddressSanitizer and UBSan
+does.wheel-check          := build a wheel, and import every package from it in a clean environment; install a clone: half a minute
+does.docs                 := HTML documentation in docs/_build/html: 1 min
+does.lint                 := ruff and mypy: half a minute
+does.test-integrations    := tests beside NequIP and MACE, in environments of their own: some minutes
+does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min
+does.triton-releases      := the oldest and the newest Triton, in .venv/triton
+does.clean                := remove what the commands above made, except runs/
+COMMANDS := train train-dipole test test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
+            test-e3nn triton-releases clean
 
-train: $(VENV)/.installed-train
+# What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
+load.train           := 0.3 GB, 1.4 GB on disk
+load.test            := 0.55 GB, 2.2 GB on disk
+load.docs            := 0.35 GB, 1.5 GB on disk
+load.triton-releases := 0.5 GB, 1.7 GB on disk
+load.nox             := 2 GB
+
+.PHONY: help python $(COMMANDS)
+
+help:
+	@$(foreach name,$(COMMANDS),printf '%-26s %s\n' 'make $(name)' '$(does.$(name))';)
+	@echo 'The first call sets up $(VENV) and says before what it downloads: train $(load.train); test $(load.test).'
+
+# a prerequisite, so that it comes before the set-up
+about-%:
+	@echo 'make $*: $(does.$*)'
+
+train: about-train $(VENV)/.installed-train
 	$(FIT) configs/qm9_mini.yaml
 
-train-dipole: $(VENV)/.installed-train
+train-dipole: about-train-dipole $(VENV)/.installed-train
 	$(FIT) configs/qm9_mini_dipole.yaml
 
-test: $(VENV)/.installed-test $(RELEASES)
-	$(PYTEST) -m "not slow"
+test: about-test $(VENV)/.installed-test
+	$(PYTEST) -m "not (slow or packaging or releases or sanitizer)"
 
-test-slow: $(VENV)/.installed-test $(RELEASES)
+test-slow: about-test-slow $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST)
 
-test-integrations: $(NOX)/.installed
-	$(NOX)/bin/nox
+test-triton-releases: about-test-triton-releases $(VENV)/.installed-test $(RELEASES)
+	$(PYTEST) -m "releases and not slow"
 
-test-e3nn: $(VENV)/.installed-test
-	$(BIN)/python tests/e3nn_suite/run.py --output docs/reference/e3nn_suite.md --quiet
+sanitizers: about-sanitizers $(VENV)/.installed-test
+	$(PYTEST) -m sanitizer
 
-lint: $(VENV)/.installed-test
+wheel-check: about-wheel-check $(VENV)/.installed-test
+	$(BIN)/pytest tests/test_packaging.py
+
+docs: about-docs $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+lint: about-lint $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.installed-docs
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+test-integrations: about-test-integrations $(NOX)/.installed
+	$(NOX)/bin/nox
 
-wheel-check: $(VENV)/.installed-test
-	$(BIN)/pytest tests/test_packaging.py
+test-e3nn: about-test-e3nn $(VENV)/.installed-test
+	$(BIN)/python tests/e3nn_suite/run.py --output docs/reference/e3nn_suite.md --quiet
 
-# The stamp is written last, so that an interrupted installation is repeated and a finished one is not.
+# The stamp is written last, so that an interrupted installation is repeated and a finished one is not. The first line
+# of an installation is a pip that shows how far it is: the one that comes with Python is silent for a minute.
 $(VENV)/.installed-train: EXTRAS := train
 $(VENV)/.installed-test:  EXTRAS := test,train
 $(VENV)/.installed-docs:  EXTRAS := docs,train
 $(VENV)/.installed-%: pyproject.toml constraints.txt | python
+	@echo 'set-up of $(VENV): downloads $(load.$*), less what is there or in the cache of pip'
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(INSTALL) --quiet --constraint constraints.txt pip
+	$(BIN)/python $(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
-triton-releases: $(RELEASES)
+triton-releases: about-triton-releases $(RELEASES)
 
 $(VENV)/triton/%/.installed: requirements-triton-%.txt | $(VENV)/.installed-test
+	@echo 'set-up of Triton $*: downloads $(load.triton-releases)'
 	@rm -rf $(@D)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --target $(@D) --requirement $<
+	$(BIN)/python $(INSTALL) --no-deps --target $(@D) --requirement $<
 	@touch $@
 
 $(NOX)/.installed: constraints.txt | python
+	@echo 'set-up of .nox: downloads $(load.nox), in the course of the command'
 	@$(NOX)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(NOX)
-	$(NOX)/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt nox
+	$(NOX)/bin/python $(INSTALL) --constraint constraints.txt nox
 	@touch $@
 
 python:
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.exit(0 if sys.version_info >= (3, 10) else \
 	    f"eqlayers needs Python 3.10 or newer; $(PYTHON) is {v}. Name another one: make PYTHON=python3.11")'
 
-clean:
+clean: about-clean
 	rm -rf $(VENV) .nox build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name '__pycache__' -o -name '*.egg-info' | xargs rm -rf

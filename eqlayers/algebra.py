@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from e3nn import o3
 
-from .checks import check_items, check_tensor, got
+from .checks import check_integer, check_items, check_tensor, got
 from .errors import IrrepsError
 
 __all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
@@ -43,7 +43,19 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
     )
 
 
-@cache
+def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...]:
+    """The irreps of several operands, one for each name.
+
+    Raises:
+        IrrepsError: Another number of them, or e3nn cannot read one.
+    """
+    what, fix = f"the irreps of {', '.join(names)}", "Give those of each."
+    found = check_items("irreps", values, what, fix, IrrepsError)
+    if len(found) != len(names):
+        raise IrrepsError(f"irreps must be {what}, got {len(found)}. {fix}")
+    return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(found, names, strict=True))
+
+
 def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     r"""Clebsch-Gordan coefficients of the installed e3nn as an invariant tensor of Frobenius norm 1.
 
@@ -55,6 +67,9 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     Returns:
         ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
 
+    Raises:
+        IrrepsError: Degrees that are no counts, or do not fit each other.
+
     Source:
         ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
 
@@ -62,6 +77,16 @@ def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
         >>> np.round(wigner_3j(1, 1, 0)[:, :, 0] * 3**0.5, 12).tolist()
         [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
+    l1, l2, l3 = (check_integer(n, l, 0, error=IrrepsError) for n, l in (("l1", l1), ("l2", l2), ("l3", l3)))
+    if not abs(l1 - l2) <= l3 <= l1 + l2:
+        raise IrrepsError(
+            f"l3 must lie in [{abs(l1 - l2)}, {l1 + l2}] for l1={l1} and l2={l2}, got {l3}. Pick one there."
+        )
+    return _wigner_3j(l1, l2, l3)
+
+
+@cache
+def _wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
     # e3nn builds intermediate tensors on the default device; coefficients belong on the CPU.
     with torch.device("cpu"):
         block = o3.wigner_3j(l1, l2, l3, dtype=torch.float64).numpy().copy()
@@ -112,13 +137,17 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
     return found
 
 
-def channel_major_order(irreps: o3.Irreps) -> np.ndarray:
+def channel_major_order(irreps: Any) -> np.ndarray:
     """Where each entry of the ``ir_mul`` layout stands in the ``mul_ir`` layout, ``[irreps.dim]`` int64.
+
+    Raises:
+        IrrepsError: The irreps cannot be read.
 
     Example:
         >>> channel_major_order(o3.Irreps("2x1o")).tolist()
         [0, 3, 1, 4, 2, 5]
     """
+    irreps = as_irreps(irreps)
     blocks = [
         s.start + np.arange(mul * ir.dim).reshape(mul, ir.dim).T.ravel()
         for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)

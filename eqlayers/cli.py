@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process if None.
 
     Returns:
-        Exit status: 0, 2 for input that cannot be used, or 130 after Ctrl-C.
+        Exit status: 0, 2 for input that cannot be used, 130 after Ctrl-C, or 141 if nobody reads the output any more.
 
     Example:
         >>> main(["--version"])
@@ -75,6 +76,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser().print_help()
     except EqlayersError as error:
         print(f"eqlayers: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 the interpreter flushes it at the end
+        return 141
+    except OSError as error:
+        print(
+            f"eqlayers: error: files and folders of a command must be there and yours to write, got {error}. Check "
+            "path, permissions and free space.",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print("eqlayers: interrupted; kernels that were compiled are kept", file=sys.stderr)
@@ -210,7 +221,9 @@ def cache(action: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of everything but training."""
-    top = argparse.ArgumentParser(
+    from .arguments import ArgumentParser
+
+    top = ArgumentParser(
         prog="eqlayers",
         description="O(3)-equivariant layers for PyTorch.",
         epilog=EPILOG,

@@ -3,10 +3,14 @@
 import doctest
 import importlib
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
+
+from eqlayers.bench import report
+from eqlayers.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -51,6 +55,59 @@ def test_readme_and_the_guide_have_code() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=relative)
+def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(page: Path) -> None:
+    """Sphinx takes other pages with a warning, which is an error in `make docs`."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
+    assert levels[0] == levels.count(1) == 1
+    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
+
+
+@pytest.mark.parametrize("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
+def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
+    """`eqlayers bench report` wrote them, and nobody changed a figure since."""
+    assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")]
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+COMMANDS = dict(re.findall(r"^does\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
+
+
+def test_every_command_says_what_it_does() -> None:
+    """First of all: before a set-up, whose lines are many."""
+    listed = re.search(r"^COMMANDS := ((?:.+\\\n)*.+)$", MAKEFILE, re.MULTILINE)[1].replace("\\\n", " ").split()
+    assert listed == list(COMMANDS)
+    rules = dict(re.findall(r"^([\w-]+): *(.*)$", MAKEFILE, re.MULTILINE))
+    assert {name: rules[name].split()[0] for name in listed} == {name: f"about-{name}" for name in listed}
+
+
+def test_readme_and_commands_name_the_same_sizes_and_times() -> None:
+    loads = dict(re.findall(r"^load\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE)
+    assert [name for name, *_ in rows] == ["train", "train-dipole", "test", "docs", "test-triton-releases"]
+    for name, size, disk, time in rows:
+        setup = {"train-dipole": "train"}.get(name, name.removeprefix("test-"))
+        assert loads[setup] == f"{size}, {disk} on disk".replace(" more", "")
+        assert COMMANDS[name].endswith(f": {time}")
+
+
+def test_what_a_change_must_pass_consists_of_commands() -> None:
+    """And ends by one that runs tests, so that the closing line of pytest comes last."""
+    steps = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
+    assert set(steps) <= set(COMMANDS)
+    assert steps[:3] == ["lint", "wheel-check", "test"]
+    assert "$(PYTEST)" in re.search(rf"^{steps[-1]}:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)[1]
+
+
+def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) -> None:
+    """Pytest takes any name in `-m`."""
+    asked = set(re.findall(r"\w+", " ".join(re.findall(r"\$\(PYTEST\) -m (.+)$", MAKEFILE, re.MULTILINE))))
+    markers = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
+    assert {"slow", "packaging", "releases", "sanitizer"} <= asked - {"not", "or", "and"} <= markers
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -18,6 +18,8 @@ KERNELS = "eqlayers_kernels"
 BELOW = {
     "errors": (),
     "checks": ("errors",),
+    "files": ("checks",),
+    "arguments": ("checks",),
     "algebra": ("checks",),
     KERNELS: (),
     "ops": ("checks", KERNELS),  # a form is a program with its key
@@ -29,11 +31,11 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn",),
     "testing": ("nn",),
-    "data": ("checks",),
+    "data": ("files",),
     "__version__": (),  # the version, which reports name
-    "train": ("models", "data", "__version__"),
+    "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),
-    "bench": ("models", "testing", "integrations"),
+    "bench": ("models", "testing", "integrations", "files", "arguments"),
     "cli": ("train", "bench", "integrations"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself

@@ -1,4 +1,4 @@
-"""What a built wheel and sdist contain, and that a wheel works where the checkout cannot be seen."""
+"""What a built wheel and sdist contain, that a wheel works where the checkout cannot be seen, and an editable clone."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds the wheel once
+pytestmark = [pytest.mark.packaging, pytest.mark.xdist_group("packaging")]  # one worker builds the wheel once
 TOPS = {"eqlayers": ROOT, "eqlayers_kernels": ROOT / "kernels"}  # import name -> folder that holds it
 SOURCES = ("eqlayers", "kernels", "configs", "pyproject.toml", "README.md", "LICENSE")
 SUITES = Path("share", "eqlayers", "bench")  # where an installation has the files of configs/bench
@@ -39,17 +39,24 @@ def module_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A wheel and an sdist, built from a copy of the sources, without network access."""
-    folder = tmp_path_factory.mktemp("build")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, in a folder that is named as a clone is."""
+    folder = tmp_path_factory.mktemp("above") / "eqlayers"
     for name in SOURCES:
         path = ROOT / name
         if path.is_dir():
-            shutil.copytree(path, folder / "copy" / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(path, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         else:
-            shutil.copy(path, folder / "copy" / name)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "copy")
-    (wheel,), (sdist,) = (list((folder / "dist").glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
+            shutil.copy(path, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A wheel and an sdist, built from the copy, without network access."""
+    folder = tmp_path_factory.mktemp("build")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, clone)
+    (wheel,), (sdist,) = (list(folder.glob(pattern)) for pattern in ("*.whl", "*.tar.gz"))
     return {"wheel": wheel, "sdist": sdist}
 
 
@@ -95,9 +102,7 @@ def test_metadata(built: dict[str, Path]) -> None:
         entry_points = archive.read(name).decode()
         assert "eqlayers = eqlayers.cli:main" in entry_points
         assert "[nequip.extension]\ninit_always = eqlayers.integrations.nequip" in entry_points
-    version = re.search(r'^__version__ = "(.+)"$', (ROOT / "eqlayers" / "__init__.py").read_text(), re.MULTILINE)
-    assert version is not None
-    assert metadata["Version"] == version[1]
+    assert metadata["Version"] == version_of_the_sources()
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     assert {line.name for line in required if line.marker is None} == {"torch", "e3nn", "numpy"}
     assert {"triton", "bench", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
@@ -213,3 +218,36 @@ for name in ("cpu", "gpu", "smoke"):
 def test_installed_suites_can_be_read(installed: Path, tmp_path: Path) -> None:
     """By name, with the problems and graphs beside them."""
     assert python(installed, READ_SUITES, tmp_path).split() == ["cpu", "gpu", "smoke"]
+
+
+@pytest.fixture(scope="module")
+def environment(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with an editable installation of the clone; it sees what is installed here."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # a path in a .pth file: the .pth files in that folder itself, of an editable installation say, are not read
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install")
+    run(*pip, "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--editable", clone)
+    return folder / "bin"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python", "-c", "import eqlayers, eqlayers_kernels; print('eqlayers', eqlayers.__version__)"),
+        ("python", "-m", "eqlayers", "--version"),
+        ("eqlayers", "--version"),
+    ],
+    ids=["import", "module", "command"],
+)
+def test_an_editable_clone_works_in_the_folder_above_it(environment: Path, clone: Path, command: tuple[str]) -> None:
+    """Python finds the clone there, a folder named eqlayers without __init__.py, and must not take that."""
+    found = run(environment / command[0], *command[1:], cwd=clone.parent, env={**os.environ, "PYTHONPATH": ""})
+    assert found.split() == ["eqlayers", version_of_the_sources()]
+
+
+def version_of_the_sources() -> str:
+    text = (ROOT / "eqlayers" / "__init__.py").read_text()
+    return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)[1]

@@ -16,7 +16,8 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
 
-from ..backends.forms import BY_DEVICE, edge_tables, length_of, receivers_of, run_form
+from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
+from ..backends.operands import check_operands, check_wanted
 from ..ops.form import Form, How, Request, find_form, text_of, weighted_key
 from ..ops.tracing import seen_by_outer_levels, traced_for_others
 from .form_vmap import RULES
@@ -49,8 +50,9 @@ def _run_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -
 def _run_backward(
     x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
+    check_wanted(wanted, _NAMES[:3])
     results = tuple(name for name, want in zip(_NAMES, wanted, strict=False) if want)
-    found = run_form(key, Request(1, results), {"x": x, "y": y, "w": w, "g": g}, graph) if results else {}
+    found = run_form(key, Request(1, results), {"x": x, "y": y, "w": w, "g": g}, graph)
     return tuple(found[name] if name in found else x.new_empty(0) for name in _NAMES[:3])
 
 
@@ -66,29 +68,48 @@ def _run_double(
     key: str,
     wanted: list[bool],
 ) -> tuple[Tensor, ...]:
+    check_wanted(wanted, _NAMES)
     results = tuple(name for name, want in zip(_NAMES, wanted, strict=True) if want)
-    tangents = {name: t for name, t in (("x", dx), ("y", dy), ("w", dw)) if t is not None}
-    tensors = {"x": x, "y": y, "w": w, "g": g} | {f"d{name}": t for name, t in tangents.items()}
-    found = run_form(key, Request(2, results, tuple(tangents)), tensors, graph) if results else {}
+    tensors = {"x": x, "y": y, "w": w, "g": g} | _tangents(dx, dy, dw)
+    found = run_form(key, Request(2, results, tuple(name[1] for name in tensors if len(name) > 1)), tensors, graph)
     return tuple(found[name] if name in found else x.new_empty(0) for name in _NAMES)
+
+
+def _tangents(dx: Tensor | None, dy: Tensor | None, dw: Tensor | None) -> dict[str, Tensor]:
+    return {name: t for name, t in (("dx", dx), ("dy", dy), ("dw", dw)) if t is not None}
 
 
 # -- shapes, for tracing ----------------------------------------------------------------------------------------------
 
 
 def _fake_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
-    rows = x.shape[0] if graph is None else receivers_of(graph, x.shape[0], y.shape[0])
-    return x.new_empty(rows, find_form(key).program.widths[3])
+    widths = find_form(key).program.widths
+    return x.new_empty(check_operands(widths, {"x": x, "y": y, "w": w}, graph)["z"], widths[3])
 
 
 def _fake_backward(
     x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
 ) -> tuple[Tensor, ...]:
+    check_wanted(wanted, _NAMES[:3])
+    check_operands(find_form(key).program.widths, {"x": x, "y": y, "w": w, "g": g}, graph)
     return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w), wanted, strict=True))
 
 
-def _fake_double(x: Tensor, y: Tensor, w: Tensor, g: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w, g), rest[-1], strict=True))
+def _fake_double(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    g: Tensor,
+    dx: Tensor | None,
+    dy: Tensor | None,
+    dw: Tensor | None,
+    graph: Tensor | None,
+    key: str,
+    wanted: list[bool],
+) -> tuple[Tensor, ...]:
+    check_wanted(wanted, _NAMES)
+    check_operands(find_form(key).program.widths, {"x": x, "y": y, "w": w, "g": g} | _tangents(dx, dy, dw), graph)
+    return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w, g), wanted, strict=True))
 
 
 def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

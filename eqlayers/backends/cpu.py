@@ -17,9 +17,10 @@ from eqlayers_kernels.c.printer import Kernel
 from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS
 
-from ..errors import BackendError, IndexRangeError, ShapeError
+from ..errors import BackendError, IndexRangeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
-from ..ops.form import Form, FormCall, Request, check_operands, find_form
+from ..ops.form import Form, FormCall, Request, find_form
+from .operands import not_of_this_graph
 from .registry import Backend, Call
 
 #: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
@@ -62,33 +63,35 @@ def warn_once(reason: str) -> None:
 
 
 def run_form(
-    key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None, deterministic: bool = True
+    key: str,
+    request: Request,
+    tensors: Mapping[str, Tensor],
+    graph: Tensor | None,
+    rows: Mapping[str, int],
+    deterministic: bool = True,
 ) -> dict[str, Tensor]:
     """Run one form.
 
     Args:
-        key: Of a :class:`Form`.
-        request: What is wanted.
-        tensors: By the kernel's names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw
-            ``[width]`` if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
-        graph: None, or the tables of :func:`edge_tables`.
+        key, request, tensors, graph: As of :func:`eqlayers.backends.forms.run_form`, which has checked them.
+        rows: Of each operand.
         deterministic: Sums have a fixed order either way.
 
     Returns:
         The results by operand.
 
     Raises:
-        BackendError: The compiler failed.
+        BackendError: The compiler failed. IndexRangeError: The tables are those of another graph, or of none.
     """
     if graph is not None and request.order == 2:  # z belongs to receivers, gradients to senders: two walks
         out: dict[str, Tensor] = {}
         for walk, part in (("by_z", ("z",)), ("by_x", ("x", "y", "w"))):
             results = tuple(name for name in request.results if name in part)
             if results:
-                out |= _runner(key, request._replace(results=results), tensors, walk)(tensors, graph)
+                out |= _runner(key, request._replace(results=results), tensors, walk)(tensors, graph, rows)
         return out
     walk = "rows" if graph is None else "by_z" if request.order == 0 else "by_x"
-    return _runner(key, request, tensors, walk)(tensors, graph)
+    return _runner(key, request, tensors, walk)(tensors, graph, rows)
 
 
 @contextmanager
@@ -124,7 +127,7 @@ class _Runner:
         name = _NAMES[self.compute]
         kernel = Kernel(form.program, Kind(*request), name, walk, shared)
         self.compiled = launch.load(kernel)
-        self.widths = widths = dict(zip(OPERANDS, form.program.widths, strict=True))
+        widths = dict(zip(OPERANDS, form.program.widths, strict=True))
         pointers = kernel.kind.pointers
         made = {RESULTS[operand]: operand for operand in request.results}
         self.given = [(pointer, operand) for pointer, operand in pointers if pointer not in made]
@@ -139,12 +142,11 @@ class _Runner:
         self.sums_weights = shared and "w" in request.results
         self.item = self.compute.itemsize
 
-    def __call__(self, tensors: Mapping[str, Tensor], graph: Tensor | None) -> dict[str, Tensor]:
+    def __call__(
+        self, tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]
+    ) -> dict[str, Tensor]:
         """Results by operand."""
-        edges, senders = tensors["y"].shape[0], tensors["x"].shape[0]
-        receivers = edges if graph is None else receivers_of(graph, senders, edges)
-        rows = {"x": senders if graph is not None else edges, "y": edges, "w": edges, "z": receivers}
-        check_operands(self.given, self.widths, rows, self.shared, tensors)
+        edges, senders, receivers = rows["y"], rows["x"], rows["z"]
         segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
         workers = torch.get_num_threads()
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
@@ -167,9 +169,14 @@ class _Runner:
             packed += (results[operand].data_ptr(), width)
             largest = max(largest, count * width)
         if graph is not None:
+            graph = graph.contiguous()
             first = graph.data_ptr()
             packed += [first + 8 * offset for offset in getattr(tables(edges, senders, receivers), self.walk)]
-        self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+            packed += (edges, senders if self.walk == "by_z" else receivers)
+        try:
+            self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
+        except IndexError as error:
+            raise not_of_this_graph() from error
         if self.sums_weights:
             results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
         if self.compute != self.dtype:
@@ -197,8 +204,6 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     Raises:
         IndexRangeError: An index lies outside its nodes.
     """
-    if num_src < 0 or num_dst < 0:
-        raise ShapeError(f"num_src and num_dst must be 0 or more, got {num_src} and {num_dst}. Count the nodes.")
     edges = edge_index.to(torch.int64).contiguous()
     count = edges.shape[1]
     out = torch.empty(tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
@@ -213,11 +218,6 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
             f"are more receivers than senders."
         )
     return out
-
-
-def receivers_of(graph: Tensor, senders: int, edges: int) -> int:
-    """Number of receivers of a graph's tables."""
-    return graph.shape[0] - tables(edges, senders, 0).length
 
 
 def _never(call: ProductCall | ScaleCall) -> Tensor:

@@ -10,9 +10,10 @@ from eqlayers_kernels.c import edges as c_edges
 from eqlayers_kernels.triton import edges as triton_edges
 
 from ..errors import BackendError
-from ..ops.form import Request, split_key
+from ..ops.form import FormCall, Request, find_form, split_key
 from . import cpu
-from .registry import find
+from .operands import check_edges, check_operands
+from .registry import find, select
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
@@ -32,13 +33,22 @@ def run_form(key: str, request: Request, tensors: Mapping[str, Tensor], graph: T
         The results by operand.
 
     Raises:
-        ShapeError: The tensors do not fit the form. BackendError: The compiler failed, or the backend runs no forms.
+        ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
+        IndexRangeError: The graph's tables are others than those of its edges (found on CPU only).
+        BackendError: The compiler failed, or the backend runs no such forms. ConfigError: Nobody knows the key.
     """
     how, bare = split_key(key)
-    run = find(how.backend or BY_DEVICE[tensors["x"].device.type]).form
+    rows = check_operands(find_form(bare).program.widths, tensors, graph)
+    device = tensors["x"].device.type
+    name = how.backend or BY_DEVICE[device]
+    run = find(name).form
     if run is None:
-        raise BackendError(f"the backend of a key must run whole forms, got {how.backend!r}. Call it through a layer.")
-    found: dict[str, Tensor] = run(bare, request, tensors, graph, how.deterministic)
+        raise BackendError(f"the backend of a key must run whole forms, got {name!r}. Call it through a layer.")
+    if name != BY_DEVICE[device]:  # on another device than its own it would read addresses that are none
+        select(FormCall(tensors["x"].dtype, device, bare), name)
+    if not request.results:
+        return {}
+    found: dict[str, Tensor] = run(bare, request, tensors, graph, rows, how.deterministic)
     return found
 
 
@@ -46,22 +56,18 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     """The edges ``[2, E]`` sorted by receiver and by sender, as the kernels of their device read them.
 
     Raises:
+        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is negative.
         IndexRangeError: An index lies outside its nodes (found on CPU only).
     """
+    check_edges(edge_index, num_src, num_dst)
     if edge_index.device.type == "cpu":
         return cpu.edge_tables(edge_index, num_src, num_dst)
     return triton_edges.pack(edge_index, num_src, num_dst)
 
 
 def length_of(edge_index: Tensor, num_src: int, num_dst: int) -> int:
-    """Elements of :func:`edge_tables`."""
+    """Elements of :func:`edge_tables`, which raises the same errors but for what lies inside."""
+    check_edges(edge_index, num_src, num_dst)
     if edge_index.device.type == "cpu":
         return c_edges.tables(edge_index.shape[1], num_src, num_dst).length
     return triton_edges.length(edge_index.shape[1], num_src, num_dst)
-
-
-def receivers_of(graph: Tensor, senders: int, edges: int) -> int:
-    """Number of receivers of a graph's tables."""
-    if graph.device.type == "cpu":
-        return cpu.receivers_of(graph, senders, edges)
-    return triton_edges.receivers_of(graph.shape[0], edges, senders)

@@ -7,6 +7,7 @@ named: the interpreter shows that a kernel is right, and is far too slow to be c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 
 import torch
@@ -14,17 +15,19 @@ from torch import Tensor
 
 from eqlayers_kernels.c.edges import tables as tables_of_c
 from eqlayers_kernels.lines import RESULTS, Kind
-from eqlayers_kernels.program import OPERANDS
 from eqlayers_kernels.triton import availability, groups, launch
-from eqlayers_kernels.triton.edges import pack, receivers_of, unpack
+from eqlayers_kernels.triton.edges import pack, unpack
 from eqlayers_kernels.triton.forms import FormRunner
 
+from ..errors import IndexRangeError
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
-from ..ops.form import FormCall, Request, check_operands, find_form
+from ..ops.form import FormCall, Request, find_form
 from ..ops.table import NAMED
 from ..ops.tracing import being_traced
+from . import cpu
+from .operands import not_of_this_graph
 from .registry import Backend, Call
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
@@ -117,10 +120,15 @@ _runners: dict[tuple[object, ...], FormRunner] = {}
 
 
 def run_form(
-    key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None, deterministic: bool = True
+    key: str,
+    request: Request,
+    tensors: Mapping[str, Tensor],
+    graph: Tensor | None,
+    rows: Mapping[str, int],
+    deterministic: bool = True,
 ) -> dict[str, Tensor]:
-    """Run one form with printed kernels; see :func:`eqlayers.backends.forms.run_form`."""
-    x, y, shared = tensors["x"], tensors["y"], tensors["w"].ndim == 1
+    """Run one form with printed kernels; see :func:`eqlayers.backends.cpu.run_form`."""
+    x, shared = tensors["x"], tensors["w"].ndim == 1
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     on = availability.processor_of(x.device)
     name = (key, request, deterministic, x.dtype, graph is not None, shared, id(on))
@@ -128,16 +136,12 @@ def run_form(
     if runner is None:
         program, kind = find_form(key).program, Kind(*request)
         runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared, on, not deterministic)
-    edges, senders = y.shape[0], x.shape[0]
-    tables, rows = None, dict.fromkeys(OPERANDS, edges)
+    sizes, tables = (rows["y"], rows["x"], rows["z"]), None
     if graph is not None:
-        packed, receivers = _packed(graph, edges, senders)
-        tables = unpack(packed, edges, senders, receivers)
-        rows |= {"x": senders, "z": receivers}
+        tables = unpack(_packed(graph.contiguous(), *sizes), *sizes)
     made = {RESULTS[operand] for operand in request.results}
-    given = [(pointer, operand) for pointer, operand in runner.kind.pointers if pointer not in made]
-    check_operands(given, runner.widths, rows, shared, tensors)
-    return runner({pointer: _aligned(tensors[pointer]) for pointer, _ in given}, tables)
+    given = [pointer for pointer, _ in runner.kind.pointers if pointer not in made]
+    return runner({pointer: _aligned(tensors[pointer]) for pointer in given}, tables)
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -146,21 +150,27 @@ def _aligned(tensor: Tensor) -> Tensor:
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
-def _packed(graph: Tensor, edges: int, senders: int) -> tuple[Tensor, int]:
-    """The tables of a graph as printed kernels read them, and the number of receivers.
+def _packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
+    """The tables of a graph as printed kernels read them.
 
-    On CPUs, where only the interpreter runs, graphs have the tables of the C kernels, and are packed anew.
+    On CPUs, where only the interpreter runs, graphs have the tables of the C kernels, and are packed anew; there is
+    time to see that they are what sorting gives.
+
+    Raises:
+        IndexRangeError: They are not.
     """
     if graph.device.type != "cpu":
-        return graph, receivers_of(graph.shape[0], edges, senders)
-    receivers = graph.shape[0] - tables_of_c(edges, senders, 0).length
+        return graph
     start, numbers, others = tables_of_c(edges, senders, receivers).by_z
-    order = graph[numbers : numbers + edges]
-    counts = graph[start : start + receivers + 1].diff()
-    index = graph.new_empty(2, edges)
-    index[0, order] = graph[others : others + edges]
-    index[1, order] = torch.repeat_interleave(torch.arange(receivers), counts, output_size=edges)
-    return pack(index, senders, receivers), receivers
+    order, place = graph[numbers : numbers + edges], torch.arange(edges)
+    if torch.equal(order.sort().values, place):
+        index = graph.new_empty(2, edges)
+        index[0, order] = graph[others : others + edges]
+        index[1, order] = torch.searchsorted(graph[start + 1 : start + receivers + 1], place, right=True)
+        with suppress(IndexRangeError):
+            if torch.equal(cpu.edge_tables(index, senders, receivers), graph):
+                return pack(index, senders, receivers)
+    raise not_of_this_graph()
 
 
 BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=run_form, composes=True)

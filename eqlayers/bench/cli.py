@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from ..arguments import ArgumentParser
 from ..backends import find
+from ..errors import ConfigError, EqlayersError
+from ..files import check_output
 from .accelerate import run_accelerate
 from .cold import run_cold
 from .console import progress, show
@@ -50,7 +53,7 @@ def _names(text: str) -> list[str]:
 
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
-    top = argparse.ArgumentParser(
+    top = ArgumentParser(
         prog="eqlayers bench",
         description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
         epilog=EPILOG + "\npeers:\n" + "\n".join(f"  {name:16} {peer.about}" for name, peer in PEERS.items()),
@@ -158,6 +161,30 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
 }
 
 
+def _report(file: str, out: str | None) -> None:
+    """Show a stored result, and write its report."""
+    result = load(file)
+    try:
+        show(tables(result), count_goals(result))
+        written = [] if out is None else write_report(result, out)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError) as error:
+        if isinstance(error, EqlayersError):
+            raise
+        raise ConfigError(
+            f"a result must have all that `eqlayers bench` writes, got one in {file!r} that cannot be shown "
+            f"({type(error).__name__}). Give a file that was not edited, or measure again."
+        ) from error
+    for path in written:
+        print(f"wrote {path}")
+
+
+def _check_outputs(*paths: str | None) -> None:
+    """Refuse files that cannot be written, before minutes of measurements that they should hold."""
+    given = [check_output(path, option) for path, option in zip(paths, ("--json", "--csv"), strict=True) if path]
+    if len({path.resolve() for path in given}) < len(given):
+        raise ConfigError(f"--json and --csv must be two files, got {str(given[0])!r} for both. Name another.")
+
+
 def run(args: Sequence[str], load_batch: LoadBatch) -> None:
     """Run one command.
 
@@ -170,12 +197,9 @@ def run(args: Sequence[str], load_batch: LoadBatch) -> None:
     """
     parsed = parser().parse_args(args)
     if parsed.command == "report":
-        result = load(parsed.file)
-        show(tables(result), count_goals(result))
-        if parsed.out is not None:
-            for path in write_report(result, parsed.out):
-                print(f"wrote {path}")
+        _report(parsed.file, parsed.out)
         return
+    _check_outputs(parsed.json, parsed.csv)
     if getattr(parsed, "backend", None) is not None:
         find(parsed.backend)
     result = COMMANDS[parsed.command](parsed, load_batch)

@@ -23,7 +23,7 @@ import torch
 from ..errors import ConfigError
 from ..info.layout import LAYOUTS
 from .check import check
-from .config import check_known, find_config, read_fields, read_yaml
+from .config import check_known, find_config, read_config, read_fields
 from .fresh import run_fresh
 from .goals import Record, goal
 from .graphs import GraphSpec
@@ -130,7 +130,7 @@ def run_cold(
         ConfigError: The configuration cannot be used. BackendError: A process failed.
     """
     path = find_config(name)
-    fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("operation", [fields["operation"]], OPERATIONS, str(path))
     check_known("layout", [fields["layout"]], LAYOUTS, str(path))

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..checks import check_path, got
 from ..errors import ConfigError
+from ..files import read_yaml
 
 
 def _is_number(value: Any) -> bool:
@@ -82,8 +82,11 @@ def read_fields(
         {'nodes': 3, 'how': 'uniform'}
     """
     if not isinstance(given, dict):
-        raise ConfigError(f"{where}: expected a mapping, got {given!r}. Write one `key: value` a line.")
+        kind = "nothing" if given is None else f"a {type(given).__name__}"
+        raise ConfigError(f"{where} must be a mapping, got {kind}. Write one `key: value` a line.")
     kinds = {**required, **{name: kind for name, (kind, _) in optional.items()}}
+    if given and not given.keys() & kinds.keys():  # its keys may be anything, and are not repeated
+        raise ConfigError(f"{where} must have keys among {', '.join(kinds)}, got none of them. Name another file.")
     check_known("key", given, kinds, where)
     missing = [name for name in required if name not in given]
     if missing:
@@ -95,20 +98,21 @@ def read_fields(
     return {**{name: given[name] for name in required}, **{n: given.get(n, d) for n, (_, d) in optional.items()}}
 
 
-def read_yaml(path: Path) -> Any:
-    """The content of a YAML file.
+def read_config(path: Path) -> Any:
+    """The content of a configuration of the benchmarks.
 
     Raises:
-        ConfigError: There is no such file, or it is not YAML.
+        ConfigError: There is no such file, it is not YAML, or it is a configuration of training.
     """
-    if not path.is_file():
-        near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml")))
-        fix = f"There is {near}." if near else "Check the path."
-        raise ConfigError(f"a configuration file was expected at {str(path)!r}, found none. {fix}")
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected YAML, got text that is not: {' '.join(str(error).split())}") from error
+    path = Path(check_path("a configuration", path, "the path of a file"))
+    near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml"))) if path.parent.is_dir() else ""
+    found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
+    if isinstance(found, dict) and "trainer" in found and "model" in found:
+        raise ConfigError(
+            f"{path} must be a configuration of benchmarks, got one of training. Type `eqlayers fit -c {path}`, or "
+            "name a file of configs/bench."
+        )
+    return found
 
 
 def find_config(name: str) -> Path:
@@ -123,6 +127,8 @@ def find_config(name: str) -> Path:
         >>> find_config("smoke").name
         'smoke.yaml'
     """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a configuration must be a name or the path of a file, got {got(name)}. Pass a text.")
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
     here = Path(__file__).resolve()

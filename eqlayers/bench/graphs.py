@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from .config import check_known, read_fields, read_yaml
+from .config import check_known, read_config, read_fields
 
 
 def _complete(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
@@ -98,7 +98,7 @@ def read_graphs(path: Path) -> dict[str, GraphSpec]:
     Raises:
         ConfigError: The file does not say what is needed.
     """
-    top = read_fields(str(path), read_yaml(path), {"graphs": "mapping"}, {})
+    top = read_fields(str(path), read_config(path), {"graphs": "mapping"}, {})
     graphs = {}
     for name, given in top["graphs"].items():
         fields = read_fields(f"{path}, {name}", given, {"nodes": "count", "edges": "count", "how": "text"}, {})

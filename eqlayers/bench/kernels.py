@@ -27,7 +27,7 @@ from eqlayers_kernels.triton import aot, tuning
 from ..errors import BackendError, ConfigError
 from ..info.layout import LAYOUTS
 from ..nn.tensor_product import TensorProduct
-from .config import check_known, find_config, read_fields, read_yaml
+from .config import check_known, find_config, read_config, read_fields
 from .fresh import run_fresh
 from .goals import Record, goal
 from .machine import describe
@@ -160,7 +160,7 @@ def _checked(folder: str) -> str:
 
 
 def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
-    top = read_fields(str(path), read_yaml(path), TOP, {})
+    top = read_fields(str(path), read_config(path), TOP, {})
     problems = read_problems(path.parent / top["problems"])
     tasks, names = [], []
     for group, given in top["cases"].items():

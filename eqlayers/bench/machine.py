@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_threads
 from ..errors import ConfigError
 
 PACKAGES = (
@@ -129,7 +130,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
 def threads(count: int | None) -> Iterator[None]:
     """Run with that many threads of torch; None leaves their number."""
     before = torch.get_num_threads()
-    torch.set_num_threads(before if count is None else count)
+    torch.set_num_threads(before if count is None else check_threads("threads", count))
     try:
         yield
     finally:

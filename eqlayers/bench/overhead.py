@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import nn
 from ..algebra import as_irreps, channel_major_order
 from ..info.layout import LAYOUTS
-from .config import check_known, find_config, read_fields, read_yaml
+from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal
 from .graphs import GraphSpec
 from .implementation import default_dtype, gathered, ours
@@ -189,7 +189,7 @@ def run_overhead(
         ConfigError: The configuration cannot be used.
     """
     path = find_config(name)
-    fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("layout", [fields["layout"]], LAYOUTS, str(path))
     check_known("goal", fields["goals"], ("host_us",), str(path))

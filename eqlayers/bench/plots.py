@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from ..files import plain_name
 from .goals import Record, fastest
 from .implementation import OURS
 from .memory import RESOLUTION
@@ -19,6 +20,7 @@ from .results import whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
 GREY = "#666666"
+RENAME = "Rename the suite, its groups and problems."
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -178,6 +180,9 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
 
     Returns:
         The files.
+
+    Raises:
+        ConfigError: A group or a problem has a name that would make a file elsewhere.
     """
     groups: dict[str, list[Record]] = {}
     for case in result["cases"]:
@@ -194,10 +199,9 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
             same = [case for case in cases if case["problem"] == problem]
             if len({case["edges"] for case in same}) > 1:
                 figures[f"{group}_{problem}_growth"] = growth(same, f"{title}, {problem}")
-    paths = []
-    for name, figure in figures.items():
-        path = folder / f"{result['suite']}_{name}.png"
+    names = [plain_name(f"{result['suite']}_{name}.png", "name of a picture", RENAME, "file") for name in figures]
+    paths = [folder / name for name in names]
+    for path, figure in zip(paths, figures.values(), strict=True):
         with whole_file(path) as file:
             figure.savefig(file, format="png")
-        paths.append(path)
     return paths

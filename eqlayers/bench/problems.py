@@ -11,9 +11,10 @@ import numpy as np
 from e3nn import o3
 
 from ..algebra import as_irreps, wigner_3j
+from ..checks import check_choice
 from ..errors import ConfigError
 from ..nn.interaction import channelwise_instructions
-from .config import check_known, read_fields, read_yaml
+from .config import check_known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")
 FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
@@ -60,6 +61,15 @@ class Problem:
     in2: str
     out: str
     weights: str = "per edge"
+
+    def __post_init__(self) -> None:
+        """Refuse what :func:`read_problems` would.
+
+        Raises:
+            ConfigError: An unknown mode or kind of weights.
+        """
+        check_choice("mode", self.mode, PATHS)
+        check_choice("weights", self.weights, WEIGHTS)
 
     @cached_property
     def irreps_in1(self) -> o3.Irreps:
@@ -134,7 +144,7 @@ def read_problems(path: Path) -> dict[str, Problem]:
         ConfigError: The file does not say what is needed, or a problem is not the one that its numbers describe.
         IrrepsError: Irreps that cannot be read.
     """
-    top = read_fields(str(path), read_yaml(path), {"mode": "text", "problems": "mapping"}, {})
+    top = read_fields(str(path), read_config(path), {"mode": "text", "problems": "mapping"}, {})
     check_known("mode", [top["mode"]], PATHS, f"{path}, mode")
     problems = {}
     for name, given in top["problems"].items():

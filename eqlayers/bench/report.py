@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ..files import plain_name
 from .goals import WORDS, Record
 from .implementation import OURS
-from .plots import save_plots
+from .plots import RENAME, save_plots
 from .results import whole_file
 from .tables import Table, mebibytes, number, spread, verdict
 
@@ -184,6 +185,12 @@ def _trouble(result: Record) -> Table:
     return Table("not timed", ["case", "who", "directions", "status", "reason"], cells)
 
 
+def page(result: Record) -> str:
+    """The tables as one page of Markdown, headed by the title of the first."""
+    found = tables(result)
+    return "\n\n".join(table.markdown(level=1 if table is found[0] else 2) for table in found) + "\n"
+
+
 def write_report(result: Record, folder: str | Path) -> list[Path]:
     """Write the tables as Markdown, and for a suite the plots as PNG.
 
@@ -195,15 +202,16 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
         The files.
 
     Raises:
-        ConfigError: The folder cannot be written.
+        ConfigError: The folder cannot be written, or a name in the result would make a file elsewhere.
     """
     folder = Path(folder)
     name = result.get("suite", result["kind"])
-    path = folder / f"{name}.md"
-    text = "\n\n".join(table.markdown() for table in tables(result)) + "\n"
+    path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
+    text = page(result).encode()
+    pictures = save_plots(result, folder) if result["kind"] == "run" else []
     with whole_file(path) as file:
-        file.write(text.encode())
-    return [path, *(save_plots(result, folder) if result["kind"] == "run" else [])]
+        file.write(text)
+    return [path, *pictures]
 
 
 def count_goals(result: Record) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import ConfigError
+from ..files import atomic_write, read_json
 
 FORMAT = 1  # rises when a field changes its meaning
 KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels")
@@ -26,18 +25,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         ConfigError: The folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise ConfigError(f"a file that can be written was expected at {path}, got {error}. Name another.") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+        with atomic_write(path) as file:
             yield file
-        os.chmod(name, 0o644)  # a temporary file is private; the result is an ordinary one
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise ConfigError(
+            f"a result must go to a file that can be written, got {path}: {error.strerror or error}. Name another."
+        ) from error
 
 
 def save(result: dict[str, Any], path: str | Path) -> None:
@@ -57,14 +50,9 @@ def load(path: str | Path) -> dict[str, Any]:
         ConfigError: There is no such file, or it is something else.
     """
     fix = "Give a file that `eqlayers bench run SUITE --json FILE` wrote."
-    try:
-        result = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"results were expected in {str(path)!r}, got {type(error).__name__}: {error}. {fix}"
-        ) from error
+    result = read_json(Path(path), "a result", fix)
     if not isinstance(result, dict) or result.get("kind") not in KINDS or result.get("format") != FORMAT:
-        raise ConfigError(f"results of format {FORMAT} were expected in {str(path)!r}, got another content. {fix}")
+        raise ConfigError(f"a result must be one of format {FORMAT}, got another content in {str(path)!r}. {fix}")
     return result
 
 

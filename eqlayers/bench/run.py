@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..backends import find
+from ..checks import check_function, check_integer, check_items, check_type
 from .check import Verdict, check
 from .config import check_known
 from .goals import Record, device_seconds, judge, judge_groups
@@ -57,6 +59,13 @@ def run_suite(
     Raises:
         ConfigError: An unknown peer, or a suite for a GPU where there is none.
     """
+    check_type("suite", suite, Suite, "a Suite", "Take what read_suite(name) returns.")
+    peers = None if peers is None else check_items("peers", peers, "a list of names, or None", "Pass a list.")
+    num_threads = None if num_threads is None else check_integer("num_threads", num_threads, 1)
+    if backend is not None:
+        find(backend)
+    check_function("say", say)
+    check_function("keep", keep)
     check_known("peer", suite.peers if peers is None else peers, PEERS, "peers")
     for case in suite.cases:
         check_known("peer", case.peers or (), PEERS, case.name)

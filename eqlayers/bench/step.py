@@ -14,10 +14,11 @@ from torch import Tensor
 
 from .. import nn
 from ..errors import ConfigError
+from ..files import read_yaml
 from ..info.graph import Graph
 from ..info.layout import LAYOUTS
 from ..models import MoleculeNetwork
-from .config import check_known, find_config, read_fields, read_yaml
+from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal
 from .implementation import OURS, convolve, default_dtype
 from .machine import describe, find_device, keep_random_state, threads
@@ -204,7 +205,7 @@ def read_training(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: Something is missing, or the network is another one.
     """
-    given = read_yaml(path)
+    given = read_yaml(path, "a configuration of training")
     try:
         model = given["model"]
         inner = model["model"]
@@ -250,7 +251,7 @@ def run_step(
         ConfigError: The configuration cannot be used.
     """
     path = find_config(name)
-    fields = read_fields(str(path), read_yaml(path), FIELDS, {})
+    fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("layout", fields["layouts"], LAYOUTS, str(path))
     check_known("goal", fields["goals"], ("ratio",), str(path))

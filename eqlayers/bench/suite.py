@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
 
+from ..checks import check_type
 from ..errors import ConfigError
 from ..info.layout import LAYOUTS
-from .config import check_known, find_config, read_fields, read_yaml
+from .config import check_known, find_config, read_config, read_fields
 from .graphs import GraphSpec, read_graphs
 from .operands import DIRECTIONS
 from .problems import Problem, read_problems
@@ -84,6 +85,7 @@ class Suite:
         """
         if pattern is None:
             return self
+        check_type("--only", pattern, str, "a pattern of names", "Pass a text such as 'fused/*'.")
         cases = tuple(case for case in self.cases if fnmatchcase(case.name, pattern))
         if not cases:
             names = ", ".join(case.name for case in self.cases)
@@ -122,7 +124,7 @@ def read_suite(name: str) -> Suite:
         ['unfused/small/E30', 'unfused/odd/E30']
     """
     path = find_config(name)
-    top = read_fields(str(path), read_yaml(path), {**TOP, "cases": "mapping"}, {"graphs": ("text", None)})
+    top = read_fields(str(path), read_config(path), {**TOP, "cases": "mapping"}, {"graphs": ("text", None)})
     for what, known in (("device", DEVICES), ("dtype", DTYPES)):
         check_known(what, [top[what]], known, str(path))
     problems: dict[str, Problem] = {}

@@ -35,12 +35,12 @@ class Table:
             table.add_row(*(cell.replace("[", r"\[") for cell in row), style=_style(row))
         return table
 
-    def markdown(self) -> str:
-        """For a file.
+    def markdown(self, level: int = 1) -> str:
+        """For a file, under a heading of a level.
 
         Example:
             >>> print(Table("Times", ["layer", ">ms"], [["Linear", "1.5"]], ["On one core."]).markdown())
-            ### Times
+            # Times
             <BLANKLINE>
             | layer | ms |
             | :-- | --: |
@@ -51,7 +51,7 @@ class Table:
         rules = ["--:" if name.startswith(">") else ":--" for name in self.columns]
         lines = [[name.lstrip(">") for name in self.columns], rules, *self.rows]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
-        return "\n\n".join([f"### {self.title}", table, *self.notes])
+        return "\n\n".join([f"{'#' * level} {self.title}", table, *self.notes])
 
 
 def _style(row: Sequence[str]) -> str | None:

@@ -13,7 +13,6 @@ except ImportError as error:
         f"eqlayers.data: expected lightning and torch-geometric; got {error}; run pip install 'eqlayers[train]'"
     ) from error
 
-from eqlayers.data.cache import atomic_write
 from eqlayers.data.datamodule import EpochSampler, MoleculeDataModule
 from eqlayers.data.mini import default_mini_root, load_mini
 from eqlayers.data.molecules import Edges, MoleculeArrays, MoleculeDataset, neighbor_edges
@@ -23,6 +22,7 @@ from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.splits import SPLITS, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
 from eqlayers.data.targets import TARGETS, Target, get_target
+from eqlayers.files import atomic_write
 
 __all__ = [
     "SPLITS",

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["atomic_write", "cached_arrays", "content_key", "user_cache_dir"]
+from eqlayers.files import atomic_write
+
+__all__ = ["cached_arrays", "content_key", "user_cache_dir"]
 
 Arrays = dict[str, NDArray[Any]]
 # What NumPy and zipfile raise on a file that is truncated, overwritten, or not theirs.
@@ -27,38 +27,6 @@ _KEY = "cache_key"
 def user_cache_dir() -> Path:
     """Folder for caches of data without a folder of its own: `$XDG_CACHE_HOME/eqlayers`, else `~/.cache/eqlayers`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eqlayers"
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside `path` for writing; it gets the name `path` only if the block ends without an error.
-
-    A reader sees the old file or the whole new one, also when the writer is killed.
-
-    Args:
-        path: The file to make or to replace; missing folders are made.
-
-    Yields:
-        A binary file object.
-
-    Example:
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> with atomic_write(folder / "a.txt") as file:
-        ...     _ = file.write(b"whole")
-        >>> [entry.name for entry in folder.iterdir()], (folder / "a.txt").read_bytes()
-        (['a.txt'], b'whole')
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)  # a temporary file is private; the result is an ordinary one
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def content_key(*parts: object) -> str:

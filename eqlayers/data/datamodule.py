@@ -12,13 +12,14 @@ from lightning import LightningDataModule
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
+from eqlayers.checks import check_choice, check_flag, check_integer, check_path
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.mini import load_mini
 from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
 from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
-from eqlayers.data.splits import SPLIT_SEED, check_split, make_split
+from eqlayers.data.splits import DATASETS, SPLIT_SEED, check_split, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
 from eqlayers.data.targets import Target, get_target
 from eqlayers.errors import ConfigError
@@ -46,13 +47,13 @@ class EpochSampler(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, num_samples: int, seed: int) -> None:
-        self.num_samples = num_samples
-        self.seed = seed
+        self.num_samples = check_integer("num_samples", num_samples, 0)
+        self.seed = check_integer("seed", seed, 0)
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the order of the next pass."""
-        self.epoch = epoch
+        self.epoch = check_integer("epoch", epoch, 0)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -128,28 +129,23 @@ class MoleculeDataModule(LightningDataModule):
         shifts: Literal["regression", "atomref"] = "regression",
     ) -> None:
         super().__init__()
-        for name, value, known in (
-            ("dataset", dataset, ("mini", "qm9")),
-            ("shifts", shifts, ("regression", "atomref")),
-        ):
-            if value not in known:
-                raise ConfigError(f"{name}: expected one of {', '.join(known)}; got {value!r}; choose one of these")
-        for name, number, least in (
-            ("batch_size", batch_size, 1),
-            ("eval_batch_size", eval_batch_size, 1),
-            ("num_workers", num_workers, 0),
-            ("seed", seed, 0),
-            ("limit_train", 1 if limit_train is None else limit_train, 1),
-        ):
-            if number < least:
-                raise ConfigError(f"{name}: expected an integer of at least {least}; got {number!r}; raise it")
+        check_choice("dataset", dataset, DATASETS)
+        check_choice("shifts", shifts, ("regression", "atomref"))
+        check_flag("offline", offline)
+        batch_size = check_integer("batch_size", batch_size, 1)
+        eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
+        num_workers, seed = check_integer("num_workers", num_workers, 0), check_integer("seed", seed, 0)
+        limit_train = None if limit_train is None else check_integer("limit_train", limit_train, 1)
+        for name, folder in (("root", root), ("cache_dir", cache_dir)):
+            if folder is not None:
+                check_path(name, folder, "a folder, or None")
         if dataset == "qm9" and root is None:
             raise ConfigError(
-                'root: expected a folder for dataset="qm9" (it holds, or receives, raw/ and processed/); got None; '
-                'set for example root="data/qm9", or use dataset="mini", which needs no download'
+                'root must be a folder for dataset="qm9" (it holds, or receives, raw/ and processed/), got None. '
+                'Set for example root="data/qm9", or use dataset="mini", which needs no download.'
             )
         self.target = get_target(target)
-        check_cutoff(cutoff)
+        cutoff = check_cutoff(cutoff)
         check_split(split, dataset)
         if shifts == "atomref" and (dataset != "qm9" or thermochemical_atomref(self.target) is None):
             raise ConfigError(
@@ -157,7 +153,7 @@ class MoleculeDataModule(LightningDataModule):
                 f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
             )
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
-        self.dataset, self.root, self.cutoff, self.split = dataset, root, float(cutoff), split
+        self.dataset, self.root, self.cutoff, self.split = dataset, root, cutoff, split
         self.batch_size, self.eval_batch_size, self.num_workers = batch_size, eval_batch_size, num_workers
         self.seed, self.limit_train, self.shifts = seed, limit_train, shifts
         self.offline, self.cache_dir = offline, cache_dir
@@ -171,6 +167,8 @@ class MoleculeDataModule(LightningDataModule):
 
     def setup(self, stage: str | None = None) -> None:
         """Read, split and describe the data; every stage needs all of it, so a second call does nothing."""
+        if stage is not None:
+            check_choice("stage", stage, ("fit", "validate", "test", "predict"))
         if self._rows:
             return
         molecules = self._load()
@@ -203,23 +201,27 @@ class MoleculeDataModule(LightningDataModule):
         Raises:
             ConfigError: For another stage, or before `setup`.
         """
-        if stage not in self._rows:
-            known = ", ".join(self._rows) or "a call after setup()"
-            raise ConfigError(
-                f"stage: expected {known}; got {stage!r}; call setup() first and choose a part of the split"
-            )
+        self._check_ready()
+        check_choice("stage", stage, self._rows)
         return compute_baselines(self._load(), self._rows["train"], self._rows[stage], self.target)
+
+    def _check_ready(self) -> None:
+        if not self._rows:
+            raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
 
     def train_dataloader(self) -> DataLoader:
         """Training batches in an order that depends on `seed` and the epoch alone."""
+        self._check_ready()
         return self._loader(self.train_set, self.batch_size, EpochSampler(len(self.train_set), self.seed))
 
     def val_dataloader(self) -> DataLoader:
         """Validation batches in the order of the split."""
+        self._check_ready()
         return self._loader(self.val_set, self.eval_batch_size)
 
     def test_dataloader(self) -> DataLoader:
         """Test batches in the order of the split."""
+        self._check_ready()
         return self._loader(self.test_set, self.eval_batch_size)
 
     def predict_dataloader(self) -> DataLoader:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from eqlayers.checks import check_path
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.molecules import MoleculeArrays
-from eqlayers.data.targets import TARGETS, Target
+from eqlayers.data.targets import TARGETS, Target, check_target
 from eqlayers.errors import ConfigError, DataError
 
 __all__ = ["MINI_FILE", "default_mini_root", "load_mini"]
@@ -55,12 +56,12 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
         ConfigError: If the set has no such target.
         DataError: If the file is missing, is not the listed one, cannot be read, or lacks something.
     """
-    if target.mini_key is None:
+    if check_target(target).mini_key is None:
         known = ", ".join(name for name, row in TARGETS.items() if row.mini_key)
         raise ConfigError(
             f'target: expected one that dataset="mini" has ({known}); got {target.name!r}; choose one of these'
         )
-    path = (default_mini_root() if root is None else Path(root)) / MINI_FILE
+    path = (default_mini_root() if root is None else Path(check_path("root", root))) / MINI_FILE
     if not path.exists():
         raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
     _compare_with_manifest(path)

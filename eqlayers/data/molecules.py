@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Data
 
+from eqlayers.checks import check_path, check_type, got
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.neighbors import check_cutoff, radius_graph
-from eqlayers.errors import DataError
+from eqlayers.data.splits import check_rows
+from eqlayers.errors import DataError, ShapeError
 
 __all__ = ["Edges", "MoleculeArrays", "MoleculeDataset", "neighbor_edges"]
 
@@ -46,20 +48,25 @@ class MoleculeArrays:
     idx: NDArray[np.int64]
 
     def __post_init__(self) -> None:
+        for name, kinds in (("n_atoms", "iu"), ("z", "iu"), ("pos", "f"), ("y", "f"), ("idx", "iu")):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in kinds:
+                kind = "numbers" if kinds == "f" else "integers"
+                raise DataError(f"{name} of {self.source} must be an array of {kind}, got {got(array)}. Convert it.")
         num, atoms = len(self.n_atoms), int(self.n_atoms.sum())
         if num == 0:
             raise DataError(
                 f"{self.source}: expected at least one molecule; got none; check that the files are complete"
             )
-        for name, got, expected in (
+        for name, shape, expected in (
             ("z", self.z.shape, (atoms,)),
             ("pos", self.pos.shape, (atoms, 3)),
             ("y", self.y.shape, (num,)),
             ("idx", self.idx.shape, (num,)),
         ):
-            if got != expected:
+            if shape != expected:
                 raise DataError(
-                    f"{self.source}: expected {name} of shape {list(expected)} for {num} molecules; got {list(got)}; "
+                    f"{self.source}: expected {name} of shape {list(expected)} for {num} molecules; got {list(shape)}; "
                     "the file is incomplete or corrupt, fetch or make it again"
                 )
         self._refuse("at least one atom in every molecule", np.flatnonzero(self.n_atoms < 1))
@@ -106,7 +113,35 @@ class Edges:
     n_edges: NDArray[np.int64]
 
 
-def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: Path | None) -> Edges:
+def check_molecules(molecules: Any) -> MoleculeArrays:
+    """Return ``molecules`` if they are a data set, else raise ConfigError."""
+    return check_type(
+        "molecules",
+        molecules,
+        MoleculeArrays,
+        "a data set (MoleculeArrays)",
+        "Take what load_mini or load_qm9 returns.",
+    )
+
+
+def check_edges(edges: Any, molecules: MoleculeArrays) -> Edges:
+    """Return ``edges`` if they are the neighbour lists of ``molecules``.
+
+    Raises:
+        ConfigError: They are none. ShapeError: They are of another data set.
+    """
+    check_type("edges", edges, Edges, "neighbour lists (Edges)", "Take what neighbor_edges returns.")
+    shapes = np.shape(edges.n_edges), np.shape(edges.local)
+    arrays = isinstance(edges.n_edges, np.ndarray) and isinstance(edges.local, np.ndarray)
+    if not arrays or shapes != (molecules.n_atoms.shape, (2, int(edges.n_edges.sum()))):
+        raise ShapeError(
+            f"edges must be those of the {len(molecules.n_atoms)} molecules, got {list(shapes[0])} numbers and "
+            f"{list(shapes[1])} pairs. Make them anew with neighbor_edges."
+        )
+    return edges
+
+
+def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: str | Path | None) -> Edges:
     """Neighbour lists of a data set, from a cache if there is one that fits.
 
     Args:
@@ -120,8 +155,8 @@ def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: Path | None)
     Raises:
         DataError: If two atoms of a molecule coincide.
     """
-    cutoff = check_cutoff(cutoff)
-    n_atoms = molecules.n_atoms
+    n_atoms, cutoff = check_molecules(molecules).n_atoms, check_cutoff(cutoff)
+    folder = None if cache is None else Path(check_path("cache", cache, "a folder, or None"))
     small = np.uint8 if n_atoms.max() <= 256 else np.int32
 
     def build() -> dict[str, NDArray[Any]]:
@@ -139,11 +174,11 @@ def neighbor_edges(molecules: MoleculeArrays, cutoff: float, cache: Path | None)
             return "an edge points outside its molecule"
         return None
 
-    if cache is None:
+    if folder is None:
         arrays = build()
     else:
         key = content_key(_FORMAT, cutoff, n_atoms, molecules.pos)
-        arrays = cached_arrays(cache / f"neighbors-{cutoff:g}A.npz", key, build, problem)
+        arrays = cached_arrays(folder / f"neighbors-{cutoff:g}A.npz", key, build, problem)
     return Edges(arrays["local"], arrays["n_edges"])
 
 
@@ -160,7 +195,9 @@ class MoleculeDataset(torch.utils.data.Dataset[Data]):
     """
 
     def __init__(self, molecules: MoleculeArrays, edges: Edges, rows: NDArray[np.int64] | None = None) -> None:
-        self.rows: list[int] = list(range(len(molecules.n_atoms))) if rows is None else rows.tolist()
+        check_edges(edges, check_molecules(molecules))
+        num = len(molecules.n_atoms)
+        self.rows: list[int] = list(range(num)) if rows is None else check_rows("rows", rows, num).tolist()
         self._z = torch.from_numpy(molecules.z)
         self._pos = torch.from_numpy(molecules.pos)
         self._y = torch.from_numpy(molecules.y)

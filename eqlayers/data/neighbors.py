@@ -5,12 +5,11 @@ Quadratic in the atoms of one molecule, which for molecules of up to a few hundr
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from eqlayers.errors import ConfigError, DataError, ShapeError
+from eqlayers.checks import check_floating, check_number, check_tensor, got
+from eqlayers.errors import DataError, DTypeError, ShapeError
 
 __all__ = ["radius_graph"]
 
@@ -19,11 +18,7 @@ _MAX_PAIRS = 1 << 20  # padded pairs per block: bounds the memory to about 50 MB
 
 def check_cutoff(cutoff: float) -> float:
     """Return `cutoff` as a float, or raise ConfigError unless it is positive and finite."""
-    if not (math.isfinite(cutoff) and cutoff > 0):
-        raise ConfigError(
-            f"cutoff: expected a positive finite distance in Angstrom; got {cutoff!r}; common values are 4 to 6"
-        )
-    return float(cutoff)
+    return check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
 
 
 def radius_graph(pos: Tensor, cutoff: float, n_atoms: Tensor | None = None) -> Tensor:
@@ -52,14 +47,17 @@ def radius_graph(pos: Tensor, cutoff: float, n_atoms: Tensor | None = None) -> T
         [[1, 2, 0, 0], [0, 0, 1, 2]]
     """
     cutoff = check_cutoff(cutoff)
+    check_floating("pos", pos, "[A, 3]")
     if pos.dim() != 2 or pos.shape[1] != 3:
-        raise ShapeError(f"pos: expected [A, 3]; got {list(pos.shape)}; pass one row of x, y, z per atom")
+        raise ShapeError(f"pos must be [A, 3], got {list(pos.shape)}. Pass one row of x, y, z per atom.")
     if n_atoms is None:
         n_atoms = torch.tensor([len(pos)], device=pos.device)
-    if n_atoms.dim() != 1 or int(n_atoms.sum()) != len(pos):
+    if check_tensor("n_atoms", n_atoms, "[G]").is_floating_point() or n_atoms.dtype == torch.bool:
+        raise DTypeError(f"n_atoms must be integers [G], got {got(n_atoms)}. Convert it with `.long()`.")
+    if n_atoms.dim() != 1 or bool((n_atoms < 0).any()) or int(n_atoms.sum()) != len(pos):
         raise ShapeError(
-            f"n_atoms: expected [G], summing to the {len(pos)} rows of pos; got {list(n_atoms.shape)} summing to "
-            f"{int(n_atoms.sum())}; pass the number of atoms of every molecule"
+            f"n_atoms must be [G], none negative, summing to the {len(pos)} rows of pos, got {list(n_atoms.shape)} "
+            f"summing to {int(n_atoms.sum())}. Pass the number of atoms of every molecule."
         )
     bad = ~torch.isfinite(pos).all(dim=1)
     if bool(bad.any()):

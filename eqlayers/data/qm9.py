@@ -24,16 +24,20 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
-from eqlayers.data.cache import atomic_write, cached_arrays, content_key
+from eqlayers.checks import check_flag, check_path
+from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.qm9_raw import CSV, SDF, SKIP, check_raw, has_raw, read_labels, read_sdf
-from eqlayers.data.targets import Target
+from eqlayers.data.targets import Target, check_target
 from eqlayers.errors import DataError
+from eqlayers.files import atomic_write
 
 __all__ = ["load_qm9"]
 
 
-def load_qm9(root: str | Path, target: Target, cache: Path | None = None, offline: bool = False) -> MoleculeArrays:
+def load_qm9(
+    root: str | Path, target: Target, cache: str | Path | None = None, offline: bool = False
+) -> MoleculeArrays:
     """Read QM9, processing or downloading what is missing.
 
     In order: `processed/data_v3.pt`; the raw files that torch-geometric asks for, processed by it; the three `gdb9`
@@ -51,7 +55,10 @@ def load_qm9(root: str | Path, target: Target, cache: Path | None = None, offlin
     Raises:
         DataError: If the data are missing and cannot be downloaded, or are incomplete or corrupt.
     """
-    root = Path(root).expanduser()
+    check_target(target)
+    check_flag("offline", offline)
+    root = Path(check_path("root", root)).expanduser()
+    cache = None if cache is None else Path(check_path("cache", cache))
     raw = root / "raw"
     dataset, unreadable = None, False
     if (root / "processed" / "data_v3.pt").exists():

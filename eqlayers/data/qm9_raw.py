@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target
+from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
 from eqlayers.errors import DataError
 
 __all__ = [
@@ -52,7 +52,7 @@ def thermochemical_atomref(target: Target) -> Mapping[int, float] | None:
         >>> {z: round(energy, 3) for z, energy in thermochemical_atomref(TARGETS["U0"]).items()}
         {1: -13.613, 6: -1029.863, 7: -1485.303, 8: -2042.611, 9: -2713.485}
     """
-    if target.name not in _ATOMREF:
+    if check_target(target).name not in _ATOMREF:
         return None
     return {z: value * HARTREE_TO_EV for z, value in zip(_SPECIES, _ATOMREF[target.name], strict=True)}
 
@@ -68,6 +68,11 @@ def _corrupt(path: Path, expected: str, received: str) -> DataError:
     )
 
 
+def _kind(error: Exception) -> str:
+    """What a file was refused for; the texts of ValueError and KeyError repeat the file's content."""
+    return f"another content ({type(error).__name__})" if not isinstance(error, OSError) else str(error)
+
+
 def read_skipped(raw: Path) -> list[int]:
     """Rows (from 0) of the records that QM9's authors advise to leave out: nine lines of header, one of footer.
 
@@ -78,9 +83,7 @@ def read_skipped(raw: Path) -> list[int]:
     try:
         return [int(line.split()[0]) - 1 for line in path.read_text().split("\n")[9:-2]]
     except (OSError, ValueError, IndexError) as error:
-        raise _corrupt(
-            path, "a record number at the start of every line", f"{type(error).__name__}: {error}"
-        ) from error
+        raise _corrupt(path, "a record number at the start of every line", _kind(error)) from None
 
 
 def _read_table(path: Path, columns: tuple[int, ...]) -> NDArray[np.float64]:
@@ -88,7 +91,7 @@ def _read_table(path: Path, columns: tuple[int, ...]) -> NDArray[np.float64]:
     try:
         return np.loadtxt(path, delimiter=",", skiprows=1, usecols=[1 + column for column in columns], ndmin=2)
     except (OSError, ValueError, IndexError) as error:
-        raise _corrupt(path, "mol_id and 19 numbers in every row", f"{type(error).__name__}: {error}") from error
+        raise _corrupt(path, "mol_id and 19 numbers in every row", _kind(error)) from None
 
 
 def check_raw(raw: Path) -> None:
@@ -149,7 +152,7 @@ def read_sdf(raw: Path) -> dict[str, NDArray[Any]]:
                 record = []
                 row += 1
     except (OSError, ValueError, KeyError, IndexError) as error:
-        raise _corrupt(path, f"a V2000 record in place {row + 1}", f"{type(error).__name__}: {error}") from error
+        raise _corrupt(path, f"a V2000 record in place {row + 1}", _kind(error)) from None
     return {
         "n_atoms": np.array(n_atoms, dtype=np.int64),
         "z": np.array(z, dtype=np.int64),

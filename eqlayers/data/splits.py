@@ -8,11 +8,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.errors import ConfigError, DataError
+from eqlayers.checks import check_choice, got
+from eqlayers.errors import DataError, IndexRangeError, ShapeError
 
 __all__ = ["QM9_SIZE", "SPLITS", "Split", "make_split"]
 
@@ -76,13 +78,43 @@ SPLITS: dict[str, Split] = {
 }
 
 
+DATASETS = ("mini", "qm9")
+
+
+def check_integers(name: str, values: Any, what: str) -> IntArray:
+    """A flat array of integers.
+
+    Raises:
+        ShapeError: Anything else.
+    """
+    array = np.asarray(values) if isinstance(values, (list, tuple, np.ndarray)) else None
+    if array is None or array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
+        raise ShapeError(f"{name} must be an array of integers {what}, got {got(values)}. Pass np.array([...]).")
+    return array.astype(np.int64)
+
+
+def check_rows(name: str, rows: Any, num: int) -> IntArray:
+    """Rows of a data set, at least one.
+
+    Raises:
+        ShapeError: No flat array of integers, or an empty one.
+        IndexRangeError: One of them is no row of the data set.
+    """
+    array = check_integers(name, rows, f"from 0 to {num - 1}")
+    if len(array) == 0:
+        raise ShapeError(f"{name} must be an array of at least one row, got none. Use a larger data set or part.")
+    if array.min() < 0 or array.max() >= num:
+        raise IndexRangeError(
+            f"{name} must be from 0 to {num - 1}, got {array.min()} to {array.max()}. Count the molecules from 0."
+        )
+    return array
+
+
 def check_split(name: str, dataset: str) -> None:
     """Raise ConfigError, listing the known names, unless `dataset` has a split of this name."""
+    check_choice("dataset", dataset, DATASETS)
     known = [key for key, split in SPLITS.items() if dataset in split.datasets]
-    if name not in known:
-        raise ConfigError(
-            f"split: expected one of {', '.join(known)} for dataset={dataset!r}; got {name!r}; choose one of these"
-        )
+    check_choice(f"split (dataset={dataset!r})", name, known)
 
 
 def make_split(name: str, dataset: str, heavy: IntArray) -> Parts:
@@ -105,6 +137,7 @@ def make_split(name: str, dataset: str, heavy: IntArray) -> Parts:
         [2228, 279, 278]
     """
     check_split(name, dataset)
+    heavy = check_integers("heavy", heavy, "[N], of each molecule")
     parts = SPLITS[name].rule(len(heavy), heavy)
     for part, rows in zip(("training", "validation", "test"), parts, strict=True):
         if len(rows) == 0:

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.molecules import Edges, MoleculeArrays
-from eqlayers.data.targets import Target
+from eqlayers.checks import check_type
+from eqlayers.data.molecules import Edges, MoleculeArrays, check_edges, check_molecules
+from eqlayers.data.splits import check_rows
+from eqlayers.data.targets import Target, check_target
 from eqlayers.errors import DataError
 
 __all__ = ["Statistics", "compute_baselines", "compute_statistics"]
@@ -74,6 +76,10 @@ def compute_statistics(
     Raises:
         DataError: If `atomref` lacks a species of the data set.
     """
+    check_edges(edges, check_molecules(molecules))
+    train, target = check_rows("train", train, len(molecules.y)), check_target(target)
+    if atomref is not None:
+        check_type("atomref", atomref, Mapping, "a mapping from atomic number to energy, or None", "Pass a dict.")
     species = tuple(int(number) for number in np.unique(molecules.z))
     counts, y = molecules.counts(species), molecules.y[train]
     _warn_unseen(species, counts, train)
@@ -126,6 +132,9 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
         of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and `"composition_rmse"`:
         their root mean squared errors. All in the target's unit.
     """
+    check_molecules(molecules)
+    train, rows = check_rows("train", train, len(molecules.y)), check_rows("rows", rows, len(molecules.y))
+    check_target(target)
     counts = molecules.counts(tuple(int(number) for number in np.unique(molecules.z)))
     y, intercept = molecules.y, not target.extensive
     fit = _regression(counts[train], y[train], intercept)

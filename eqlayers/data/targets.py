@@ -7,8 +7,9 @@ order of the columns of `torch_geometric.datasets.QM9`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from eqlayers.errors import ConfigError
+from eqlayers.checks import check_choice, check_type
 
 __all__ = ["HARTREE_TO_EV", "KCAL_PER_MOL_TO_EV", "TARGETS", "Target", "get_target"]
 
@@ -112,6 +113,9 @@ def get_target(name: str) -> Target:
         >>> get_target("U0").unit, get_target("U0").report_unit, get_target("U0").extensive
         ('eV', 'meV', True)
     """
-    if name not in TARGETS:
-        raise ConfigError(f"target: expected one of {', '.join(TARGETS)}; got {name!r}; fix the name (case matters)")
-    return TARGETS[name]
+    return TARGETS[check_choice("target", name, TARGETS)]
+
+
+def check_target(target: Any) -> Target:
+    """Return ``target`` if it is a row of the table, else raise ConfigError."""
+    return check_type("target", target, Target, "a Target", "Take one from get_target(name).")

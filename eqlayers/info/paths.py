@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from e3nn import o3
 
-from ..checks import check_choice, check_flag, check_items, check_number, is_integer
+from ..checks import check_choice, check_flag, check_items, check_number, check_type, is_integer
 from ..errors import ConfigError, IndexRangeError, IrrepsError
 from .modes import MODES
 
@@ -93,6 +93,17 @@ def read_instructions(
         shape = mode.weight_shape(m1, m2, mo)
         out.append(Instruction(int(i1), int(i2), int(io), mode_name, has_weight, path_weight, shape))
     return out
+
+
+def read_final(instructions: Any) -> list[Instruction]:
+    """Instructions that are final already, as layers keep them.
+
+    Raises:
+        ConfigError: Something else.
+    """
+    fix = "Take the instructions of a layer."
+    found = check_items("instructions", instructions, "a list of instructions", fix)
+    return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(found)]
 
 
 def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from e3nn import o3
-
+from ..algebra import read_all_irreps
 from ..ops.form import Form
 from .layout import FlatLayout
-from .paths import Instruction
+from .paths import Instruction, read_final
 from .program import tensor_product_program
 from .scalars import split_scalars
 from .terms import PathGroup, group_paths
@@ -33,23 +33,25 @@ class ProductPlan:
         scalars: Paths that are matrix products where one set of weights serves all samples.
         rest: The plan of all other paths; None without such paths.
 
+    Raises:
+        IrrepsError, ConfigError: Irreps, instructions or a layout of another kind.
+
     Example:
         >>> from eqlayers import TensorProduct
         >>> TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).plan.weight_numel
         4
     """
 
-    def __init__(
-        self, irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction], layout: str
-    ) -> None:
-        self.irreps = irreps
-        self.instructions = instructions
+    def __init__(self, irreps: Sequence[Any], instructions: Sequence[Instruction], layout: str) -> None:
+        in1, in2, out = read_all_irreps(irreps, ("in1", "in2", "out"))
+        self.irreps = in1, in2, out
+        self.instructions = read_final(instructions)
         self.layout = layout
-        self.layouts = tuple(FlatLayout(part, layout) for part in irreps)
+        irreps, instructions = self.irreps, self.instructions
+        self.layouts = FlatLayout(in1, layout), FlatLayout(in2, layout), FlatLayout(out, layout)
         self.form = Form(tensor_product_program(irreps, instructions, layout))
         self.paths = len(self.form.program.paths)
-        first, second, out = self.layouts
-        self.groups: list[PathGroup] = group_paths(irreps, instructions, (first, second, out))
+        self.groups: list[PathGroup] = group_paths(irreps, instructions, self.layouts)
         self.weight_numel = self.form.program.widths[2]
         self.scalars, others = split_scalars(irreps, instructions)
         self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if self.scalars else None

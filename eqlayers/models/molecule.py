@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_choice, check_number
+from ..backends import find
+from ..checks import check_choice, check_integer, check_items, check_number, check_tensor, check_type
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..info.graph import Graph, check_range
 from ..nn.activation import GatedNonlinearity
@@ -74,14 +74,18 @@ class MoleculeNetwork(KeepsFloat64):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        self.species, self.cutoff = tuple(int(z) for z in species), float(cutoff)
+        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
+        self.species = tuple(check_integer("species", z, 1, what="atomic numbers") for z in listed)
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
         if not self.species or len(set(self.species)) < len(self.species) or not set(self.species) <= _KNOWN_Z:
             raise ConfigError(
                 f"species must be different atomic numbers from 1 to {max(_KNOWN_Z)}, at least one, got "
                 f"{list(self.species)}. List each element of the data once."
             )
-        if lmax < 0 or layers < 0:
-            raise ConfigError(f"lmax and layers must not be negative, got {lmax} and {layers}. 1 and 3 are usual.")
+        lmax = check_integer("lmax", lmax, 0, fix="1 is usual.")
+        layers = check_integer("layers", layers, 0, fix="3 are usual.")
+        if backend is not None:
+            find(backend)
         self.readout = check_choice("readout", readout, ("scalar", "vector"))
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")
@@ -124,13 +128,14 @@ class MoleculeNetwork(KeepsFloat64):
             IndexRangeError: A species that the model does not know. ConfigError: A number is not finite or, but for
                 shifts, not positive.
         """
-        unknown = sorted(set(shifts) - set(self.species))
+        check_type("shifts", shifts, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
+        unknown = sorted(set(shifts) - set(self.species), key=str)
         if unknown:
             raise IndexRangeError(
                 f"shifts must name species among {list(self.species)}, got also {unknown}. Build the model with them."
             )
-        if not all(math.isfinite(shift) for shift in shifts.values()):
-            raise ConfigError(f"shifts must be finite numbers, got {dict(shifts)}. Look for NaN among the targets.")
+        for z, shift in shifts.items():
+            check_number(f"the shift of {z}", shift, fix="Look for NaN among the targets.")
         scale, mean_neighbors = (
             check_number("scale", scale, above=0),
             check_number("mean_neighbors", mean_neighbors, above=0),
@@ -163,6 +168,12 @@ class MoleculeNetwork(KeepsFloat64):
         Raises:
             ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
         """
+        for name, value, shape in (("z", z, "[A]"), ("pos", pos, "[A, 3]"), ("edge_index", edge_index, "[2, E]")):
+            check_tensor(name, value, shape)
+        if batch is not None:
+            check_tensor("batch", batch, "[A], or None")
+        if isinstance(num_graphs, bool) or not isinstance(num_graphs, (int, torch.SymInt, type(None))):
+            num_graphs = check_integer("num_graphs", num_graphs, 0)
         if batch is None:
             batch, num_graphs = torch.zeros_like(z), 1
         if num_graphs is None:

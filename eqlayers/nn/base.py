@@ -69,12 +69,16 @@ class EquivariantModule(torch.nn.Module):
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
+        Those of the layers inside it are among them, as in :func:`eqlayers.explain`.
+
         Raises:
             DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
         """
         calls = self.sample_calls(check_dtype("dtype", dtype), check_device("device", device))
         names = [select(call, self.backend).name for _, call in calls]
         names += ["torch"] * (self.dense_paths() > 0)
+        for layer in self.children():
+            names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:

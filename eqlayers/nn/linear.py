@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .base import EquivariantModule
 from .e3nn_state import check_e3nn_layer
 from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
-from .torchscript import LinearTwin, is_tracing, operator, refuse_other_forward
+from .torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
 
 if TYPE_CHECKING:
@@ -324,10 +323,9 @@ class Linear(EquivariantModule):
         )
 
 
-@lru_cache(maxsize=256)
-def _layer(spec: str) -> Linear:
+@described
+def _layer(found: Any) -> Linear:
     """The layer of a description, without weights."""
-    found = json.loads(spec)
     layer = Linear.__new__(Linear)
     irreps_in, irreps_out = map(Irreps, found["irreps"])
     f_in, f_out = found["channels"]
@@ -344,7 +342,10 @@ def _layer(spec: str) -> Linear:
     "layer_linear(str spec, Tensor x, Tensor? weight, Tensor? bias, Tensor own_weight, Tensor own_bias) -> Tensor"
 )
 def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *own: Tensor) -> Tensor:
-    return _layer(spec)._run(x, weight, bias, *own)
+    layer = _layer(spec)
+    check_own(layer, "weight", weight, own[0], (*layer._lead_w, layer.weight_numel))
+    check_own(layer, "bias", bias, own[1], (*layer._lead_w[1:], layer.bias_numel))
+    return layer._run(x, weight, bias, *own)
 
 
 _layer_linear = torch.ops.eqlayers.layer_linear.default

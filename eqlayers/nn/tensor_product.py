@@ -6,7 +6,6 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +26,7 @@ from ..ops.form import FormCall
 from .base import EquivariantModule
 from .e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
 from .picture import draw_paths
-from .torchscript import ProductTwin, is_tracing, operator, refuse_other_forward
+from .torchscript import ProductTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from .weights import Weights, output_mask, ownership
 
 if TYPE_CHECKING:
@@ -102,11 +101,9 @@ class TensorProduct(E3nnState, EquivariantModule):
         if normalization is not None:
             warnings.warn("use irrep_normalization instead of normalization", DeprecationWarning, stacklevel=2)
             irrep_normalization = normalization
-        irreps = (
-            as_irreps(irreps_in1, "irreps_in1"),
-            as_irreps(irreps_in2, "irreps_in2"),
-            as_irreps(irreps_out, "irreps_out"),
-        )
+        given = (("irreps_in1", irreps_in1), ("irreps_in2", irreps_in2), ("irreps_out", irreps_out))
+        first, second, out = (as_irreps(irreps, name) for name, irreps in given)
+        irreps = first, second, out
         variance = (
             variances("in1_var", in1_var, irreps[0]),
             variances("in2_var", in2_var, irreps[1]),
@@ -325,10 +322,9 @@ class TensorProduct(E3nnState, EquivariantModule):
         return f"{ins} | {paths} paths | {self.weight_numel} weights | {self._kind()}"
 
 
-@lru_cache(maxsize=256)
-def _layer(spec: str) -> TensorProduct:
+@described
+def _layer(found: Any) -> TensorProduct:
     """The layer of a description, without weights."""
-    found = json.loads(spec)
     layer = TensorProduct.__new__(TensorProduct)
     in1, in2, out = map(Irreps, found["irreps"])
     instructions = [Instruction(*row)._replace(path_shape=tuple(row[6])) for row in found["instructions"]]
@@ -340,13 +336,15 @@ def _layer(spec: str) -> TensorProduct:
 @operator("layer_product(str spec, Tensor x, Tensor y, Tensor? weight, Tensor own) -> Tensor")
 def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
     layer = _layer(spec)
+    own = check_own(layer, "weight", weight, own, (layer.weight_numel,))
     w = layer._weights.read(weight, own, layer.internal_weights, layer.shared_weights)
     return run_product(layer.plan, x, y, w, layer.shared_weights, layer.backend)
 
 
 @operator("layer_right(str spec, Tensor y, Tensor? weight, Tensor own) -> Tensor")
 def _run_right(spec: str, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
-    return _layer(spec)._right(y, weight, own)
+    layer = _layer(spec)
+    return layer._right(y, weight, check_own(layer, "weight", weight, own, (layer.weight_numel,)))
 
 
 _layer_product, _layer_right = (getattr(torch.ops.eqlayers, name).default for name in ("layer_product", "layer_right"))

@@ -6,16 +6,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.jit._trace import is_tracing
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ShapeError
 
-__all__ = ["LinearTwin", "ProductTwin", "SquareTwin", "is_tracing", "operator", "refuse_other_forward"]
+__all__ = [
+    "LinearTwin",
+    "ProductTwin",
+    "SquareTwin",
+    "check_own",
+    "described",
+    "is_tracing",
+    "operator",
+    "refuse_other_forward",
+]
+_Layer = TypeVar("_Layer")
 _READABLE = ("weight_numel", "bias_numel", "internal_weights", "shared_weights")
 _library = torch.library.Library("eqlayers", "FRAGMENT")
 
@@ -29,6 +41,35 @@ def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Ten
         return function
 
     return register
+
+
+def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
+    """Decorator: from what a description holds to the layer of a description, built once for each text.
+
+    The function that it makes raises ConfigError where the text describes no layer.
+    """
+
+    @lru_cache(maxsize=256)
+    def layer(spec: str) -> _Layer:
+        try:
+            return build(json.loads(spec))
+        except Exception as error:  # whatever a text makes of the many steps that build a layer
+            shown = spec if len(spec) <= 40 else spec[:40] + "..."
+            raise ConfigError(
+                f"spec must be the description that a layer gave to TorchScript, got {shown!r}, which is none "
+                f"({type(error).__name__}: {error}). Script the layer anew."
+            ) from error
+
+    return layer
+
+
+def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What a twin holds; raise ShapeError unless it is shaped as its layer's, if it is used."""
+    if given is None and layer.internal_weights and own.shape != shape:
+        raise ShapeError(
+            f"{name} of the scripted layer must be {list(shape)}, got {list(own.shape)}. Load the state of this layer."
+        )
+    return own
 
 
 def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) -> None:

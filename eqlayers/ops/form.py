@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from eqlayers_kernels.program import Program
 
-from ..errors import ConfigError, ShapeError
+from ..errors import ConfigError
 from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
@@ -144,31 +142,3 @@ class Request(NamedTuple):
     order: int
     results: tuple[str, ...]
     tangents: tuple[str, ...] = ()
-
-
-def check_operands(
-    given: Sequence[tuple[str, str]],
-    widths: Mapping[str, int],
-    rows: Mapping[str, int],
-    shared: bool,
-    tensors: Mapping[str, Tensor],
-) -> None:
-    """What a kernel reads must be there: whoever calls the operators without a layer is told, too.
-
-    Args:
-        given: Names of the tensors, with the operand that each is shaped as.
-        widths, rows: Of each operand.
-        shared: Whether one row of weights serves all rows.
-        tensors: By name.
-
-    Raises:
-        ShapeError: A tensor has another shape.
-    """
-    for pointer, operand in given:
-        width = widths[operand]
-        want = (width,) if shared and operand == "w" else (rows[operand], width)
-        if tensors[pointer].shape != want:
-            raise ShapeError(
-                f"{pointer} must be {list(want)} for this form, got {list(tensors[pointer].shape)}. Call it through a "
-                f"layer."
-            )

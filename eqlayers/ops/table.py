@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..checks import got
+from ..checks import check_type, got
 from ..errors import ConfigError
 from .channels import Channels, parse
 
@@ -55,9 +55,9 @@ def register_product(name: str, channels: str) -> Row:
         >>> register_product("scaled_matrix", "uv,u->uv").grad2
         "'uv,uv->u'(gz, x)"
     """
-    spec = parse(channels)
-    if not name.isidentifier():
-        raise ConfigError(f"the name of a product must be an identifier, got {name!r}. Use letters and underscores.")
+    spec = parse(check_type("channels", channels, str, "a text such as 'u,uv->v'", "Write one such spec."))
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ConfigError(f"the name of a product must be an identifier, got {got(name)}. Use letters and underscores.")
     row = Row(name, str(spec), f"'{spec.rotate_to_first()}'(y, gz)", f"'{spec.rotate_to_second()}'(gz, x)")
     known = PRODUCTS.get(name)
     if known is not None and parse(known.channels).canonical() != spec.canonical():

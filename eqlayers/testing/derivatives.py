@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checks import check_flag, check_function, check_integer, check_items, check_number, check_tensor
 from ..errors import DTypeError, GradientError
 
 # Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.
@@ -88,23 +89,30 @@ def check_derivatives(
 
     Raises:
         GradientError: Some derivative disagrees, or is missing. DTypeError: An input is not float64.
+        ConfigError: An option out of range.
 
     Example:
         >>> x = torch.tensor([0.3, -1.2], dtype=torch.float64, requires_grad=True)
         >>> print(check_derivatives(lambda x: x**3, [x], order=1))  # doctest: +ELLIPSIS
         ok   order 1, input 0[...]: analytical ..., numerical ..., error ... (2 elements)
     """
+    check_function("fn", fn, "a function of the inputs")
+    inputs = check_items("inputs", inputs, "a list of tensors", "Pass a list, also for one tensor.")
     for number, value in enumerate(inputs):
-        if value.dtype != torch.float64:
+        if check_tensor(f"input {number}", value, "[...]").dtype != torch.float64:
             raise DTypeError(
                 f"input {number} must be float64 for finite differences, got {value.dtype}. Convert it: `.double()`."
             )
+    order, max_elements = check_integer("order", order, 1), check_integer("max_elements", max_elements, 1)
+    tolerance = check_number("tolerance", tolerance, above=0, fix="Use 1e-6 where in doubt.")
+    step, seed = check_number("step", step, above=0, fix="Use 1e-3 where in doubt."), check_integer("seed", seed, 0)
+    raise_exception = check_flag("raise_exception", raise_exception)
     generator = torch.Generator().manual_seed(seed)
     operands = {f"input {i}": t.detach().clone() for i, t in enumerate(inputs)}
     wanted = [f"input {i}" for i, t in enumerate(inputs) if t.requires_grad]
     if not wanted:
         raise GradientError(
-            f"some input must require a gradient, none of the {len(inputs)} does. Mark one with `.requires_grad_()`."
+            f"some input must require a gradient, got {len(inputs)} without. Mark one with `.requires_grad_()`."
         )
     entries: list[Entry] = []
     levels: list[list[str]] = []  # for each order below: the cotangents that contract its outputs

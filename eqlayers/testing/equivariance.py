@@ -9,18 +9,24 @@ import torch
 from torch import Tensor
 
 from ..algebra import as_irreps, representation_matrix
-from ..checks import check_choice
-from ..info.layout import to_ir_mul, to_mul_ir
+from ..checks import check_choice, check_floating, check_function, check_integer, check_items, got, is_integer
+from ..errors import ConfigError, ShapeError
+from ..info.layout import FlatLayout, to_ir_mul, to_mul_ir
 
 
 def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:
     """A Haar-random rotation (determinant 1) or rotation times inversion (-1), ``[3, 3]`` float64.
 
+    Raises:
+        ConfigError: Another determinant, or a seed that is no count.
+
     Example:
         >>> round(torch.linalg.det(random_orthogonal(3, -1)).item(), 9)
         -1.0
     """
-    generator = torch.Generator().manual_seed(seed)
+    if not is_integer(determinant) or determinant not in (1, -1):
+        raise ConfigError(f"determinant must be 1 or -1, got {got(determinant)}. Pass -1 to turn and invert.")
+    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
     gaussian = torch.randn(3, 3, generator=generator, dtype=torch.float64, device="cpu")
     q, r = torch.linalg.qr(gaussian)
     q = q * r.diagonal().sign()
@@ -54,7 +60,8 @@ def equivariance_residual(
         The residual: about 1e-15 in float64 for an equivariant function, 0.1 to 1 for another.
 
     Raises:
-        IrrepsError: Irreps that cannot be read. ConfigError: An unknown layout.
+        IrrepsError: Irreps that cannot be read. ConfigError: An option out of range. ShapeError, DTypeError: The inputs
+            do not fit.
 
     Example:
         >>> equivariance_residual(lambda x: 2 * x, ["1o"], "1o") < 1e-12
@@ -63,19 +70,27 @@ def equivariance_residual(
         True
     """
     check_choice("layout", layout, ("mul_ir", "ir_mul"))
+    check_function("fn", fn, "a function of one tensor per entry of irreps_in")
+    fix = "Pass a list, also for one argument."
+    ins = [as_irreps(i, "irreps_in") for i in check_items("irreps_in", irreps_in, "a list of irreps", fix)]
+    out = as_irreps(irreps_out, "irreps_out")
+    matrix, batch = random_orthogonal(seed, determinant), check_integer("batch", batch, 1)
     generator = torch.Generator().manual_seed(seed)
-    ins = [as_irreps(irreps) for irreps in irreps_in]
-    out = as_irreps(irreps_out)
     if inputs is None:
         shapes = [(batch, irreps.dim) for irreps in ins]
         inputs = [torch.randn(s, generator=generator, dtype=torch.float64, device="cpu") for s in shapes]
-    matrix = random_orthogonal(seed, determinant)
+    inputs = check_items("inputs", inputs, "a list of tensors, or None", fix)
+    if len(inputs) != len(ins):
+        raise ShapeError(f"inputs must hold {len(ins)} tensors, as irreps_in, got {len(inputs)}. Give one for each.")
+    for number, (x, irreps) in enumerate(zip(inputs, ins, strict=True)):
+        FlatLayout(irreps, layout).check(f"inputs[{number}]", check_floating(f"inputs[{number}]", x, "[..., dim]"))
 
     def turned(x: Tensor, irreps: Any) -> Tensor:
         d = representation_matrix(irreps, matrix).to(x)
         return x @ d.T if layout == "mul_ir" else to_ir_mul(to_mul_ir(x, irreps) @ d.T, irreps)
 
+    plain = check_floating("the result of fn", fn(*inputs), "[..., dim]")
+    FlatLayout(out, layout).check("the result of fn", plain)
     before = fn(*(turned(x, irreps) for x, irreps in zip(inputs, ins, strict=True)))
-    plain = fn(*inputs)
     difference = (before - turned(plain, out)).abs().max()
     return float(difference.detach() / plain.detach().abs().max().clamp(min=torch.finfo(plain.dtype).tiny))

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from e3nn import o3
 from torch import Tensor
 
-from ..algebra import wigner_3j
+from ..algebra import read_all_irreps, wigner_3j
+from ..checks import check_device, check_dtype, check_flag, check_floating, check_items, got
+from ..errors import ConfigError
 from ..info.modes import MODES
-from ..info.paths import Instruction
+from ..info.paths import Instruction, read_final
 
 #: Roundings of one term: three factors of the coefficient, at most six multiplications, three changes of layout.
 PER_TERM = 12
@@ -30,7 +31,7 @@ Product = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def product_magnitude(
-    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
+    irreps: Sequence[Any],
     instructions: Sequence[Instruction],
     device: torch.device | str = "cpu",
     count: bool = False,
@@ -53,6 +54,8 @@ def product_magnitude(
         >>> dot(torch.ones(1, 6).double(), torch.ones(1, 3).double(), torch.ones(0).double()).tolist()
         [[3.0, 3.0]]
     """
+    irreps, instructions = read_all_irreps(irreps, ("in1", "in2", "out")), read_final(instructions)
+    device, count = check_device("device", device), check_flag("count", count)
     slices = [part.slices() for part in irreps]
     blocks: list[tuple[Instruction, Tensor]] = []
     for ins in instructions:
@@ -114,6 +117,9 @@ def excess(
         >>> excess(one * (1 + 1e-4), one, one, one, torch.float32) < 1
         False
     """
+    for name, tensor in (("value", value), ("reference", reference), ("size", size), ("terms", terms)):
+        check_floating(name, tensor, "[...]")
+    check_dtype("dtype", dtype)
     if value.shape != reference.shape or not torch.isfinite(value).all():
         return float("inf")
     if value.numel() == 0:
@@ -125,7 +131,7 @@ def excess(
 
 
 def linear_magnitude(
-    irreps: tuple[o3.Irreps, o3.Irreps], instructions: Sequence[tuple[Any, ...]], count: bool = False
+    irreps: Sequence[Any], instructions: Sequence[tuple[Any, ...]], count: bool = False
 ) -> Callable[[Tensor, Tensor | None, Tensor | None], Tensor]:
     """An equivariant linear map with absolute factors, or with 1, in float64; see :func:`product_magnitude`.
 
@@ -142,6 +148,14 @@ def linear_magnitude(
         >>> fn(torch.ones(1, 3).double(), torch.ones(6).double(), None).tolist()
         [[1.5, 1.5]]
     """
+    irreps, count = read_all_irreps(irreps, ("in", "out")), check_flag("count", count)
+    fix = "Take the instructions of a layer."
+    instructions = check_items("instructions", instructions, "a list of instructions", fix)
+    for number, ins in enumerate(instructions):
+        if len(check_items(f"instructions[{number}]", ins, "an instruction", fix)) != 4:
+            raise ConfigError(
+                f"instructions[{number}] must be (i_in, i_out, path_shape, factor), got {got(ins)}. {fix}"
+            )
     slices = [part.slices() for part in irreps]
 
     def linear(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:

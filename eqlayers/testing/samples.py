@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..checks import check_dtype, check_flag, check_integer, check_items, check_type
+from ..errors import ConfigError
 from ..info.build import sparse_product_infos
 from ..info.structs import SparseProductInfo
 from ..ops.table import channels_of
@@ -14,14 +17,18 @@ from ..ops.table import channels_of
 Infos = tuple[SparseProductInfo, SparseProductInfo, SparseProductInfo]
 
 
-def random_infos(rows: tuple[int, int, int] = (3, 4, 5), terms: int = 9, seed: int = 0) -> Infos:
+def random_infos(rows: Sequence[int] = (3, 4, 5), terms: int = 9, seed: int = 0) -> Infos:
     """Infos of a random term list; the first and the last row of each operand and of the result stay unnamed.
+
+    Raises:
+        ConfigError: A number that is no count.
 
     Example:
         >>> random_infos(terms=4)[0].num_terms
         4
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+    rows, terms = _counts("rows", rows, 3), check_integer("terms", terms, 0)
 
     def index(size: int) -> Tensor:
         low, high = (1, size - 1) if size > 2 else (0, size)
@@ -32,11 +39,19 @@ def random_infos(rows: tuple[int, int, int] = (3, 4, 5), terms: int = 9, seed: i
     return sparse_product_infos(first, second, out, scale, in1_size=rows[0], in2_size=rows[1], out_size=rows[2])
 
 
+def _counts(name: str, values: Any, length: int | None = None) -> list[int]:
+    what = "a list of counts" if length is None else f"{length} counts"
+    counts = check_items(name, values, what, "Pass a list of integers.")
+    if length is not None and len(counts) != length:
+        raise ConfigError(f"{name} must be {what}, got {len(counts)}. Give one for each operand and the result.")
+    return [check_integer(f"{name}[{i}]", value, 1) for i, value in enumerate(counts)]
+
+
 def random_product(
     product: str,
     batched: Sequence[bool | int] = (True, True),
     *,
-    rows: tuple[int, int, int] = (3, 4, 5),
+    rows: Sequence[int] = (3, 4, 5),
     terms: int = 9,
     batch: Sequence[int] = (4,),
     extents: dict[str, int] | None = None,
@@ -55,18 +70,29 @@ def random_product(
         dtype, requires_grad: Of the operands.
         seed: Seed; global random state is not touched.
 
+    Raises:
+        ConfigError, DTypeError: An unknown product, or an option out of range.
+
     Example:
         >>> x, y, infos = random_product("vecmat", batched=(True, False))
         >>> x.shape, y.shape
         (torch.Size([4, 3, 3]), torch.Size([4, 3, 2]))
     """
-    channels = channels_of(product)
+    channels, dtype = channels_of(product), check_dtype("dtype", dtype)
+    rows, batch = _counts("rows", rows, 3), _counts("batch", batch)
+    what, fix = "two flags", "Give one for each operand."
+    flags = [check_flag("batched", flag) for flag in check_items("batched", batched, what, fix)]
+    if len(flags) != 2:
+        raise ConfigError(f"batched must be {what}, got {len(flags)}. {fix}")
+    fix = "Pass {'u': 3}, or None."
+    given = check_type("extents", extents or {}, Mapping, "a mapping of letters to lengths", fix)
+    given = {str(c): check_integer(f"extents[{c!r}]", length, 1) for c, length in given.items()}
     letters = sorted(set("".join(channels)))
-    sizes = {c: (3, 2, 5, 4)[i % 4] for i, c in enumerate(letters)} | (extents or {})
-    generator = torch.Generator().manual_seed(seed + 1)
+    sizes = {c: (3, 2, 5, 4)[i % 4] for i, c in enumerate(letters)} | given
+    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0) + 1)
     operands = []
-    for flag, part, size in zip(batched, channels, rows, strict=False):
+    for flag, part, size in zip(flags, channels, rows, strict=False):
         shape = [*(batch if flag else ()), size, *(sizes[c] for c in part)]
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
-        operands.append(drawn.to(dtype).requires_grad_(requires_grad))
+        operands.append(drawn.to(dtype).requires_grad_(check_flag("requires_grad", requires_grad)))
     return operands[0], operands[1], random_infos(rows, terms, seed)

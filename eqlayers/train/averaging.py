@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ..checks import check_number
 from ..errors import ConfigError
 
 __all__ = ["EMA", "ema_decay"]
@@ -48,9 +49,9 @@ class EMA(WeightAveraging):
     """
 
     def __init__(self, decay: float = 0.999) -> None:
-        if not 0.0 <= decay < 1.0:
+        if not 0.0 <= check_number("ema.decay", decay, fix="Set it to 0.999.") < 1.0:
             raise ConfigError(f"the decay of the average must be in [0, 1), got {decay}. Set ema.decay, e.g. to 0.999.")
-        self.decay = decay
+        self.decay = float(decay)
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
 
     def _average(self, average: Any, current: Any, step: Tensor | int) -> None:

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import pickle
+import re
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
 
-from ..data.cache import atomic_write
+from ..checks import check_path, check_type
 from ..errors import ConfigError, DataError
+from ..files import atomic_write
+from .agreement import FACTS
 
 __all__ = ["AtomicCheckpointIO", "best_and_last", "read_checkpoint"]
+
+#: Key of a checkpoint -> its kind, and whether there is no checkpoint without.
+CONTENT: dict[str, tuple[type, bool]] = {
+    "state_dict": (dict, True),
+    "pytorch-lightning_version": (str, True),
+    "epoch": (int, False),
+    "global_step": (int, False),
+    "loops": (dict, False),
+    "callbacks": (dict, False),
+    "optimizer_states": (list, False),
+    "lr_schedulers": (list, False),
+    "hyper_parameters": (dict, False),
+    "current_model_state": (dict, False),
+    "averaging_state": (dict, False),
+    "eqlayers_data": (dict, False),
+}
+INSTANTIATOR = "lightning.pytorch.cli.instantiate_module"
+ANOTHER = "Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
 
 
 def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
@@ -34,9 +58,9 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         >>> read_checkpoint("no/such.ckpt")
         Traceback (most recent call last):
         ...
-        eqlayers.errors.ConfigError: a checkpoint file was expected at no/such.ckpt, found nothing. ...
+        eqlayers.errors.ConfigError: a checkpoint must be a file, got nothing at no/such.ckpt. ...
     """
-    path = Path(path)
+    path = Path(check_path("a checkpoint", path, "the path of a file"))
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         fix = (
@@ -44,18 +68,66 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
             if near
             else "Run `eqlayers fit` first, or pass another --ckpt_path."
         )
-        raise ConfigError(f"a checkpoint file was expected at {path}, found nothing. {fix}")
-    wrong = f"a checkpoint written by `eqlayers fit` was expected at {path} ({path.stat().st_size} bytes), got"
-    fix = "The file may be cut or damaged: use another checkpoint of the run (best.ckpt, last.ckpt) or train again."
+        found = "a folder" if path.is_dir() else "nothing"
+        raise ConfigError(f"a checkpoint must be a file, got {found} at {path}. {fix}")
+    wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"
     try:
-        checkpoint = torch.load(path, map_location=map_location, weights_only=True)
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        first_line = (str(error).splitlines() or ["no data"])[0]
-        raise DataError(f"{wrong} {type(error).__name__}: {first_line} {fix}") from error
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        found = f"the keys {list(checkpoint)[:5]}" if isinstance(checkpoint, dict) else type(checkpoint).__name__
-        raise DataError(f"{wrong} {found} without 'state_dict'. Pass a file that `eqlayers fit` wrote.")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
+            checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
+    except (
+        Exception
+    ) as error:  # torch raises many kinds for a damaged file, and advises to run the code of a hostile one
+        raise DataError(f"{wrong} {_reason(path, error)}. {ANOTHER}") from None
+    problem = _problem(checkpoint)
+    if problem is not None:
+        raise DataError(f"{wrong} {problem}. {ANOTHER}")
     return checkpoint
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if path.stat().st_size == 0:
+        return "it is empty"
+    asked = re.search(r"(?:GLOBAL|global|class|function) ([\w.]+\.[\w.]+)", str(error))
+    if asked and isinstance(error, pickle.UnpicklingError):
+        return f"it asks to call {asked.group(1)}, which no checkpoint needs; nothing of it was run"
+    return f"it cannot be read ({type(error).__name__}), as if it was cut, changed or of another kind"
+
+
+def _problem(checkpoint: Any) -> str | None:
+    """What is wrong with the content of a checkpoint, or None."""
+    if not isinstance(checkpoint, dict):
+        return f"it holds a {type(checkpoint).__name__}, not a dictionary"
+    missing = [key for key, (_, needed) in CONTENT.items() if needed and key not in checkpoint]
+    if missing:
+        return f"it has no {missing[0]!r}, but {', '.join(map(repr, list(checkpoint)[:5])) or 'nothing'}"
+    for key, (kind, _) in CONTENT.items():
+        if key in checkpoint and (not isinstance(checkpoint[key], kind) or isinstance(checkpoint[key], bool)):
+            return f"its {key!r} must be a {kind.__name__}, it is a {type(checkpoint[key]).__name__}"
+    for key in ("state_dict", "current_model_state"):
+        other = [name for name, value in checkpoint.get(key, {}).items() if not isinstance(value, Tensor)]
+        if other:
+            return f"its {key!r} must hold tensors, {other[0]!r} is a {type(checkpoint[key][other[0]]).__name__}"
+    for key in ("state_dict", "current_model_state", "optimizer_states"):
+        if not finite(checkpoint.get(key)):
+            return f"its {key!r} must hold finite numbers, some are NaN or infinite"
+    if not re.match(r"\d+\.\d+", checkpoint["pytorch-lightning_version"]):
+        return "its 'pytorch-lightning_version' is no version"
+    if checkpoint.get("hyper_parameters", {}).get("_instantiator", INSTANTIATOR) != INSTANTIATOR:
+        return "its 'hyper_parameters' name a function to be called that is not Lightning's own"
+    facts = checkpoint.get("eqlayers_data")
+    if facts is not None and not (facts.keys() == set(FACTS) and all(isinstance(v, str) for v in facts.values())):
+        return f"its 'eqlayers_data' must have a text for each of {', '.join(FACTS)}, it has others"
+    return None
+
+
+def finite(value: Any) -> bool:
+    """Whether all tensors in nested lists and dictionaries hold finite numbers only."""
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    if isinstance(value, Mapping):
+        return all(finite(item) for item in value.values())
+    return not isinstance(value, (list, tuple)) or all(finite(item) for item in value)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -89,7 +161,12 @@ def best_and_last(folder: str | Path, monitor: str = "val/mae") -> list[ModelChe
         >>> [callback.filename for callback in best_and_last("checkpoints")]
         ['best', 'last']
     """
-    shared: dict[str, Any] = {"dirpath": folder, "enable_version_counter": False, "auto_insert_metric_name": False}
+    check_type("monitor", monitor, str, "the name of a logged value", "The error of the validation part is val/mae.")
+    shared: dict[str, Any] = {
+        "dirpath": check_path("folder", folder),
+        "enable_version_counter": False,
+        "auto_insert_metric_name": False,
+    }
     return [
         ModelCheckpoint(filename="best", monitor=monitor, mode="min", save_top_k=1, **shared),
         ModelCheckpoint(filename="last", monitor=None, save_top_k=1, save_on_train_epoch_end=True, **shared),

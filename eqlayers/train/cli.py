@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import importlib
-import inspect
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +16,25 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from ..arguments import check_threads
+from ..checks import check_choice, check_integer, check_number
 from ..data import MoleculeDataModule
-from ..data.cache import atomic_write
-from ..errors import ConfigError, EqlayersError
+from ..errors import ConfigError, DataError, EqlayersError
+from ..files import atomic_write
 from .averaging import EMA
 from .checkpoints import read_checkpoint
-from .module import PropertyModule, is_dry_run
+from .configuration import check_config, check_cutoff, config_files, explain_parser_error
+from .module import PropertyModule, is_dry_run, logged_names
+from .parser import Parser
 from .quiet import quiet_lightning
-from .run import checkpoint_path, clear_run, trainer_options
+from .restore import while_restoring
+from .run import checkpoint_path, clear_run, run_folder, trainer_options
 
 __all__ = ["TrainingCLI", "run"]
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes the complete configuration to the run's folder when a fit starts."""
+    """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace, folder: Path) -> None:
         super().__init__(parser, config)
@@ -42,7 +43,7 @@ class SaveConfig(SaveConfigCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Wait: a checkpoint that does not fit must not replace the configuration that it was made with."""
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save `config.yaml`, with every default spelled out."""
         if trainer.is_global_zero:
             with atomic_write(self.folder / "config.yaml") as file:
@@ -57,15 +58,15 @@ class TrainingCLI(LightningCLI):
     """
 
     def __init__(self, args: Sequence[str]) -> None:
-        self.parsers: list[LightningArgumentParser] = []
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
-        quiet = {"exit_on_error": False, "allow_abbrev": False}
+        quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
         super().__init__(
             PropertyModule,
             MoleculeDataModule,
             save_config_callback=SaveConfig,
             seed_everything_default=2026,
             parser_kwargs=quiet | {name: dict(quiet) for name in self.subcommands()},
+            parser_class=Parser,
             auto_configure_optimizers=False,
             args=list(args),
         )
@@ -74,7 +75,6 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
-        self.parsers.append(parser)
         parser.add_argument("--name", type=str, default="default", help="Name of the run: its folder under `runs`.")
         parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
         parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
@@ -86,14 +86,22 @@ class TrainingCLI(LightningCLI):
         )
         parser.link_arguments("data.cutoff", "model.model.init_args.cutoff")
 
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser.shorten(subcommand)  # type: ignore[attr-defined]
+        return parser
+
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what the parser dislikes into an error with a fix."""
-        check_config_files(args)
+        own = self._subcommand_parsers[args[0]]
+        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items()]
+        for file in config_files(args):
+            check_config(file, known)
         try:
             self.config = parser.parse_args(args)
         except (argparse.ArgumentError, TypeError, ValueError) as error:
-            keys = {str(key) for sub in self.parsers for key, _ in sub.get_defaults(skip_validation=True).items()}
-            raise ConfigError(explain_parser_error(str(error), keys)) from error
+            raise ConfigError(explain_parser_error(str(error), known, args)) from None
+        check_cutoff(args, self.config[args[0]]["data"]["cutoff"])
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration as given.
@@ -102,6 +110,13 @@ class TrainingCLI(LightningCLI):
         count; a network that does not fit the checkpoint is refused by :class:`PropertyModule` instead.
         """
 
+    def _set_seed(self) -> None:
+        """Refuse a seed that numpy has not."""
+        seed = self.option("seed_everything")
+        if not isinstance(seed, bool) and check_integer("seed_everything", seed, 0) >= 2**32:
+            raise ConfigError(f"seed_everything must be below 2**32, got {seed}. Use a smaller one, such as 2026.")
+        super()._set_seed()
+
     def option(self, name: str) -> Any:
         """The value of a top-level option."""
         return self._get(self.config, name)
@@ -109,7 +124,7 @@ class TrainingCLI(LightningCLI):
     @property
     def folder(self) -> Path:
         """The run's folder."""
-        return Path(self.option("runs")) / self.option("name")
+        return run_folder(self.option("runs"), self.option("name"))
 
     # ---- objects ----------------------------------------------------------------------------------------------------
 
@@ -124,15 +139,10 @@ class TrainingCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""
-        threads = self.option("threads")
-        if threads < 0:
-            raise ConfigError(f"threads must be at least 1, or 0 for torch's choice, got {threads}. Change --threads.")
+        threads = check_threads("threads", self.option("threads"), at_least=0)
         if threads:
             torch.set_num_threads(threads)
         self.save_config_kwargs["folder"] = self.folder
-        present = next(path for path in (self.folder, *self.folder.absolute().parents) if path.exists())
-        if not self.option("name") or not present.is_dir():
-            raise ConfigError(f"runs and name must make a folder, got {str(self.folder)!r}. Change --runs or --name.")
         options = self.config[str(self.subcommand)]
         if self.subcommand != "fit" and options.get("ckpt_path") is None:
             options["ckpt_path"] = str(checkpoint_path(self.folder))
@@ -158,11 +168,23 @@ class TrainingCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""
         configured, own = self.configured, self.own_options()
+        if configured.get("gradient_clip_val") is not None:  # a negative one would turn the gradient around
+            check_number("trainer.gradient_clip_val", configured["gradient_clip_val"], at_least=0)
+        if configured.get("default_root_dir") is not None:
+            raise ConfigError(
+                "trainer.default_root_dir must be left out, as a run's folder is <runs>/<name>, got "
+                f"{str(configured['default_root_dir'])!r}. Set --runs and --name."
+            )
         for key in ("callbacks", "plugins"):
             own[key] = [*own[key], *as_list(configured.get(key))]
         if configured.get("logger") not in (None, True):
             own["logger"] = configured["logger"]
-        return super().instantiate_trainer(**own, **kwargs)
+        try:
+            return super().instantiate_trainer(**own, **kwargs)
+        except (TypeError, ValueError) as error:  # Lightning's own class for this is caught by run()
+            if isinstance(error, EqlayersError):
+                raise
+            raise MisconfigurationException(str(error)) from error
 
     def after_instantiate_classes(self) -> None:
         """Record the network's configuration in checkpoints: ``PropertyModule.load_from_checkpoint(path)`` suffices."""
@@ -172,6 +194,10 @@ class TrainingCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Say where results go, and that an earlier run there is written over."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
+                check_choice("early_stopping.monitor", callback.monitor, logged_names(self.datamodule.target))
+                check_integer("early_stopping.patience", callback.patience, 0)
         resumed = self.config["fit"].get("ckpt_path") is not None
         exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
         again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
@@ -200,56 +226,6 @@ def as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def check_config_files(args: Sequence[str]) -> None:
-    """Refuse a configuration file that is not there, naming its neighbours."""
-    for flag, value in zip(args, [*args[1:], ""], strict=True):
-        name = value if flag in ("-c", "--config") else flag.removeprefix("--config=") if "--config=" in flag else None
-        if name is None or Path(name).is_file():
-            continue
-        near = sorted(str(path) for path in (Path(name).parent, Path("configs")) for path in path.glob("*.y*ml"))
-        fix = f"There is {', '.join(dict.fromkeys(near))}." if near else "Check the path."
-        raise ConfigError(f"a configuration file was expected at {name!r}, found none. {fix}")
-
-
-def explain_parser_error(message: str, keys: Iterable[str]) -> str:
-    """The parser's message, with the nearest known key where a key is unknown.
-
-    Args:
-        message: What the parser said.
-        keys: All keys, with dots.
-
-    Returns:
-        A message for the user.
-
-    Example:
-        >>> explain_parser_error("Subcommand 'fit' does not accept option 'model.los'", ["model.loss", "model.model"])
-        "unknown key 'model.los'; did you mean 'model.loss'?"
-    """
-    text = " ".join(message.split())
-    inside = re.search(r"class_path '([\w.]+)'.*?[Oo]ption '([\w.]+)' is not accepted", text)
-    if inside:
-        path, unknown = inside.groups()
-        return unknown_key(unknown, init_parameters(path), f" of {path}")
-    found = re.search(r"does not accept (?:option|nested key) '([\w.]+)'", text) or re.search(
-        r"unrecognized arguments: --?([\w.]+)", text
-    )
-    return unknown_key(found.group(1), keys) if found else text
-
-
-def unknown_key(unknown: str, keys: Iterable[str], where: str = "") -> str:
-    """An error text for an unknown key."""
-    near = difflib.get_close_matches(unknown, list(keys), n=1, cutoff=0.6)
-    if near:
-        return f"unknown key '{unknown}'{where}; did you mean '{near[0]}'?"
-    return f"unknown key '{unknown}'{where}; `eqlayers fit --help` lists the known ones"
-
-
-def init_parameters(class_path: str) -> list[str]:
-    """Names of a class's constructor arguments."""
-    module, _, name = class_path.rpartition(".")
-    return list(inspect.signature(getattr(importlib.import_module(module), name)).parameters)
-
-
 def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI) -> None:
     """Run one command of the training command line.
 
@@ -266,7 +242,16 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
             command(args)
     except MisconfigurationException as error:
         raise ConfigError(
-            f"the trainer cannot be set up as configured: {error} Change the options of trainer."
+            f"the options of trainer must fit together, got: {str(error).rstrip('.')}. Change them."
+        ) from error
+    except EqlayersError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        if not while_restoring(error):
+            raise
+        raise DataError(
+            f"the checkpoint must hold the state of a run of this configuration, got one that cannot be restored "
+            f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
     except SIGTERMException:
         print("eqlayers: interrupted by SIGTERM; resume with --ckpt_path <run>/checkpoints/last.ckpt", file=sys.stderr)

@@ -10,11 +10,14 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..data.cache import atomic_write
+from ..checks import check_flag, check_path
 from ..errors import DataError
+from ..files import atomic_write, read_json
 from .module import is_dry_run, metric_name, target_of
 
 __all__ = ["History", "read_history", "write_json"]
+
+FIELDS = ("epoch", "step", "train_mae", "val_mae", "learning_rate", "time_s")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -39,14 +42,25 @@ def read_history(folder: str | Path) -> list[dict[str, float]]:
         >>> read_history("no/such/run")
         []
     """
-    path = Path(folder) / "history.json"
+    path = Path(check_path("folder", folder)) / "history.json"
     if not path.is_file():
         return []
-    try:
-        rows: list[dict[str, float]] = json.loads(path.read_text())
-    except ValueError as error:
-        raise DataError(f"a list of epochs in JSON was expected in {path}, got {error}. Delete the file.") from error
-    return rows
+    return check_rows(read_json(path, "the history of a run", "Delete the file.", DataError), str(path))
+
+
+def check_rows(rows: Any, where: str) -> list[dict[str, float]]:
+    """The epochs of a run, as read from somewhere.
+
+    Raises:
+        DataError: They are something else.
+    """
+    good = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() == set(FIELDS) for row in rows)
+    if not good or not all(isinstance(value, (int, float)) for row in rows for value in row.values()):
+        raise DataError(
+            f"the history of a run must be a list of epochs with the numbers {', '.join(FIELDS)}, got another content "
+            f"in {where}. Use another file, or train again."
+        )
+    return [dict(row) for row in rows]
 
 
 class History(Callback):
@@ -58,8 +72,8 @@ class History(Callback):
     """
 
     def __init__(self, folder: str | Path, verbose: bool = False) -> None:
-        self.folder = Path(folder)
-        self.verbose = verbose
+        self.folder = Path(check_path("folder", folder))
+        self.verbose = check_flag("verbose", verbose)
         self.rows: list[dict[str, float]] = []
         self._started = 0.0
 
@@ -69,7 +83,7 @@ class History(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the rows of a checkpoint."""
-        self.rows = [dict(row) for row in state_dict["rows"]]
+        self.rows = check_rows(state_dict.get("rows"), "the checkpoint")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock where the last row stopped."""

@@ -15,10 +15,12 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 
+from ..checks import check_choice, check_items, check_module, check_number, got
 from ..data.statistics import Statistics
-from ..data.targets import Target
+from ..data.targets import Target, check_target
 from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_checkpoint, check_network, data_facts
+from .restore import Restored, check_training
 from .schedule import warmup_cosine
 
 __all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
@@ -39,7 +41,15 @@ def metric_name(target: Target, kind: str = "mae") -> str:
         >>> metric_name(TARGETS["U0"]), metric_name(TARGETS["alpha"], "rmse")
         ('U0_mae_meV', 'alpha_rmse_a0_3')
     """
+    check_target(target)
+    check_choice("kind", kind, ("mae", "rmse"))
     return f"{target.name}_{kind}_{re.sub('[^A-Za-z0-9]+', '_', target.report_unit).strip('_')}"
+
+
+def logged_names(target: Target) -> list[str]:
+    """Names of what a fit logs after every epoch, of which one can be monitored."""
+    errors = [f"{stage}/{metric_name(target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
+    return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -130,7 +140,7 @@ class Values(Metric):
         return dim_zero_cat(self.values)
 
 
-class PropertyModule(LightningModule):
+class PropertyModule(Restored):
     """Trains a network on one property of molecules.
 
     The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
@@ -169,13 +179,14 @@ class PropertyModule(LightningModule):
         loss: Literal["l1", "huber", "mse"] = "l1",
     ) -> None:
         super().__init__()
-        if loss not in LOSSES:
-            raise ConfigError(f"model.loss must be one of {', '.join(LOSSES)}, got {loss!r}. Pick one of these.")
-        if learning_rate <= 0 or weight_decay < 0:
-            raise ConfigError(
-                "model.learning_rate must be positive and model.weight_decay not negative, "
-                f"got {learning_rate} and {weight_decay}. Change them."
-            )
+        check_module("model", model)
+        check_choice("model.loss", loss, LOSSES)
+        check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
+        check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
+        warmup_cosine(warmup_steps, 1, final_factor)  # refuses what cannot be before the data are loaded
+        rates = check_items("model.betas", betas, "two numbers", "(0.9, 0.999) is usual.")
+        if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
+            raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
         self.save_hyperparameters(ignore=["model"])
         self.model = model
         self.target: Target | None = None
@@ -245,6 +256,9 @@ class PropertyModule(LightningModule):
                 f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
             )
+        if self._trainer is not None and self.trainer.training:
+            groups = parameter_groups(self.model, self.hparams["weight_decay"])
+            check_training(checkpoint, [p for group in groups for p in group["params"]])
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

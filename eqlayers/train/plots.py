@@ -9,9 +9,11 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ..data.cache import atomic_write
+from ..checks import check_items, got
+from ..errors import ConfigError, ShapeError
+from ..files import atomic_write
 
 __all__ = ["learning_curve", "number", "parity_plot", "save_figure"]
 
@@ -45,6 +47,17 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
+def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """Finite numbers `[N]`."""
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        array = np.array(np.nan)
+    if array.ndim != 1 or not np.isfinite(array).all():
+        raise ShapeError(f"{name} must be finite numbers [N], got {got(values)}. Pass a list or an array of them.")
+    return array
+
+
 def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, caption: str) -> Figure:
     """Predicted against true values with the diagonal, and below them the errors on a scale of their own.
 
@@ -65,7 +78,11 @@ def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, cap
         >>> [axis.get_ylabel() for axis in figure.axes]
         ['predicted mu (D)', 'error (D)']
     """
-    x, y = np.asarray(true, dtype=float), np.asarray(predicted, dtype=float)
+    x, y = _values("true", true), _values("predicted", predicted)
+    if x.shape != y.shape or not len(x):
+        raise ShapeError(
+            f"true and predicted must have one length, at least 1, got {len(x)} and {len(y)}. Pass the same molecules."
+        )
     figure = _figure(4.6, 5.6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
@@ -103,6 +120,11 @@ def learning_curve(
         >>> learning_curve(rows, "U0", "meV", {"composition": 5.0}).axes[0].get_yscale()
         'log'
     """
+    rows = check_items("rows", rows, "a list of epochs", "Take what read_history returns.")
+    if not all(isinstance(row, dict) and {"step", "train_mae", "val_mae"} <= row.keys() for row in rows):
+        raise ConfigError(
+            f"rows must have step, train_mae and val_mae, got {got(rows)}. Take what read_history returns."
+        )
     steps = np.array([row["step"] for row in rows], dtype=float)
     figure = _figure(5.6, 4.0)
     axis = figure.subplots()

@@ -11,7 +11,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
-from ..data.cache import atomic_write
+from ..checks import check_path
+from ..files import atomic_write
 from .module import target_of
 
 __all__ = ["PredictionTable"]
@@ -28,7 +29,7 @@ class PredictionTable(BasePredictionWriter):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__(write_interval="epoch")
-        self.path = Path(folder) / "predictions.csv"
+        self.path = Path(check_path("folder", folder)) / "predictions.csv"
 
     def write_on_epoch_end(
         self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .. import __version__
+from ..checks import check_path, check_type
 from ..data.targets import Target
 from .history import read_history, write_json
 from .module import is_dry_run, metric_name, target_of
@@ -103,8 +104,8 @@ class TestReport(Callback):
     __test__ = False  # its name would make pytest collect it
 
     def __init__(self, folder: str | Path, facts: dict[str, Any] | None = None) -> None:
-        self.folder = Path(folder)
-        self.facts = facts or {}
+        self.folder = Path(check_path("folder", folder))
+        self.facts = {} if facts is None else check_type("facts", facts, dict, "a dict, or None", "Pass a dict.")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""

@@ -9,13 +9,19 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
+from ..checks import check_flag, check_path
+from ..errors import ConfigError
+from ..files import plain_name, stays_inside
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
 from .predictions import PredictionTable
 from .report import TestReport
 from .summary import LayerSummary
 
-__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_loggers", "trainer_options"]
+__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_folder", "run_loggers", "trainer_options"]
+
+#: Folders in a run's folder.
+FOLDERS = ("checkpoints", "csv", "tensorboard")
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
@@ -25,12 +31,49 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
         >>> checkpoint_path("runs/qm9_mini").as_posix()
         'runs/qm9_mini/checkpoints/best.ckpt'
     """
-    return Path(folder) / "checkpoints" / f"{name}.ckpt"
+    name = plain_name(name, "name of a checkpoint", "Use best or last.", "file")
+    return Path(check_path("folder", folder)) / "checkpoints" / f"{name}.ckpt"
+
+
+def run_folder(runs: str | Path, name: str) -> Path:
+    """The folder of a run, which is directly below the folder of all runs, as are the folders in it.
+
+    Args:
+        runs: Folder of all runs; it may be a symbolic link.
+        name: One plain folder name.
+
+    Returns:
+        ``<runs>/<name>``; nothing is made.
+
+    Raises:
+        ConfigError: The name or a symbolic link leads elsewhere, or a file is in the way.
+
+    Example:
+        >>> run_folder("runs", "qm9_mini").as_posix()
+        'runs/qm9_mini'
+    """
+    folder = Path(check_path("runs", runs, "a folder")) / plain_name(name, "name", "Change --name.")
+    try:
+        present = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        usable = present.is_dir()
+    except (OSError, ValueError):  # a name that no folder can have
+        usable = False
+    if not usable:
+        raise ConfigError(f"runs and name must make a folder, got {str(folder)!r}. Change --runs or --name.")
+    for inner in (folder, *(folder / part for part in FOLDERS)):
+        stays_inside(inner, Path(runs), "Remove the link, or change --name.")
+    return folder
 
 
 def clear_run(folder: str | Path) -> None:
-    """Remove the results of an earlier run: a new one that ends early must not be taken for it."""
+    """Remove the results of an earlier run: a new one that ends early must not be taken for it.
+
+    Raises:
+        ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
+    """
     folder = Path(folder)
+    for part in FOLDERS:
+        stays_inside(folder / part, folder, "Remove the link.")
     results = ("history.json", "metrics.json", "predictions.csv", "parity.png", "learning_curve.png")
     for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
         path.unlink(missing_ok=True)
@@ -53,7 +96,7 @@ def run_callbacks(
         >>> [type(callback).__name__ for callback in run_callbacks("runs/x", progress=False)][:3]
         ['LayerSummary', 'History', 'ModelCheckpoint']
     """
-    bar = sys.stdout.isatty() if progress is None else progress
+    bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
     callbacks: list[Callback] = [LayerSummary(), History(folder, verbose=not bar)]
     if bar:
         callbacks.append(RichProgressBar())
@@ -67,6 +110,7 @@ def run_callbacks(
 
 def run_loggers(folder: str | Path) -> list[Logger]:
     """CSV and TensorBoard logs under the run's folder, a new version for every start."""
+    folder = check_path("folder", folder)
     return [CSVLogger(folder, name="csv"), TensorBoardLogger(folder, name="tensorboard", default_hp_metric=False)]
 
 
@@ -88,7 +132,7 @@ def trainer_options(
         >>> sorted(trainer_options("runs/x", progress=False, training=False))
         ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar', 'logger', 'plugins']
     """
-    callbacks = run_callbacks(folder, facts, progress)
+    callbacks, training = run_callbacks(folder, facts, progress), check_flag("training", training)
     return {
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from ..checks import check_integer, check_number
 from ..errors import ConfigError
 
 __all__ = ["learning_rate_factor", "warmup_cosine"]
@@ -33,6 +34,17 @@ def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: 
         >>> [round(learning_rate_factor(s, 2, 6), 3) for s in range(8)]
         [0.5, 1.0, 1.0, 0.854, 0.5, 0.146, 0.0, 0.0]
     """
+    step, warmup_steps = check_integer("step", step, 0), check_integer("warmup_steps", warmup_steps, 0)
+    return _factor(step, warmup_steps, check_integer("total_steps", total_steps, 0), _check_final("final", final))
+
+
+def _check_final(name: str, final: float) -> float:
+    if check_number(name, final, at_least=0, fix="Use a value from 0 to 1.") > 1:
+        raise ConfigError(f"{name} must be from 0 to 1, got {final}. Use a value such as 0.")
+    return float(final)
+
+
+def _factor(step: int, warmup_steps: int, total_steps: int, final: float) -> float:
     warmup = min(warmup_steps, total_steps)
     if step < warmup:
         return (step + 1) / warmup
@@ -63,19 +75,16 @@ def warmup_cosine(warmup_steps: int, total_steps: float, final: float = 0.0) -> 
         >>> warmup_cosine(10, 100)(4)
         0.5
     """
-    if not math.isfinite(total_steps):
+    warmup_steps = check_integer("model.warmup_steps", warmup_steps, 0)
+    if total_steps == math.inf:
         raise ConfigError(
-            "the cosine schedule needs the number of steps in advance, got a training without an end. "
+            "the cosine schedule must know the number of steps in advance, got a training without an end. "
             "Set trainer.max_epochs or trainer.max_steps (trainer.max_time may end it earlier)."
         )
-    if warmup_steps < 0 or not 0.0 <= final <= 1.0:
-        raise ConfigError(
-            f"the schedule needs warmup_steps >= 0 and a final factor between 0 and 1, got {warmup_steps} and {final}. "
-            "Change model.warmup_steps or model.final_factor."
-        )
-    total = int(total_steps)
+    final = _check_final("model.final_factor", final)
+    total = int(check_number("total_steps", total_steps, at_least=0))
 
     def factor(step: int) -> float:
-        return learning_rate_factor(step, warmup_steps, total, final)
+        return _factor(step, warmup_steps, total, final)
 
     return factor

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from ..checks import check_device, check_module
+
 __all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_table"]
 
 
@@ -62,6 +64,8 @@ def layer_rows(model: nn.Module, device: torch.device | str = "cpu") -> list[Lay
         >>> layer_rows(nn.Linear(2, 2))
         []
     """
+    check_module("model", model)
+    check_device("device", device)
     rows: list[LayerRow] = []
     equivariant: list[str] = []
     for path, module in model.named_modules():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from rich.progress import track
 
 from eqlayers_kernels.triton.aot import TARGETS
 
+from ..arguments import ArgumentParser
 from ..errors import ConfigError
 from ..nn import warmup
 from .cli import TrainingCLI
@@ -94,12 +94,11 @@ def run(args: Sequence[str]) -> None:
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
     """
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="eqlayers warmup",
         usage="eqlayers warmup CONFIG [--target PROCESSOR]... [--key value]...",
         description="Compile the kernels that `eqlayers fit` needs with a configuration, by one step on real data; no "
         "run begins, no weights are kept. Every key of the configuration is an option, as of `eqlayers fit`.",
-        allow_abbrev=False,
     )
     about = f"compile for this processor as well, which need not be there; one of {', '.join(TARGETS)}; may be repeated"
     parser.add_argument("--target", action="append", default=[], choices=list(TARGETS), metavar="PROCESSOR", help=about)

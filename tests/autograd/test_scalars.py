@@ -96,3 +96,16 @@ def test_small_products_stay_in_one_kernel() -> None:
     assert eq.FullyConnectedTensorProduct("128x0e", "10x0e", "128x0e").plan.scalars
     assert eq.FullyConnectedTensorProduct("2x1o", "24x0e", "2x1o").plan.scalars
     assert not eq.FullyConnectedTensorProduct("64x1o", "10x0e", "64x1o").plan.scalars
+
+
+def test_paths_without_weights_take_no_place_among_them(always: None) -> None:
+    """Before and between paths that are matrix products; others with weights do."""
+    paths = [(2, 0, 2, "uvu", False), (0, 0, 0, "uvw", True), (0, 0, 3, "uvu", True), (1, 0, 1, "uvu", False)]
+    paths.append((2, 0, 2, "uvw", True))
+    args = ("4x0e + 3x0o + 2x1o", "5x0e", "3x0e + 3x0o + 2x1o + 4x0e", paths)
+    fast, slow = (eq.TensorProduct(*args, backend=name).double() for name in (None, "reference"))
+    slow.load_state_dict(fast.state_dict())
+    assert [path.offset for path in fast.plan.scalars] == [0, 4 * 5 * 3 + 4 * 5]
+    x, y = torch.randn(5, 13).double(), torch.randn(5, 5).double()
+    want = slow(x, y)
+    assert (fast(x, y) - want).abs().max() <= 100 * EPS * want.abs().max()

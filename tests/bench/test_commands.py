@@ -279,16 +279,20 @@ def test_help_names_every_peer_and_command() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["runn"], "invalid choice: 'runn'"),
-        (["run"], "required: suite"),
-        (["run", "smoke", "--threads", "0"], "invalid positive integer value: '0'"),
-        ([], "required: command"),
+        (["runn"], r"command must be one of run, .*, got 'runn'\. Did you mean 'run'"),
+        (["run"], "eqlayers bench run must have suite after it, got nothing"),
+        (["run", "smoke", "--threads", "0"], "--threads must be a positive integer, got '0'"),
+        (["run", "smoke", "--threads", "9999999"], "threads must be at most"),
+        (["run", "smoke", "--json", "a/../x", "--csv", "x"], "--json and --csv must be two files"),
+        (["run", "smoke", "--json", "."], r"--json must be a file that can be written, got '\.': that is a folder"),
+        (["run", "smoke", "--csv", "/dev/null/x"], "--csv must be a file that can be written, got '/dev/null/x'"),
+        ([], "eqlayers bench must have command after it, got nothing"),
     ],
 )
-def test_bad_commands(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
+def test_bad_commands(args: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
         run(args, molecules)
-    assert message in capsys.readouterr().err
 
 
 def test_an_unknown_backend() -> None:

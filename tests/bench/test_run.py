@@ -256,6 +256,8 @@ def test_report_of_a_stored_result(tmp_path: Path) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in files[1:])
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(names), "no temporary file is left"
     text = files[0].read_text()
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["# suite smoke, float32, cpu", "## goals", "## not timed"]
     for cell in (
         "unfused/odd/E30",
         "| met |",
@@ -279,7 +281,9 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
 
 def test_results_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="a file that can be written was expected at"):
+    with pytest.raises(
+        ConfigError, match=r"a result must go to a file that can be written, got .*x\.json: .* Name another"
+    ):
         save({"kind": "run"}, tmp_path / "file" / "x.json")
     with pytest.raises(TypeError):
         save({"kind": object()}, tmp_path / "x.json")

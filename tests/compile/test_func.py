@@ -219,6 +219,39 @@ def test_vmap_over_samples_without_rows_and_over_any_axis() -> None:
             assert_close({k: v[i] for k, v in got.items()}, grad(loss)(parameters, x[i], y[:, i]))
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["each", "shared"])
+@pytest.mark.parametrize("axes", [(2, 0, 1), (0, 2, 0), (1, 1, 1), (2, 2, -1), (None, 2, None)])
+def test_vmap_over_any_axis_of_rows(axes: tuple[int | None, ...], shared: bool) -> None:
+    """The others stay in their order: more rows than columns, fewer, and as many."""
+    for count in (4, 6, 9):
+        generator = torch.Generator().manual_seed(2)
+        shapes = [(count, 6), (count, 4), (*([] if shared else [count]), PLAN.weight_numel)]
+        dims = [d if d is None else d % (len(shape) + 1) for d, shape in zip(axes, shapes, strict=True)]
+        dims = [d if d is None else min(d, len(shape)) for d, shape in zip(dims, shapes, strict=True)]
+        front = [
+            torch.randn(*([] if d is None else [3]), *shape, generator=generator, dtype=torch.float64)
+            for d, shape in zip(dims, shapes, strict=True)
+        ]
+        moved = [t if d is None else t.movedim(0, d).contiguous() for t, d in zip(front, dims, strict=True)]
+        for fn in (function(False, "cpu"), grad(scalar(function(False, "cpu")), ALL)):
+            got = vmap(fn, tuple(dims))(*moved)
+            for i in range(3):
+                one = fn(*(t if d is None else t[i] for t, d in zip(front, dims, strict=True)))
+                parts = [t[i] for t in (got if isinstance(got, tuple) else (got,))]
+                assert_close(parts, one if isinstance(one, tuple) else (one,))
+
+
+@pytest.mark.parametrize("axes", [(2, 1, 2), (1, 2, 0), (1, None, 1)])
+def test_vmap_over_any_axis_in_a_graph(axes: tuple[int | None, ...]) -> None:
+    """One call per sample, each with its own slice; fewer samples than rows."""
+    fn, front = function(True, "cpu"), operands(True, False, 3, (2,))
+    front = tuple(t[0] if d is None else t for t, d in zip(front, axes, strict=True))
+    moved = [t if d is None else t.movedim(0, d).contiguous() for t, d in zip(front, axes, strict=True)]
+    got = vmap(fn, axes)(*moved)
+    for i in range(2):
+        assert_close(got[i], fn(*(t if d is None else t[i] for t, d in zip(front, axes, strict=True))))
+
+
 def test_nested_and_empty_vmaps() -> None:
     for backend in ("cpu", "torch"):
         fn, (x, y, w) = function(False, backend), operands(False, True, 3, (2, 3))

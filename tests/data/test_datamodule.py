@@ -213,23 +213,35 @@ def test_sampler():
     sampler.set_epoch(1)
     assert list(sampler) == passes[1]
     assert list(EpochSampler(100, seed=4)) != passes[0]
+    for epoch, order in enumerate(passes):  # pinned: a resumed run, also of a later version, goes on with its batches
+        assert order == np.random.default_rng([3, epoch]).permutation(100).tolist()
+    assert passes[1] != list(EpochSampler(100, seed=4)), "seed 3, epoch 1 is not seed 4, epoch 0"
+
+
+def test_sampler_of_a_seed_and_an_epoch_that_are_swapped():
+    one, other = EpochSampler(50, seed=2), EpochSampler(50, seed=5)
+    one.set_epoch(5)
+    other.set_epoch(2)
+    assert list(one) != list(other)
+    assert (one.epoch, other.epoch) == (6, 3)
+    assert list(EpochSampler(0, seed=1)) == []
 
 
 # --- bad options -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "qm7"}, "dataset: expected one of mini, qm9; got 'qm7'"),
-        ({"target": "energy"}, "target: expected one of mu, .*; got 'energy'"),
-        ({"split": "standard"}, "split: expected one of random, size for dataset='mini'; got 'standard'"),
-        ({"dataset": "qm9"}, r'root: expected a folder for dataset="qm9".*; got None; set for example root="data/qm9"'),
-        ({"cutoff": -1.0}, "cutoff: expected a positive finite"),
-        ({"batch_size": 0}, "batch_size: expected an integer of at least 1; got 0"),
-        ({"eval_batch_size": -3}, "eval_batch_size: expected an integer of at least 1; got -3"),
-        ({"seed": -1}, "seed: expected an integer of at least 0; got -1"),
-        ({"num_workers": -1}, "num_workers: expected an integer of at least 0; got -1"),
-        ({"limit_train": 0}, "limit_train: expected an integer of at least 1; got 0"),
-        ({"shifts": "none"}, "shifts: expected one of regression, atomref; got 'none'"),
+        ({"dataset": "qm7"}, "dataset must be one of mini, qm9, got 'qm7'"),
+        ({"target": "energy"}, "target must be one of mu, .*, got 'energy'"),
+        ({"split": "standard"}, r"split \(dataset='mini'\) must be one of random, size, got 'standard'"),
+        ({"dataset": "qm9"}, r'root must be a folder for dataset="qm9".*, got None. Set for example root="data/qm9"'),
+        ({"cutoff": -1.0}, "cutoff must be a positive number"),
+        ({"batch_size": 0}, "batch_size must be an integer, at least 1, got 0"),
+        ({"eval_batch_size": -3}, "eval_batch_size must be an integer, at least 1, got -3"),
+        ({"seed": -1}, "seed must be an integer, at least 0, got -1"),
+        ({"num_workers": -1}, "num_workers must be an integer, at least 0, got -1"),
+        ({"limit_train": 0}, "limit_train must be an integer, at least 1, got 0"),
+        ({"shifts": "none"}, "shifts must be one of regression, atomref, got 'none'"),
         ({"shifts": "atomref"}, "got \"atomref\" with dataset='mini', target='U0'"),
         ({"shifts": "atomref", "dataset": "qm9", "root": "x", "target": "mu"}, "only U0, U, H and G .* target='mu'"),
     ],
@@ -242,9 +254,9 @@ def test_bad_options(options, message):
 def test_bad_limit_and_stage(make):
     with pytest.raises(ConfigError, match=r"expected at most the 2228 molecules of the training part; got 2229"):
         make("mini", "U0", limit_train=2229)
-    with pytest.raises(ConfigError, match=r"stage: expected train, val, test; got 'fit'"):
+    with pytest.raises(ConfigError, match=r"stage must be one of train, val, test, got 'fit'"):
         make("mini", "U0").baselines("fit")
-    with pytest.raises(ConfigError, match=r"expected a call after setup\(\)"):
+    with pytest.raises(ConfigError, match=r"the data must be set up before they are used, got no call of setup\(\)"):
         MoleculeDataModule().baselines()
 
 

@@ -87,14 +87,14 @@ def test_no_gradient_is_recorded(molecules):
 
 @pytest.mark.parametrize("cutoff", [0.0, -1.0, float("nan"), float("inf")])
 def test_bad_cutoff(cutoff):
-    with pytest.raises(ConfigError, match="cutoff: expected a positive finite distance"):
+    with pytest.raises(ConfigError, match="cutoff must be a positive number of Angstrom"):
         radius_graph(torch.zeros(1, 3), cutoff)
 
 
 def test_bad_shapes():
-    with pytest.raises(ShapeError, match=r"pos: expected \[A, 3\]; got \[3, 4\]"):
+    with pytest.raises(ShapeError, match=r"pos must be \[A, 3\], got \[3, 4\]. Pass one row"):
         radius_graph(torch.zeros(3, 4), 5.0)
-    with pytest.raises(ShapeError, match=r"summing to the 4 rows of pos; got \[2\] summing to 5"):
+    with pytest.raises(ShapeError, match=r"summing to the 4 rows of pos, got \[2\] summing to 5. Pass the number"):
         radius_graph(torch.rand(4, 3), 5.0, torch.tensor([2, 3]))
 
 

@@ -186,7 +186,7 @@ def test_damaged_text_files(request, gdb9_root, branch, name, change, message):
 def test_damaged_record(gdb9_root, without_rdkit):
     path = gdb9_root / "raw" / "gdb9.sdf"
     path.write_text(path.read_text().replace("    1.0759", "    1.x759"))
-    with pytest.raises(DataError, match="expected a V2000 record in place 1; got ValueError"):
+    with pytest.raises(DataError, match=r"expected a V2000 record in place 1; got another content \(ValueError\)"):
         load_qm9(gdb9_root, ENERGY, offline=True)
 
 

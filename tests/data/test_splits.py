@@ -76,7 +76,9 @@ def test_size_tests_on_the_largest():
     ("name", "dataset", "known"), [("standard", "mini", "random, size"), ("nope", "qm9", "random, st")]
 )
 def test_unknown_names_list_the_known_ones(name, dataset, known):
-    with pytest.raises(ConfigError, match=rf"expected one of {known}.*got '{name}'"):
+    with pytest.raises(
+        ConfigError, match=rf"split \(dataset='{dataset}'\) must be one of {known}.*got '{name}'. Pick one"
+    ):
         make_split(name, dataset, heavy(100))
 
 

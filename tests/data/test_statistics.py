@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eqlayers.data.molecules import neighbor_edges
+from eqlayers.data.molecules import MoleculeArrays, neighbor_edges
 from eqlayers.data.statistics import compute_baselines, compute_statistics
 from eqlayers.data.targets import TARGETS
 from eqlayers.errors import DataError
@@ -52,12 +52,21 @@ def test_only_the_training_part_counts(small_set):
     assert before != statistics(molecules)
 
 
-def test_mean_neighbors(small_set):
-    molecules = with_labels(small_set)
-    edges = neighbor_edges(molecules, 3.0, None)
-    train = np.array([4, 9])
-    expected = edges.n_edges[train].sum() / molecules.n_atoms[train].sum()
-    assert statistics(molecules, train).mean_neighbors == pytest.approx(expected)
+def test_mean_neighbors_is_that_of_the_atoms_of_the_training_part():
+    """By hand: pairs (2 atoms, 2 edges) and triangles (3 atoms, 6 edges), and a far atom that has no neighbour."""
+    pair, triangle, lonely = [[0, 0, 0], [1, 0, 0]], [[0, 0, 0], [1, 0, 0], [0, 1, 0]], [[0, 0, 0], [9, 0, 0]]
+    sizes = [len(molecule) for molecule in (pair, triangle, lonely, triangle)]
+    molecules = MoleculeArrays(
+        source="test",
+        n_atoms=np.array(sizes),
+        z=np.ones(sum(sizes), dtype=np.int64),
+        pos=np.array([*pair, *triangle, *lonely, *triangle], dtype=np.float32),
+        y=np.arange(4.0),
+        idx=np.arange(4),
+    )
+    found = {rows: statistics(molecules, np.array(rows)).mean_neighbors for rows in ((0, 1), (1, 2), (2,), (0, 1, 2))}
+    assert found == {(0, 1): 8 / 5, (1, 2): 6 / 5, (2,): 0.0, (0, 1, 2): 8 / 7}
+    assert statistics(molecules, np.array([1, 1, 0])).mean_neighbors == 14 / 8, "a row that is there twice counts twice"
 
 
 def test_intensive_targets_have_no_shifts(small_set):

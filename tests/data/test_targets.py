@@ -63,5 +63,5 @@ def test_intensive_targets():
 
 
 def test_unknown_target_lists_the_known_ones():
-    with pytest.raises(ConfigError, match=r"expected one of mu, alpha.*got 'u0'; fix the name"):
+    with pytest.raises(ConfigError, match=r"target must be one of mu, alpha.*got 'u0'. Pick one of these"):
         get_target("u0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS, Axis, Path, Program, Slot, contract
 
 Arrays = dict[str, np.ndarray]
+WORKERS = [1]  # the last is the number of threads that work at once
 MARGIN = 32  # elements around every buffer, and columns between its rows, that nobody may touch
 
 
@@ -85,10 +86,14 @@ class Edges:
     receivers: int
 
     def tables(self, by: str) -> list[np.ndarray]:
-        """ptr, edges, others; by NumPy's stable sort."""
+        """ptr with its mark, edges, others; by NumPy's stable sort."""
         key, other, nodes = (self.dst, self.src, self.receivers) if by == "by_z" else (self.src, self.dst, self.senders)
         order = np.argsort(key, kind="stable")
-        return [np.searchsorted(key[order], np.arange(nodes + 1)), order, other[order]]
+        return [np.append(np.searchsorted(key[order], np.arange(nodes + 1)), -1 - self.others(by)), order, other[order]]
+
+    def others(self, by: str) -> int:
+        """Number of nodes at the other ends."""
+        return self.senders if by == "by_z" else self.receivers
 
     def rows(self, operand: str) -> int:
         """Rows of an operand."""
@@ -181,17 +186,27 @@ def rows_of(array: np.ndarray) -> tuple[int, int]:
 
 
 def run(
-    kernel: Kernel, arrays: Arrays, edges: Edges | None = None, chunks: int = 1, workers: int = 1, past: bool = False
+    kernel: Kernel,
+    arrays: Arrays,
+    edges: Edges | None = None,
+    chunks: int | None = None,
+    workers: int | None = None,
+    past: bool = False,
 ) -> Arrays:
-    """Results of a printed kernel, by operand. Buffers have margins of NaN, and so has what nobody wrote."""
+    """Results of a printed kernel, by operand. Buffers have margins of NaN, and so has what nobody wrote.
+
+    Chunks and workers are those of the fixture `kernels`, unless a test is about them.
+    """
     program, kind = kernel.program, kernel.kind
+    workers = WORKERS[-1] if workers is None else workers
+    chunks = (1 if workers == 1 else workers + 1) if chunks is None else chunks  # fewer than rows
     rows = arrays["y"].shape[0]
     given = {name: padded(arrays[name]) for name, _ in kind.pointers if name in arrays}
     for operand in kernel.wants_ir_mul:
         turn = launch.load_import(program, operand, kernel.dtype)
         for name in [n for n, o in kind.pointers if o == operand and n in given]:
             turned = padded(np.full_like(arrays[name], np.nan))
-            turn(turned.shape[0], [*rows_of(given[name]), *rows_of(turned)])
+            turn(turned.shape[0], [*rows_of(given[name]), *rows_of(turned)], chunks, workers)
             assert_margins_untouched(turned)
             given[name] = turned
     results, packed = {}, []
@@ -205,8 +220,9 @@ def run(
             address, step = rows_of(given[name])
             packed += (address, 0 if operand == "w" and kernel.shared else step)
     tables = [np.ascontiguousarray(t) for t in edges.tables(kernel.walk)] if edges else []
-    segments = tables[0].size - 1 if edges else rows
-    launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables)], chunks, workers, past)
+    segments = tables[0].size - 2 if edges else rows
+    sizes = [rows, edges.others(kernel.walk)] if edges else []
+    launch.load(kernel)(segments, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks, workers, past)
     for array in results.values():
         assert_margins_untouched(array)
     if kernel.shared and "w" in results:
@@ -255,9 +271,14 @@ def programs() -> type[Kernels]:
     return Kernels
 
 
-@pytest.fixture(scope="session")
-def kernels() -> type[Kernels]:
-    """Functions that make random programs, run their kernels, and compare them with the interpreter."""
+@pytest.fixture(scope="session", params=[1, 2, 3], ids=["1 thread", "2 threads", "3 threads"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[type[Kernels]]:
+    """Functions that make random programs, run their kernels, and compare them with the interpreter.
+
+    On several threads there are more chunks than threads, and more rows than chunks.
+    """
     if compiler.why_not() is not None:
         pytest.skip(f"C kernels: {compiler.why_not()}")
-    return Kernels
+    WORKERS.append(request.param)
+    yield Kernels
+    WORKERS.pop()

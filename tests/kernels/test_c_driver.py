@@ -96,8 +96,9 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, want
         address, step = kernels.rows_of(arrays.get(name, result))
         node_of_segment = operand == {"by_z": "z", "by_x": "x"}[walk]
         packed += (address if node_of_segment else address - far * step * 8, step)
-    tables = [ptr, order + far, others + far]
-    launch.load(kernel)(ptr.size - 1, [*packed, *(t.ctypes.data for t in tables)], chunks=3)
+    ptr[-1] -= far
+    tables, sizes = [ptr, order + far, others + far], [far + order.size, far + edges.others(walk)]
+    launch.load(kernel)(ptr.size - 2, [*packed, *(t.ctypes.data for t in tables), *sizes], chunks=3)
     np.testing.assert_array_equal(result, kernels.run(kernel, arrays, edges)[wanted])
 
 

@@ -105,6 +105,14 @@ def test_no_room_for_scratch_is_an_error(kernels: Any, team: list[str], workers:
     failing(5, [], chunks=5, workers=workers)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_tables_of_another_graph_are_an_error(kernels: Any, team: list[str], workers: int) -> None:
+    failing = hand_written("no_tables", "return begin <= 5 && 5 < end ? 2 : 0;")
+    with pytest.raises(IndexError, match="expected the tables of a graph of these sizes, got others; make them with"):
+        failing(10, [], chunks=10, workers=workers)
+    failing(5, [], chunks=5, workers=workers)
+
+
 def test_several_python_threads_at_once(kernels: Any, case: Any, team: list[str]) -> None:
     kernel, arrays, want = case
     begin, wrong = threading.Barrier(4), []

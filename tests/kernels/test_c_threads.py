@@ -255,6 +255,15 @@ def test_a_fork_while_another_thread_is_in_the_loop():
     assert not other.is_alive()
 
 
+@pytest.fixture
+def interruptible():
+    """A process that a shell starts in the background ignores SIGINT, and so does all that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("later", [0.0, 0.1], ids=["in a chunk", "while waiting"])
 def test_an_interrupt_waits_for_running_chunks(later):
     """Ctrl-C in the caller: helpers still write to the operands, so `run` returns only after they are done."""

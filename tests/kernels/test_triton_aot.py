@@ -23,6 +23,7 @@ from eqlayers_kernels.triton import aot, availability, launch, tuning
 ROOT = Path(__file__).resolve().parents[2]
 #: Name -> what pip installs into the folder of a release; `make triton-releases` does it.
 RELEASES = {path.stem.rpartition("-")[2]: path for path in sorted(ROOT.glob("requirements-triton-*.txt"))}
+OTHERS = [pytest.param(release, marks=pytest.mark.releases) for release in RELEASES]
 SCRIPT = Path(__file__).with_name("compile_cases.py")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 TERMS = ("forward", "all", "nothing")
@@ -34,10 +35,10 @@ def folder(release: str) -> Path:
     return Path(sys.prefix, "triton", release)
 
 
-@pytest.fixture(params=["installed", *RELEASES])
+@pytest.fixture(params=["installed", *OTHERS])
 def release(request) -> str:
     if request.param in RELEASES and not (folder(request.param) / ".installed").exists():
-        pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `make triton-releases`")
+        pytest.skip(f"needs Triton {request.param} in {folder(request.param)}: run `make test-triton-releases`")
     return request.param
 
 
@@ -172,7 +173,7 @@ def test_printed_kernels_of_every_kind_compile_within_their_budget(tmp_path, rel
     check_printed(all_printed(), tmp_path, release)
 
 
-@pytest.mark.parametrize("release", RELEASES, indirect=True)
+@pytest.mark.parametrize("release", OTHERS, indirect=True)
 def test_other_releases_interpret_products_and_convolutions(release):
     """Their own tests, once more; the installed release runs them anyway."""
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]

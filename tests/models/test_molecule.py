@@ -210,7 +210,7 @@ BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
     (ConfigError, r"species must be different atomic numbers.*got \[1, 1\]", {"species": (1, 1)}),
     (ConfigError, r"species must be.*at least one, got \[\]", {"species": ()}),
     (ConfigError, r"species must be.*from 1 to 118.*got \[119\]", {"species": (119,)}),
-    (ConfigError, r"lmax and layers must not be negative, got -1 and 2", {"lmax": -1}),
+    (ConfigError, r"lmax must be an integer, at least 0, got -1. 1 is usual", {"lmax": -1}),
     (ConfigError, r"cutoff must be a positive number", {"cutoff": -5.0}),
     (ConfigError, r"mean_neighbors must be a positive number, got nan", {"mean_neighbors": float("nan")}),
     (ConfigError, r"backend must be one of", {"backend": "cuda"}),
@@ -260,7 +260,7 @@ def test_bad_inputs(pos: Tensor) -> None:
     with pytest.raises(IndexRangeError, match=r"shifts must name species among .*got also \[2\]\. Build"):
         model.set_statistics({2: 1.0}, 1.0, 1.0)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"shifts": {1: float("nan")}}, r"shifts must be finite numbers, got \{1: nan\}\. Look for NaN"),
+        ({"shifts": {1: float("nan")}}, r"the shift of 1 must be a finite number, got nan\. Look for NaN"),
         ({"scale": 0.0}, r"scale must be a positive number, got 0\.0"),
         ({"mean_neighbors": float("inf")}, r"mean_neighbors must be a positive number, got inf"),
     ]

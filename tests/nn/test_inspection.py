@@ -10,6 +10,7 @@ from e3nn import o3
 
 import eqlayers as eq
 from eqlayers import FullyConnectedTensorProduct, Linear, TensorProduct
+from eqlayers.nn import GatedNonlinearity, Interaction
 
 ROWS = [(0, 0, 0, "uvu", False), (0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True, 2.0)]
 ARGS = ("2x0e + 3x1o", "1x0e", "2x0e + 3x1o + 4x2e", ROWS)
@@ -109,6 +110,14 @@ def test_explain_names_backends_and_reasons() -> None:
     assert ("refuses" in refused[1]) == ("needs CUDA" in refused[2])  # elsewhere it is interpreted
     assert eq.explain(torch.nn.Sequential(layer, torch.nn.Linear(1, 1))).startswith("0: TensorProduct on cpu")
     assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no sparse products"
+
+
+def test_a_layer_made_of_layers_names_the_backends_of_all() -> None:
+    """As `explain` does, which asks each of them."""
+    gate = GatedNonlinearity("8x0e + 4x1o")
+    assert gate.selected_backend() == gate.scale.selected_backend() == "cpu"
+    assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o").selected_backend() == "cpu+torch"
+    assert Interaction("8x0e", "0e + 1o", "8x0e + 4x1o", backend="torch").selected_backend() == "torch"
 
 
 def test_backends_give_equal_numbers(twins: Any) -> None:

@@ -131,3 +131,13 @@ def test_words() -> None:
     assert layer.selected_backend() == "cpu"
     assert "all groups: cpu runs" in layer.explain()
     assert "S x: torch runs" in SO3Scale("2x0e", "fixed", 2.0, backend="torch").explain()
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference", None])
+def test_groups_of_one_multiplicity_may_have_different_norms(backend: str | None) -> None:
+    """Scalars have the norm 1 and vectors others, in one block of as many copies."""
+    irreps = o3.Irreps("2x0e + 2x1o + 2x2e")
+    layer = SO3Scale(irreps, "external", normalization="norm", backend=backend).double()
+    x, scales = torch.randn(3, irreps.dim).double(), torch.randn(3, 6).double()
+    want = loop(irreps, x, scales, "copy", "norm")
+    torch.testing.assert_close(layer(x, scales), want, rtol=4 * torch.finfo(torch.float64).eps, atol=0)  # two products

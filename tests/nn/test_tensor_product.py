@@ -57,7 +57,7 @@ def check_random_product(twins: Any, dice: random.Random) -> None:
 
 
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=40)  # each compiles kernels
+@hypothesis.settings(max_examples=25)  # each compiles kernels
 def test_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 
@@ -69,9 +69,16 @@ def test_many_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 
 
-@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize(
+    ("shared", "layout"),
+    [
+        (True, "mul_ir"),
+        (False, "ir_mul"),
+        pytest.param(True, "ir_mul", marks=pytest.mark.slow),
+        pytest.param(False, "mul_ir", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(("mode", "has_weight"), ROWS)
-@pytest.mark.parametrize("shared", [True, False])
 def test_every_mode_alone(twins: Any, mode: str, has_weight: bool, shared: bool, layout: str) -> None:
     in1, in2, out = (o3.Irreps(i) for i in PLACES[mode])
     if mode == "uuw" and not has_weight:

@@ -18,7 +18,7 @@ from e3nn.util.test import assert_auto_jitable
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.errors import ConfigError
+from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import Norm
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
@@ -190,3 +190,47 @@ def test_e3nns_own_check_passes(name: str) -> None:
     assert jit.get_compile_mode(layer) == jit.get_compile_mode(getattr(o3, type(layer).__name__))
     if name != "per sample":  # e3nn draws no weights
         assert_auto_jitable(layer)
+
+
+PRODUCT, LINEAR = eq.TensorProduct(*ARGS), eq.Linear("2x0e + 2x1o", "3x0e + 1o", biases=True)
+SPECS = [
+    "",
+    "null",
+    "[]",
+    "{}",
+    "{",
+    "[" * 100_000,
+    '"text"',
+    PRODUCT._spec().replace("2x0e", "2x0z"),
+    PRODUCT._spec().replace("uvw", "wvu"),
+    PRODUCT._spec().replace("2x1o", "1x1o"),
+    PRODUCT._spec().replace("mul_ir", "ir"),
+    PRODUCT._spec()[:-1],
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+def test_texts_that_describe_no_layer(spec: str) -> None:
+    x, y, w = torch.ones(3, 8), torch.ones(3, 5), torch.ones(PRODUCT.weight_numel)
+    for call in (
+        lambda: torch.ops.eqlayers.layer_product(spec, x, y, None, w),
+        lambda: torch.ops.eqlayers.layer_right(spec, y, None, w),
+        lambda: torch.ops.eqlayers.layer_linear(spec, x, None, None, w, w),
+    ):
+        with pytest.raises(ConfigError, match=r"spec must be the description that a layer gave to Tor.* Script the la"):
+            call()
+
+
+@pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: torch.cat([t, t]), lambda t: t[None], lambda t: t[:0]])
+def test_weights_of_another_layer_in_a_scripted_one(change: Callable[[Tensor], Tensor]) -> None:
+    x, y, ops = torch.ones(3, 8), torch.ones(3, 5), torch.ops.eqlayers
+    own, bias = change(PRODUCT.weight), LINEAR.bias
+    message = r"(weight|bias) of the scripted layer must be \[\d+\], got \[.*\]\. Load the state of this layer"
+    with pytest.raises(ShapeError, match=message):
+        ops.layer_product(PRODUCT._spec(), x, y, None, own)
+    with pytest.raises(ShapeError, match=message):
+        ops.layer_right(PRODUCT._spec(), y, None, own)
+    with pytest.raises(ShapeError, match=message):
+        ops.layer_linear(LINEAR._spec(), x, None, None, change(LINEAR.weight), bias)
+    with pytest.raises(ShapeError, match=message):
+        ops.layer_linear(LINEAR._spec(), x, None, None, LINEAR.weight, change(bias))

@@ -94,7 +94,7 @@ def test_kinds_must_agree():
         check_same_kind(a=x, b=x.to("meta"))
     with pytest.raises(DTypeError, match=r"a must be float64, float32, float16 or bfloat16, got torch\.int64"):
         check_same_kind(a=x.long())
-    with pytest.raises(DTypeError, match=r"b must be a tensor, got list.*torch\.tensor"):
+    with pytest.raises(DTypeError, match=r"b must be a tensor .*got \[1\.0\]\. Use torch\.as_tensor"):
         check_same_kind(a=x, b=[1.0])
 
 

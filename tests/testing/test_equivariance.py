@@ -74,8 +74,8 @@ def test_own_inputs_dtype_and_seed():
     seen = []
     residual = equivariance_residual(lambda t: (seen.append(t), norms(t))[1], ["2x1o"], "2x1o", [x])
     assert residual < 1e-6
-    assert seen[1] is x
-    assert seen[0].dtype == torch.float32
+    assert seen[0] is x
+    assert seen[1].dtype == torch.float32
     residuals = [equivariance_residual(torch.abs, ["1o"], "1o", seed=s) for s in (1, 1, 2)]
     assert residuals[0] == residuals[1] != residuals[2]
     with pytest.raises(IrrepsError):

@@ -147,7 +147,7 @@ def test_sigterm_is_not_success(place: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "fix"),
     [
-        (["--name", ""], "Change --runs or --name"),
+        (["--name", ""], "name must be one plain folder name, got ''. Change --name."),
         (["--runs", __file__], "Change --runs or --name"),
         (["--model.model.init_args.radial_hidden", "[0]"], "64 is usual"),
         (["--model.model.init_args.pooling", "mean"], "pooling to sum"),

@@ -12,7 +12,7 @@ from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Path, Program, Slot
 from .calls import Define, path_calls
 from .layout import wide
-from .loops import SEGMENT, gaps, run_function
+from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, gaps, run_function
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
 FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
@@ -271,6 +271,11 @@ class Driver:
             tables = 3 + 2 * len(self.kind.pointers)
             setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
+            setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
+            # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
+            # are read anyway, costs less than a look from outside, and nothing that they name is touched before.
+            marked = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count && ptr[arg[0] + 1] == -1 - nodes"
+            setup.append(f"if (!({marked})) return {NO_TABLES};")
             begin, end = self._rows_of("segment")
             if self.walk == "by_x":
                 body = [
@@ -284,6 +289,7 @@ class Driver:
                 "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
                 "for (int64_t n = first; n < last; n++) {",
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
+                f"if (outside(edges, others, start, stop, count, nodes)) {{ status = {NO_TABLES}; goto leave; }}",
                 *begin, *body, *end,
                 "}",
             ]  # fmt: skip
@@ -292,10 +298,12 @@ class Driver:
             room.append(f"T *const {name} = scratch + {offset};")
             offset += size
         if room:
-            taken = [f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));", "if (scratch == NULL) return 1;"]
-            room = [*taken, *room]
-        lines = [*setup, *room, "for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
-        lines += ["finish_stores();", *(["free(scratch);"] if offset else []), "return 0;"]
+            taken = f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));"
+            room = [taken, f"if (scratch == NULL) return {NO_ROOM};", *room]
+        lines = [*setup, *room, f"int64_t status = {DONE};"]
+        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
+        lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
+        lines.append("return status;")
         return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
 
     def _zeros(self, pointer: str) -> list[str]:

@@ -11,7 +11,7 @@ from . import compiler
 
 _SOURCE = f"""#include <stdint.h>
 #include <string.h>
-static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int64_t nodes,
+static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int64_t nodes, int64_t other_nodes,
                     int64_t *ptr, int64_t *edges, int64_t *others) {{
   /* stable; the first edge whose key lies outside [0, nodes), or -1 */
   memset(ptr, 0, (nodes + 2) * sizeof *ptr);
@@ -25,6 +25,7 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
     edges[place] = e;
     others[place] = other[e];
   }}
+  ptr[nodes + 1] = -1 - other_nodes;
   return -1;
 }}
 {compiler.EXPORT} int64_t sort_edges(const int64_t *edge_index, int64_t count, int64_t num_src, int64_t num_dst,
@@ -32,9 +33,10 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
   /* -1, or 2 * edge + row of the first index out of range */
   const int64_t *const src = edge_index, *const dst = edge_index + count;
   int64_t *const by_src = tables + num_dst + 2 + 2 * count;
-  int64_t wrong = sort(dst, src, count, num_dst, tables, tables + num_dst + 2, tables + num_dst + 2 + count);
+  int64_t wrong = sort(dst, src, count, num_dst, num_src,
+                       tables, tables + num_dst + 2, tables + num_dst + 2 + count);
   if (wrong >= 0) return 2 * wrong + 1;
-  wrong = sort(src, dst, count, num_src, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
+  wrong = sort(src, dst, count, num_src, num_dst, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
   return wrong >= 0 ? 2 * wrong : -1;
 }}
 """
@@ -43,8 +45,11 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
 class Tables(NamedTuple):
     """Elements before each of the six tables of a graph in one buffer of int64, and its length.
 
-    For receivers, then for senders: where each node's edges begin (one place more than the last end is scratch), the
-    numbers of the edges in that order, and the nodes at their other ends.
+    For receivers, then for senders: where each node's edges begin, and behind the last end the mark -1 - n of n nodes
+    at the other ends; the numbers of the edges in that order, and the nodes at their other ends.
+
+    The mark is the only negative number of its part, and its place follows from the numbers of edges and nodes: a
+    kernel that finds it where and as it expects it has tables of these very sizes, at the cost of one look.
     """
 
     by_z: tuple[int, int, int]

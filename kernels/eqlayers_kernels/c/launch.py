@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..program import Program, Slot
 from . import compiler, openmp, threads
+from .loops import NO_ROOM, NO_TABLES
 from .printer import Kernel, print_import
 
 #: Below this many elements read and written, a second thread costs more than it gains.
@@ -43,13 +44,14 @@ class Compiled:
         Args:
             rows: Number of rows.
             addresses: Address of the first row and elements from row to row, for each of the kernel's pointers in
-                order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others.
+                order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others, the number
+                of edges, and that of the nodes at their other ends.
             chunks: Pieces; work is handed to threads by the piece.
             workers: Threads that may work at once.
             past_caches: Whether to store large results past the caches.
 
         Raises:
-            MemoryError: No room for the scratch rows.
+            MemoryError: No room for the scratch rows. IndexError: The tables are those of another graph, or of none.
         """
         packed = (ctypes.c_int64 * (3 + len(addresses)))(rows, chunks, past_caches, *addresses)
         workers = min(workers, chunks)
@@ -64,8 +66,10 @@ class Compiled:
 
 
 def _check_status(status: int, _function: object = None, _arguments: object = None) -> int:
-    if status:
+    if status == NO_ROOM:
         raise MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
+    if status == NO_TABLES:
+        raise IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
     return status
 
 

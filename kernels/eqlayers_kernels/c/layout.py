@@ -14,20 +14,27 @@ from ..program import Slot
 
 VECTOR_BYTES = (64, 32, 16)  # AVX-512, AVX, SSE and NEON
 
+# The stores are named by the compilers' own words: <immintrin.h> has 1.9 MB, and parsing it takes longer than all else
+# in a small kernel.
 HEAD = """#if defined(__AVX512F__)
-#include <immintrin.h>
 #define VECTOR 64
-#define STORE_PAST_CACHES(to, v) _mm512_stream_si512((__m512i *)(to), (__m512i)(v))
+#define STORE __builtin_ia32_movntdq512
 #elif defined(__AVX__)
-#include <immintrin.h>
 #define VECTOR 32
-#define STORE_PAST_CACHES(to, v) _mm256_stream_si256((__m256i *)(to), (__m256i)(v))
+#define STORE __builtin_ia32_movntdq256
 #elif defined(__SSE2__)
-#include <emmintrin.h>
 #define VECTOR 16
-#define STORE_PAST_CACHES(to, v) _mm_stream_si128((__m128i *)(to), (__m128i)(v))
+#define STORE __builtin_ia32_movntdq
 #else
 #define VECTOR 16
+#endif
+#if defined(__SSE2__) && defined(__clang__)
+typedef T ALIGNED __attribute__((vector_size(VECTOR), may_alias));
+#define STORE_PAST_CACHES(to, v) __builtin_nontemporal_store((ALIGNED)(v), (ALIGNED *)(to))
+#elif defined(__SSE2__)
+typedef long long BITS __attribute__((vector_size(VECTOR)));
+#define STORE_PAST_CACHES(to, v) STORE((BITS *)(to), (BITS)(v))
+#else
 #define STORE_PAST_CACHES(to, v) (*(V *)(to) = (v))
 #endif
 #define LANES ((int)(VECTOR / sizeof(T)))
@@ -53,7 +60,7 @@ static inline void fetch(const T *from, int64_t n) {
 }
 static inline void finish_stores(void) {
 #if defined(__SSE2__)
-  _mm_sfence();
+  __builtin_ia32_sfence();
 #endif
 }
 """

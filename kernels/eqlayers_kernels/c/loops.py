@@ -1,4 +1,4 @@
-"""Pieces of C that every kernel has: its exported functions, the cut of segments into chunks, columns left free."""
+"""Pieces of C that every kernel has: its exported functions, the cut and check of segments, columns left free."""
 
 from __future__ import annotations
 
@@ -6,16 +6,30 @@ from collections.abc import Iterable
 
 from ..program import Slot
 
+#: What ``run`` returns if all went well, if there was no room, and if the tables are not those of the graph.
+DONE, NO_ROOM, NO_TABLES = range(3)
+
 SEGMENT = """
 static int64_t segment(const int64_t *ptr, int64_t segments, int64_t chunks, int64_t chunk) {
-  /* first segment of a chunk: chunks have equal numbers of edges and segments together, as nearly as that goes */
+  /* first segment of a chunk: chunks have equal numbers of edges and segments together, as nearly as that goes; all
+     chunks together have all segments, whatever ptr holds */
+  if (chunk == 0 || chunk == chunks) return chunk ? segments : 0;
   const int64_t total = ptr[segments] + segments, wanted = total * chunk / chunks;
   int64_t low = 0, high = segments;
   while (low < high) {
     const int64_t middle = (low + high) / 2;
-    if (ptr[middle] + middle < wanted) low = middle + 1; else high = middle;
+    if (ptr[middle] < wanted - middle) low = middle + 1; else high = middle;
   }
   return low;
+}
+static int outside(const int64_t *edges, const int64_t *others, int64_t start, int64_t stop,
+                   int64_t count, int64_t nodes) {
+  /* whether these edges of a node, or the nodes at their other ends, are not there to be read */
+  if (start < 0 || stop < start || stop > count) return 1;
+  int wrong = 0;
+  for (int64_t e = start; e < stop; e++)
+    wrong |= ((uint64_t)edges[e] >= (uint64_t)count) | ((uint64_t)others[e] >= (uint64_t)nodes);
+  return wrong;
 }
 """
 
@@ -36,7 +50,8 @@ EXPORT void work(void *data) {{
   for (;;) {{
     const int64_t chunk = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
     if (chunk >= job->chunks) return;
-    if (run(job->arg, chunk, chunk + 1)) __atomic_store_n(&job->status, 1, __ATOMIC_RELAXED);
+    const int64_t status = run(job->arg, chunk, chunk + 1);
+    if (status) __atomic_store_n(&job->status, status, __ATOMIC_RELAXED);
   }}
 }}
 """

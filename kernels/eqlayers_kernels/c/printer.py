@@ -56,7 +56,8 @@ class Kernel:
         """C sources of the translation units; the first has the driver ``run(arguments, begin, end)``.
 
         ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
-        ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others.
+        ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others, the number
+        of edges, and of nodes at their other ends. It returns one of the numbers in ``loops``.
         """
         functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
 

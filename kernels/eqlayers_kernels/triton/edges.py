@@ -73,9 +73,10 @@ def length(count: int, num_src: int, num_dst: int) -> int:
     return sum(_lengths(count, num_dst)) + sum(_lengths(count, num_src))
 
 
-def receivers_of(packed: int, count: int, num_src: int) -> int:
-    """Number of receivers, from the length of the packed tables."""
-    return (packed - length(count, num_src, 0)) // (length(count, num_src, 1) - length(count, num_src, 0))
+def receivers_of(packed: int, count: int, num_src: int) -> tuple[int, int]:
+    """Number of receivers, from the length of the packed tables, and what is left over: 0, or they are none."""
+    none, each = length(count, num_src, 0), length(count, num_src, 1)
+    return (packed - none) // (each - none), (packed - none) % (each - none)
 
 
 def unpack(packed: Tensor, count: int, num_src: int, num_dst: int) -> dict[str, Tables]:

@@ -1,0 +1,89 @@
+"""The parser of commands without a configuration: its complaints are errors of this package, in one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from typing import Any, NoReturn
+
+from .checks import check_integer, got
+from .errors import ConfigError
+
+__all__ = ["ArgumentParser", "check_threads", "explain"]
+
+# what argparse says -> what must be, what came and the fix
+PATTERNS = (
+    (
+        r"argument (\S+?): invalid choice: (.*?) \(choose from (.*)\)$",
+        lambda m, prog: f"{m[1]} must be one of {m[3].replace(chr(39), '')}, got {m[2]}. {_near(m[2], m[3])}",
+    ),
+    (
+        r"argument (\S+?): expected (?:one|at least one) argument",
+        lambda m, prog: f"{m[1]} must have a value after it, got nothing. Type `{m[1].rpartition('/')[2]} VALUE`.",
+    ),
+    (
+        r"argument (\S+?): invalid (.*?) value: (.*)$",
+        lambda m, prog: f"{m[1]} must be a {m[2]}, got {m[3]}. Correct it; `{prog} --help` explains it.",
+    ),
+    (
+        r"the following arguments are required: (.*)$",
+        lambda m, prog: f"{prog} must have {m[1]} after it, got nothing. `{prog} --help` explains it.",
+    ),
+    (
+        r"unrecognized arguments: (\S+)",
+        lambda m, prog: f"{prog} must have options that it knows, got {m[1]!r}. `{prog} --help` lists them.",
+    ),
+)
+
+
+def _near(given: str, known: str) -> str:
+    close = difflib.get_close_matches(given.strip("'"), re.findall(r"[\w-]+", known), n=1)
+    return f"Did you mean {close[0]!r}?" if close else "Pick one of these."
+
+
+def explain(message: str, prog: str) -> str:
+    """A complaint of argparse as what must be, what came and the fix.
+
+    Args:
+        message: What argparse says.
+        prog: The command, for the fix.
+
+    Example:
+        >>> explain("argument command: invalid choice: 'fitt' (choose from 'fit', 'test')", "eqlayers")
+        "command must be one of fit, test, got 'fitt'. Did you mean 'fit'?"
+    """
+    text = " ".join(message.split())
+    for pattern, say in PATTERNS:
+        found = re.search(pattern, text)
+        if found:
+            return say(found, prog)
+    return f"the options of {prog} must fit together, got: {text.rstrip('.')}. `{prog} --help` explains them."
+
+
+def check_threads(name: str, value: Any, at_least: int = 1) -> int:
+    """A number of threads that a machine can start; OpenMP ends the process where it cannot.
+
+    Raises:
+        ConfigError: Another value.
+    """
+    most = max(64, 4 * (os.cpu_count() or 1))
+    if check_integer(name, value, at_least, what="a number of threads") > most:
+        raise ConfigError(f"{name} must be at most {most} threads on this machine, got {got(value)}. Use its cores.")
+    return int(value)
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """argparse's parser, but options are written out and errors are raised."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise.
+
+        Raises:
+            ConfigError: Always; the message says what to type.
+        """
+        raise ConfigError(explain(message, self.prog))

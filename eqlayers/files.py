@@ -1,0 +1,274 @@
+"""Files that users name: read whole with errors that repeat nothing of their content, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from .checks import check_path
+from .errors import ConfigError
+
+__all__ = ["atomic_write", "check_output", "plain_name", "read_json", "read_yaml", "stays_inside", "yaml_lines"]
+
+MEBIBYTE = 2**20
+YAML_LIMIT, JSON_LIMIT = MEBIBYTE, 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
+NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
+DEPTH = 50
+
+
+def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
+    """Return ``name`` if it is the name of one file or folder, and not a way to another place.
+
+    Args:
+        name: What the user gave.
+        what: Its name in the message.
+        fix: Sentence on what to change.
+        kind: "folder" or "file".
+
+    Raises:
+        ConfigError: It is empty, is '.' or '..', or has a separator or a character that is not printed.
+
+    Example:
+        >>> plain_name("qm9_mini", "name", "Change --name.")
+        'qm9_mini'
+        >>> plain_name("../other", "name", "Change --name.")
+        Traceback (most recent call last):
+        ...
+        eqlayers.errors.ConfigError: name must be one plain folder name, got '../other'. Change --name.
+    """
+    good = isinstance(name, str) and name not in ("", ".", "..") and name.isprintable() and name == name.strip()
+    if not good or re.search(r"[/\\]", name) or len(os.fsencode(name)) > 200:
+        raise ConfigError(f"{what} must be one plain {kind} name, got {name!r}. {fix}")
+    return str(name)
+
+
+def stays_inside(folder: Path, parent: Path, fix: str) -> None:
+    """Raise if a folder is somewhere else than below another one, as a symbolic link makes it.
+
+    Args:
+        folder: The folder; it need not exist.
+        parent: Where it must be; this one may be a link, which its owner chose.
+        fix: Sentence on what to change.
+
+    Raises:
+        ConfigError: It leads elsewhere.
+    """
+    expected = parent.resolve() / os.path.relpath(folder, parent)
+    if folder.resolve() != expected:
+        raise ConfigError(
+            f"{folder} must be a folder inside {parent}, got a symbolic link to {folder.resolve()}. {fix}"
+        )
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside `path` for writing; it gets the name `path` only if the block ends without an error.
+
+    A reader sees the old file or the whole new one, also when the writer is killed. A symbolic link is replaced and
+    not followed.
+
+    Args:
+        path: The file to make or to replace; missing folders are made.
+
+    Yields:
+        A binary file object.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with atomic_write(folder / "a.txt") as file:
+        ...     _ = file.write(b"whole")
+        >>> [entry.name for entry in folder.iterdir()], (folder / "a.txt").read_bytes()
+        (['a.txt'], b'whole')
+    """
+    path = Path(check_path("path", path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)  # a temporary file is private; the result is an ordinary one
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def check_output(path: str | Path, option: str) -> Path:
+    """The path of a file that can be written, asked before the work whose result it shall hold.
+
+    Raises:
+        ConfigError: It is a folder, or its folder cannot be made or written.
+    """
+    path = Path(path)
+    try:
+        if path.name in ("", "..") or path.is_dir():
+            raise IsADirectoryError("that is a folder")
+        if "\0" in str(path):
+            raise ValueError("no name has such a character")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"{option} must be a file that can be written, got {str(path)!r}: {reason}. Name another."
+        ) from error
+    return path
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------
+
+
+def _read(path: Path, what: str, fix: str, limit: int) -> str:
+    """The text of a file.
+
+    Raises:
+        ConfigError: There is no such file, it cannot be read, or it is no text.
+    """
+    try:
+        kind = "is a folder" if path.is_dir() else None if path.exists() else "does not exist"
+        if kind is None and not path.is_file():
+            kind = "is a device, a pipe or a socket"
+    except (OSError, ValueError) as error:  # a name that no file can have
+        kind = f"is no name of a file ({getattr(error, 'strerror', None) or error})"
+    if kind is not None:
+        raise ConfigError(f"{what} must be a file, got {str(path)!r}, which {kind}. {fix}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ConfigError(f"{what} must be a file that can be read, got {path}: {error.strerror}. {fix}") from error
+    if len(data) > limit:
+        raise ConfigError(f"{what} must have at most {limit // MEBIBYTE} MiB, got more in {path}. {fix}")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(f"{what} must be text in UTF-8, got other bytes in {path}, line {line}. {fix}") from error
+
+
+def _without_content(problem: str) -> str:
+    """A parser's words on a problem, less what they quote from the file; single characters and tokens stay."""
+    quoted = re.compile(r"'[^']*'|\"[^\"]*\"")
+    plain = re.compile(r"..?.?|.<[a-z -]+>.")  # with the quotes
+    return quoted.sub(lambda m: m[0] if plain.fullmatch(m[0]) else "something", " ".join(problem.split()))
+
+
+def _compose(path: Path, text: str, what: str, fix: str) -> Any:
+    """The nodes of a YAML text, checked: no key twice, not too much behind aliases."""
+
+    def wrong(mark: Any, problem: str) -> ConfigError:
+        line = "" if mark is None else f", line {mark.line + 1}"
+        return ConfigError(f"{what} must be YAML, got in {path}{line}: {problem}. {fix}")
+
+    try:
+        top = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise wrong(error.problem_mark or error.context_mark, _without_content(error.problem or "no YAML")) from None
+    except yaml.YAMLError as error:  # characters that YAML has not
+        position = getattr(error, "position", 0)
+        line = text[: position if isinstance(position, int) else 0].count("\n") + 1
+        raise ConfigError(f"{what} must be YAML, got in {path}, line {line}: a control character. {fix}") from None
+    except RecursionError:
+        raise ConfigError(f"{what} must be YAML of at most {DEPTH} levels, got more in {path}. {fix}") from None
+
+    sizes: dict[int, int] = {}  # nodes behind a node; 0 while it is being counted
+
+    def size(node: Any, depth: int) -> int:
+        if depth > DEPTH or sizes.get(id(node)) == 0:
+            raise wrong(node.start_mark, f"more than {DEPTH} levels, or an alias of what it is in")
+        if id(node) in sizes:
+            return sizes[id(node)]
+        sizes[id(node)] = 0
+        children: list[Any] = []
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise wrong(key.start_mark, "a key that is a list or a mapping")
+                if key.value in seen:
+                    raise wrong(key.start_mark, "a key for the second time")
+                seen.add(key.value)
+                children += [key, value]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        total = 1 + sum(size(child, depth + 1) for child in children)
+        if total > NODES:
+            raise wrong(node.start_mark, f"more than {NODES} values, aliases written out")
+        sizes[id(node)] = total
+        return total
+
+    if top is not None:
+        size(top, 0)
+    return top
+
+
+def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the file, or name another.") -> Any:
+    """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages.
+        fix: Sentence for messages.
+
+    Raises:
+        ConfigError: It is missing or no file, no text, no YAML, or has a key twice; with the line.
+    """
+    path = Path(check_path(what, path))
+    text = _read(path, what, fix, YAML_LIMIT)
+    top = _compose(path, text, what, fix)
+    try:
+        return None if top is None else yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        problem = _without_content(error.problem or "no YAML")
+        raise ConfigError(f"{what} must be YAML, got in {path}{line}: {problem}. {fix}") from None
+    except (ValueError, OverflowError) as error:  # a date that is none
+        raise ConfigError(f"{what} must be YAML, got in {path}: a {type(error).__name__} of a value. {fix}") from None
+
+
+def yaml_lines(path: Path) -> dict[str, int]:
+    """The line of each key of a YAML file that :func:`read_yaml` has taken, nested keys joined by dots."""
+    lines: dict[str, int] = {}
+
+    def visit(node: Any, prefix: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                lines.setdefault(f"{prefix}{key.value}", key.start_mark.line + 1)
+                visit(value, f"{prefix}{key.value}.")
+
+    visit(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), "")
+    return lines
+
+
+def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Exception] = ConfigError) -> Any:
+    """The content of a JSON file, which no error repeats.
+
+    Args:
+        path: The file.
+        what: What it should be, for messages.
+        fix: Sentence for messages.
+        error_type: Kind of the error.
+
+    Raises:
+        ConfigError: It is missing or no file, no text, or no JSON; with the line.
+    """
+    path = Path(check_path(what, path))
+    try:
+        return json.loads(_read(path, what, fix, JSON_LIMIT))
+    except ConfigError as error:
+        raise error_type(str(error)) from None
+    except json.JSONDecodeError as error:
+        place = f"in {path}, line {error.lineno}: {error.msg}"
+        raise error_type(f"{what} must be JSON, got {place}. {fix}") from None
+    except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
+        raise error_type(f"{what} must be JSON, got a {type(error).__name__} from {path}. {fix}") from None

@@ -1,0 +1,134 @@
+"""The parser of the training commands: a help that fits a screen or two, and one page for each section of others."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from typing import Any
+
+from jsonargparse import DefaultHelpFormatter
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.cli import LightningArgumentParser
+
+from ..models import MoleculeNetwork
+
+__all__ = ["MOST_USED", "Parser"]
+
+#: Options of other packages' classes that the help shows; the others have a page of their own.
+MOST_USED = {
+    "trainer": (
+        *("accelerator", "devices", "precision", "max_epochs", "max_time", "gradient_clip_val", "deterministic"),
+        *("log_every_n_steps", "fast_dev_run"),
+    ),
+    "early_stopping": ("monitor", "patience", "min_delta"),
+}
+PAGES = {"trainer": Trainer, "early_stopping": EarlyStopping}
+#: Short words for options whose own are long.
+ABOUT = {
+    "seed_everything": "Seed of the weights; true for a random one.",
+    "ckpt_path": "Checkpoint to go on from (fit), or whose weights are used instead of the run's best.ckpt.",
+    "config": "Configuration; may be given more than once, later ones count.",
+    "print_config": "Print the configuration with all options and end.",
+    "early_stopping.patience": "Epochs without a lower value after which training ends.",
+    "model.model": "Network with forward(z, pos, edge_index, batch, num_graphs) -> [G] and set_statistics(shifts, "
+    "scale, mean_neighbors), by its import path, e.g. eqlayers.models.MoleculeNetwork.",
+    "model.model.help": "Show all options of a network, e.g. eqlayers.models.MoleculeNetwork, and exit.",
+    "trainer.accelerator": "Where to train: cpu, gpu, mps or auto.",
+    "trainer.devices": "How many devices, which ones, or auto.",
+    "trainer.precision": "32-true, 64-true, 16-mixed, bf16-mixed and others.",
+    "trainer.max_epochs": "Passes over the training part.",
+    "trainer.max_time": "Longest time, as days:hours:minutes:seconds.",
+    "trainer.gradient_clip_val": "Largest norm of the gradient; null for any.",
+    "trainer.deterministic": "Refuse operations whose sums depend on the order of threads; warn to be warned only.",
+    "trainer.log_every_n_steps": "Optimizer steps between two rows of the logs.",
+    "trainer.fast_dev_run": "Only this many batches of each part, and no file is written.",
+}
+METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
+FILE_WIDTH = 120  # of output that is not a terminal
+#: Said elsewhere, or of no use where checkpoints are always read without running code.
+HIDDEN = ("weights_only", "trainer", "model", "data", "ema", "early_stopping")
+USAGE = """eqlayers {command} -c FILE [--key value]...
+
+  eqlayers {command} -c configs/qm9_mini.yaml
+  eqlayers {command} -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster"""
+
+
+class Formatter(DefaultHelpFormatter):
+    """Help and default of an option, without its Python type and the names of all classes that would fit."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        narrow = shutil.get_terminal_size((FILE_WIDTH, 0)).columns
+        super().__init__(prog, max_help_position=26, width=narrow - 2, **options)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = re.sub(r":\w+:(?=`)|`", "", " ".join((action.help or "").split()))
+        given = action.default not in (None, argparse.SUPPRESS) and "%(default)" not in text
+        return f"{text} (default: %(default)s)" if given else text
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kind = re.sub(r"Optional\[(\w+)\]|(\w+) \| None", r"\1\2", self._get_type_str(action) or "")
+        return METAVARS.get(kind, "VALUE")
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        return re.sub(r", --\S+\+ .*", "", super()._format_action_invocation(action))
+
+
+class Page(argparse.Action):
+    """`--SECTION.help`: everything that the class of a section takes."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the page and end."""
+        section = self.option_strings[0][2:].removesuffix(".help")
+        print(page(PAGES[section], section), end="")
+        parser.exit()
+
+
+def page(cls: type, prefix: str, **options: Any) -> str:
+    """The options of a class as help, each beginning with a prefix."""
+    own = Sections(usage=argparse.SUPPRESS, description="", add_help=False, formatter_class=Formatter)
+    own.add_class_arguments(cls, prefix, fail_untyped=False, **options)
+    for action in own._actions:
+        if action.dest == prefix or action.dest.endswith(".help"):
+            action.help = argparse.SUPPRESS
+    return own.format_help().lstrip()
+
+
+class Sections(LightningArgumentParser):
+    """Options of classes; a file may stand for a whole section, but never for a single value."""
+
+    def add_class_arguments(self, *args: Any, **options: Any) -> Any:
+        """As jsonargparse does it; with files for single values, the text of any file would come back in errors."""
+        return super().add_class_arguments(*args, **options | {"sub_configs": False})
+
+
+class Parser(Sections):
+    """The parser of one training command, or of all of them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options | {"formatter_class": Formatter})
+        self.short = False
+
+    def shorten(self, command: str) -> None:
+        """Leave the options that are used, and name the pages of the others."""
+        self.short = True
+        self.usage = USAGE.format(command=command)
+        for section in PAGES:
+            self.add_argument(f"--{section}.help", action=Page, help=f"Show all options of `{section}` and exit.")
+        shown = {f"{section}.{name}" for section, names in MOST_USED.items() for name in names}
+        for action in self._actions:
+            section, _, name = action.dest.partition(".")
+            rare = section in MOST_USED and name and action.dest not in shown
+            if rare or action.dest in HIDDEN:
+                action.help = argparse.SUPPRESS
+            else:
+                action.help = ABOUT.get(action.dest, action.help)
+
+    def format_help(self, *args: Any) -> str:
+        """The options, and those of the network that configurations use."""
+        text = super().format_help(*args)
+        return f"{text}\n{page(MoleculeNetwork, 'model.model.init_args', skip={'cutoff'})}" if self.short else text
