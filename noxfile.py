@@ -46,7 +46,7 @@ def mace(session: nox.Session) -> None:
 def run_layers(session: nox.Session, *options: str) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
     tools = (*TOOLS, "hypothesis", "pytest-xdist", "PyYAML")
-    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".", *tools)
+    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".[bench]", *tools)
     options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow", *options)
     session.run("pytest", *options, *(session.posargs or LAYERS), env={"OMP_NUM_THREADS": "1"})
 
