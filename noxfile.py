@@ -43,18 +43,19 @@ def mace(session: nox.Session) -> None:
     run_tests(session, "mace-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
 
 
-def run_layers(session: nox.Session) -> None:
+def run_layers(session: nox.Session, *options: str) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
     tools = (*TOOLS, "hypothesis", "pytest-xdist", "PyYAML")
-    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".", *tools)
-    options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow")
+    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".[bench]", *tools)
+    options = ("--numprocesses", "auto", "--dist", "loadgroup", "-m", "not slow", *options)
     session.run("pytest", *options, *(session.posargs or LAYERS), env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session
 def oldest(session: nox.Session) -> None:
     """The oldest torch that pyproject.toml allows."""
-    run_layers(session)
+    # torch 2.6 requires Triton 3.2, which the kernels for GPUs refuse with their reason
+    run_layers(session, "-k", "not triton and not explain_gives_every_verdict")
 
 
 @nox.session

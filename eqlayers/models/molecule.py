@@ -23,6 +23,15 @@ from ..ops.tracing import being_traced
 _KNOWN_Z = set(range(1, 119))
 
 
+class SphericalHarmonics(o3.SphericalHarmonics):
+    """e3nn's, in copies and pickles without its scripted function, which torch 2.6 can neither copy nor pickle."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {name: value for name, value in vars(self).items() if not isinstance(value, torch.jit.ScriptFunction)}
+        arguments = (str(self.irreps_out), self.normalize, self.normalization, str(self.irreps_in))
+        return type(self), arguments, state  # its constructor makes the function anew
+
+
 class MoleculeNetwork(KeepsFloat64):
     r"""Species embedding, interactions, per-atom read-out, pooling, per-species scale and shift in float64.
 
@@ -95,7 +104,7 @@ class MoleculeNetwork(KeepsFloat64):
         if readout == "vector" and o3.Irrep("1o") not in irreps:
             raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
-        self.spherical_harmonics = o3.SphericalHarmonics(self.irreps_sh, normalize=True, normalization="component")
+        self.spherical_harmonics = SphericalHarmonics(self.irreps_sh, normalize=True, normalization="component")
         self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
         kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         steps, current = [], scalars

@@ -117,8 +117,8 @@ class Linear(EquivariantModule):
         ]
         self.instructions = paths + bias_paths
         self._paths = paths
-        read = [(number, path.i_out) for number, path in enumerate(paths) if 0 not in path.path_shape]
-        self._arriving = [[number for number, to in read if to == i] for i in range(len(self.irreps_out))]
+        read = [(number, path) for number, path in enumerate(paths) if 0 not in path.path_shape]
+        self._arriving = [[pair for pair in read if pair[1].i_out == i] for i in range(len(self.irreps_out))]
         self._biased = flags
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
@@ -231,8 +231,7 @@ class Linear(EquivariantModule):
         flat = []
         for target, arriving in zip(self._out.slots, self._arriving, strict=True):
             total = None
-            for number in arriving:
-                path = self._paths[number]
+            for number, path in arriving:
                 source = self._in.slots[path.i_in]
                 block = x.narrow(-1, source.columns.start, source.mul * source.dim)
                 matrix = self._weights.view(w, number)

@@ -61,11 +61,11 @@ def test_parameters_of_every_kind_count_once() -> None:
     tied.weight = nn.Parameter(torch.zeros(2, 2))
     other = nn.Linear(2, 2)
     other.weight = tied.weight
-    scripted = torch.jit.script(nn.Linear(3, 3, bias=False))
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3, bias=False)))
     model = nn.ModuleList([tied, other, nn.LazyLinear(7), scripted, torch.compile(o3.Linear("2x0e", "3x0e"))])
     found = accelerate(model).coverage
     assert (found.parameters, found.known_parameters, found.known_modules) == (4 + 2 + 9 + 6, 6, 1)
-    assert found.elsewhere == (("Linear in TorchScript", 9), ("torch.nn.Linear", 6))
+    assert found.elsewhere == (("Sequential in TorchScript", 9), ("torch.nn.Linear", 6))
     only = accelerate(nn.Sequential(torch.jit.script(o3.Linear("2x0e", "3x0e")))).coverage
     assert (only.known_modules, only.known_parameters, only.elsewhere) == (1, 6, ())
 

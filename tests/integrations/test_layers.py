@@ -190,6 +190,8 @@ MODULES = {
 
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_that_hold_products(name: str, float64: None) -> None:
+    if name == "reduced" and torch.__version__ < "2.7":
+        pytest.skip("e3nn 0.6 scripts the whole with torch 2.6: nothing can be taken out of it")
     module = MODULES[name]()
     irreps = o3.Irreps("1x0e + 1x1o") if name == "reduced" else module.irreps_in
     xs = [torch.randn(5, irreps.dim) for _ in range(2 if name == "reduced" else 1)]

@@ -130,6 +130,8 @@ LEFT = {
 
 @pytest.mark.parametrize("name", LEFT)
 def test_reasons(name: str) -> None:
+    if name == "hooks inside" and torch.__version__ < "2.7":
+        pytest.skip("e3nn 0.6 scripts its code with torch 2.6, which then takes no hooks")
     make, reason = LEFT[name]
     module = make()
     model = nn.ModuleList([nn.Sequential(module), linear()])
