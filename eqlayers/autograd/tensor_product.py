@@ -26,7 +26,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     plan.layouts[1].check("y", y)
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
-    if not plan.paths:  # e3nn then takes any dtypes, and keeps that of x
+    if not plan.reads:  # e3nn then takes any dtypes, and keeps that of x
         return x.new_zeros(*lead, plan.layouts[2].dim)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
@@ -34,7 +34,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
         x, y = as_rows(x, lead), as_rows(y, lead)
         others = run_product(plan.rest, x, y, w, shared, backend) if plan.rest.paths else None
         flat = add_scalar_paths(others, plan.scalars, plan.layouts, x, y, w)
-    elif name := runs_whole(x.device.type, x.dtype, backend, plan.form.key):
+    elif plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
         rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form, name)
     else:

@@ -28,7 +28,8 @@ class ProductPlan:
         layouts: Of in1, in2 and out.
         form: All paths as one program.
         groups: Paths that run together as sparse products, for backends that do not run whole forms.
-        paths: Number of paths that contribute; without any the result is a constant zero.
+        paths: Number of paths that contribute; without any the result is zero.
+        reads: Whether there is a path at all, if only one of coefficient zero; without, the result is a constant.
         weight_numel: Number of weights.
         scalars: Paths that are matrix products where one set of weights serves all samples.
         rest: The plan of all other paths; None without such paths.
@@ -51,6 +52,7 @@ class ProductPlan:
         self.layouts = FlatLayout(in1, layout), FlatLayout(in2, layout), FlatLayout(out, layout)
         self.form = Form(tensor_product_program(irreps, instructions, layout))
         self.paths = len(self.form.program.paths)
+        self.reads = any(0 not in ins.path_shape for ins in instructions)
         self.groups: list[PathGroup] = group_paths(irreps, instructions, self.layouts)
         self.weight_numel = self.form.program.widths[2]
         self.scalars, others = split_scalars(irreps, instructions)
