@@ -95,7 +95,7 @@ class EquivariantModule(torch.nn.Module):
             if "runs" not in answers.values():
                 parts = [(label, verdicts(call, self.backend)) for label, call in self.sparse_calls(dtype, device)]
             refused = self.backend is not None and all(found[self.backend].startswith("refuses") for _, found in parts)
-            if parts and refused:  # then nothing runs, and the reason is that of the whole call
+            if refused:  # then nothing runs, and the reason is that of the whole call
                 runs, parts = f"{self.backend} was named and refuses, so that the layer raises BackendError", []
             else:
                 runs = "as the sparse products below" if parts else ""
