@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checks import check_path, check_type
 from ..errors import ConfigError, DataError
-from ..files import atomic_write
+from ..files import atomic_write, few
 from .agreement import FACTS
 
 __all__ = ["AtomicCheckpointIO", "best_and_last", "read_checkpoint"]
@@ -64,7 +64,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         fix = (
-            f"{path.parent} has {', '.join(near)}."
+            f"{path.parent} has {few(near)}."
             if near
             else "Run `eqlayers fit` first, or pass another --ckpt_path."
         )
