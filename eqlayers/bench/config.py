@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,7 @@ def read_config(path: Path) -> Any:
     """
     path = Path(check_path("a configuration", path, "the path of a file"))
     names = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-    near = few(sorted(names, key=lambda name: -SequenceMatcher(None, name, path.name).ratio()))
+    near = few(sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, path.name).ratio()))
     found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
     if isinstance(found, dict) and "trainer" in found and "model" in found:
         raise ConfigError(
