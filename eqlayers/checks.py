@@ -291,8 +291,8 @@ def check_path(name: str, value: Any, what: str = "a path") -> str:
     """A path, as text.
 
     Raises:
-        ConfigError: Neither a text nor a ``pathlib.Path``, or an empty text.
+        ConfigError: Neither a text nor a ``pathlib.Path``, or an empty text, or one with a zero byte.
     """
-    if not isinstance(value, (str, os.PathLike)) or not str(value):
+    if not isinstance(value, (str, os.PathLike)) or not str(value) or "\0" in str(value):
         raise ConfigError(f"{name} must be {what}, got {got(value)}. Pass a text or a pathlib.Path.")
     return os.fspath(value)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,12 +16,23 @@ import yaml
 from .checks import check_path
 from .errors import ConfigError
 
-__all__ = ["atomic_write", "check_output", "plain_name", "read_json", "read_yaml", "stays_inside", "yaml_lines"]
+__all__ = ["atomic_write", "check_output", "few", "plain_name", "read_json", "read_yaml", "stays_inside", "yaml_lines"]
 
 MEBIBYTE = 2**20
 YAML_LIMIT, JSON_LIMIT = MEBIBYTE, 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
 NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
 DEPTH = 50
+MERGE = "tag:yaml.org,2002:merge"
+
+
+def few(names: Sequence[str]) -> str:
+    """At most eight names for a message, and how many more there are.
+
+    Example:
+        >>> few([f"{letter}.yaml" for letter in "abcdefghij"])
+        'a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, g.yaml, h.yaml and 2 more'
+    """
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
@@ -171,6 +182,11 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
         return ConfigError(f"{what} must be YAML, got in {path}{line}: {problem}. {fix}")
 
     try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.DirectiveToken) and token.name not in ("YAML", "TAG"):
+                raise wrong(token.start_mark, "a directive that YAML has not")
+            if not isinstance(token, (yaml.StreamStartToken, yaml.DirectiveToken)):
+                break
         top = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         raise wrong(error.problem_mark or error.context_mark, _without_content(error.problem or "no YAML")) from None
@@ -237,14 +253,22 @@ def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the
 
 
 def yaml_lines(path: Path) -> dict[str, int]:
-    """The line of each key of a YAML file that :func:`read_yaml` has taken, nested keys joined by dots."""
+    """The line of each key of a YAML file that :func:`read_yaml` has taken, nested keys joined by dots.
+
+    Keys that a merge (``<<``) brings are among them; those that stand beside it count more.
+    """
     lines: dict[str, int] = {}
 
     def visit(node: Any, prefix: str) -> None:
         if isinstance(node, yaml.MappingNode):
+            merges = [value for key, value in node.value if key.tag == MERGE]
             for key, value in node.value:
-                lines.setdefault(f"{prefix}{key.value}", key.start_mark.line + 1)
-                visit(value, f"{prefix}{key.value}.")
+                if key.tag != MERGE:
+                    lines.setdefault(f"{prefix}{key.value}", key.start_mark.line + 1)
+                    visit(value, f"{prefix}{key.value}.")
+            for merged in merges:
+                for source in merged.value if isinstance(merged, yaml.SequenceNode) else [merged]:
+                    visit(source, prefix)
 
     visit(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), "")
     return lines

@@ -180,7 +180,8 @@ def _report(file: str, out: str | None) -> None:
 
 def _check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before minutes of measurements that they should hold."""
-    given = [check_output(path, option) for path, option in zip(paths, ("--json", "--csv"), strict=True) if path]
+    named = zip(paths, ("--json", "--csv"), strict=True)
+    given = [check_output(path, option) for path, option in named if path is not None]
     if len({path.resolve() for path in given}) < len(given):
         raise ConfigError(f"--json and --csv must be two files, got {str(given[0])!r} for both. Name another.")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..checks import check_path, got
 from ..errors import ConfigError
-from ..files import read_yaml
+from ..files import few, read_yaml
 
 
 def _is_number(value: Any) -> bool:
@@ -105,7 +105,8 @@ def read_config(path: Path) -> Any:
         ConfigError: There is no such file, it is not YAML, or it is a configuration of training.
     """
     path = Path(check_path("a configuration", path, "the path of a file"))
-    near = ", ".join(sorted(p.name for p in path.parent.glob("*.yaml"))) if path.parent.is_dir() else ""
+    names = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+    near = few(sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, path.name).ratio()))
     found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
     if isinstance(found, dict) and "trainer" in found and "model" in found:
         raise ConfigError(

@@ -21,6 +21,7 @@ from ..nn.linear import Linear
 from ..ops.tracing import being_traced
 
 _KNOWN_Z = set(range(1, 119))
+LARGEST_DEGREE = 11  # of e3nn's spherical harmonics
 
 
 class SphericalHarmonics(o3.SphericalHarmonics):
@@ -42,7 +43,7 @@ class MoleculeNetwork(KeepsFloat64):
     Args:
         species: Atomic numbers that occur.
         hidden: Irreps of the node features; equal multiplicities are fastest.
-        lmax: Largest degree of the spherical harmonics.
+        lmax: Largest degree of the spherical harmonics, up to 11.
         layers: Number of interactions.
         num_basis: Bessel functions per edge.
         cutoff: Angstrom; edges given to ``forward`` should be no longer.
@@ -91,7 +92,8 @@ class MoleculeNetwork(KeepsFloat64):
                 f"species must be different atomic numbers from 1 to {max(_KNOWN_Z)}, at least one, got "
                 f"{list(self.species)}. List each element of the data once."
             )
-        lmax = check_integer("lmax", lmax, 0, fix="1 is usual.")
+        if check_integer("lmax", lmax, 0, fix="1 is usual.") > LARGEST_DEGREE:
+            raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 1 is usual.")
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
         if backend is not None:
             find(backend)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..checks import check_path, check_type
 from ..errors import ConfigError, DataError
-from ..files import atomic_write
+from ..files import atomic_write, few
 from .agreement import FACTS
 
 __all__ = ["AtomicCheckpointIO", "best_and_last", "read_checkpoint"]
@@ -63,11 +63,7 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     path = Path(check_path("a checkpoint", path, "the path of a file"))
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
-        fix = (
-            f"{path.parent} has {', '.join(near)}."
-            if near
-            else "Run `eqlayers fit` first, or pass another --ckpt_path."
-        )
+        fix = f"{path.parent} has {few(near)}." if near else "Run `eqlayers fit` first, or pass another --ckpt_path."
         found = "a folder" if path.is_dir() else "nothing"
         raise ConfigError(f"a checkpoint must be a file, got {found} at {path}. {fix}")
     wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"

@@ -95,8 +95,8 @@ class TrainingCLI(LightningCLI):
         """Parse, and turn what the parser dislikes into an error with a fix."""
         own = self._subcommand_parsers[args[0]]
         known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items()]
-        for file in config_files(args):
-            check_config(file, known)
+        for file, section in config_files(args):
+            check_config(file, known, section)
         try:
             self.config = parser.parse_args(args)
         except (argparse.ArgumentError, TypeError, ValueError) as error:

@@ -6,6 +6,7 @@ import ast
 import difflib
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from ..arguments import explain
 from ..errors import ConfigError
-from ..files import read_yaml, yaml_lines
+from ..files import few, read_yaml, yaml_lines
 
 __all__ = ["check_config", "config_files", "explain_parser_error"]
 
@@ -31,29 +32,41 @@ def near_files(path: Path | None = None) -> str:
     folders = [Path("configs")] if path is None else [path.parent, Path("configs")]
     near = sorted(str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml"))
     kept = [name for name in dict.fromkeys(near) if not Path(name).name.startswith(".")]
-    return f"There is {', '.join(kept)}." if kept else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
+    return f"There is {few(kept)}." if kept else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
 
 
-def config_files(args: Sequence[str]) -> list[Path]:
-    """The configuration files and the sections' files that a command line names."""
+def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
+    """The files that a command line names, each with the section that it stands for, or "" for a configuration."""
     found = []
     for flag, value in zip(args, [*args[1:], None], strict=True):
         name, equals, rest = flag.partition("=")
+        given = rest if equals else value
+        if flag.startswith("-c") and len(flag) > 2:
+            name, given = "-c", flag[2:].removeprefix("=")
         if name in ("-c", "--config"):
-            given = rest if equals else value
-            if given is None:
-                raise ConfigError(f"{flag} must have a file after it, got nothing. {near_files()}")
-            found.append(Path(given))
-        elif flag.startswith("-c") and not flag.startswith("--"):
-            found.append(Path(flag[2:]))
-    return found + [path for path in map(_section_file, args, [*args[1:], ""]) if path is not None]
+            if not given:
+                came = "nothing" if given is None else "an empty text"
+                raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
+            found.append((Path(given), ""))
+    return found + [found for found in map(_section_file, args, [*args[1:], ""]) if found is not None]
 
 
-def _section_file(flag: str, value: str) -> Path | None:
+def _section_file(flag: str, value: str) -> tuple[Path, str] | None:
     name, equals, rest = flag.partition("=")
     given = rest if equals else value
-    own = name in [f"--{section}" for section in SECTIONS] and not given.lstrip().startswith("{")
-    return Path(given) if own else None
+    own = name in [f"--{section}" for section in SECTIONS] and given and not given.lstrip().startswith("{")
+    return (Path(given), name[2:]) if own else None
+
+
+def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
+    """As :func:`config_files`, with the files that stand for sections in them."""
+    files = []
+    for path, section in config_files(args):
+        files.append((path, section))
+        if not section:
+            given = read_yaml(path)
+            files += [(path.parent / given[key], key) for key in SECTIONS if isinstance(given.get(key), str)]
+    return files
 
 
 def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
@@ -74,26 +87,35 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
             f"a configuration must be sections such as model, data and trainer with one `key: value` a line, got "
             f"{kind} in {path}. {near_files(path)}"
         )
-    if "model" not in given and given.keys() & OF_BENCHMARKS:
+    if not section and "model" not in given and given.keys() & OF_BENCHMARKS:
         command = f"eqlayers bench run {path}" if "cases" in given else "eqlayers bench --help"
         raise ConfigError(
             f"{path} must be a configuration of training, got one of benchmarks. Type `{command}`, or name another. "
             f"{near_files()}"
         )
-    top = {name.partition(".")[0] for name in known}
-    if not section and not given.keys() & top:  # its keys may be anything, and are not repeated
-        raise ConfigError(
-            f"{path} must be a configuration of training with sections such as model, data and trainer, got a mapping "
-            f"with none of them. {near_files(path)}"
-        )
-    for key, line in yaml_lines(path).items():
-        taken = any(key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in known)
-        if not taken and not section:
+    prefix = f"{section}." if section else ""
+    top = [name.removeprefix(prefix).partition(".")[0] for name in known if name.startswith(prefix)]
+    if not given.keys() & set(top):  # its keys may be anything, and are not repeated
+        what = "a configuration of training with sections such as model, data and trainer"
+        if section:
+            what = (
+                f"the section {section} of a configuration with keys such as {', '.join(list(dict.fromkeys(top))[:8])}"
+            )
+        raise ConfigError(f"{path} must be {what}, got a mapping with none of them. {near_files(path)}")
+    lines = yaml_lines(path)
+    for name, line in lines.items():
+        key = prefix + name
+        if not any(key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known, f" in {path}, line {line}"))
-    for key in SECTIONS:
+    for key in () if section else SECTIONS:  # a section has no sections, so files cannot lead back to themselves
         if isinstance(given.get(key), str):
-            inner = Path(given[key])
-            check_config(inner if inner.is_absolute() else path.parent / inner, known, key)
+            inner = path.parent / given[key]
+            if not os.path.isfile(inner):
+                raise ConfigError(
+                    f"{key} must be a section, or the path of a file with it, got text that is no file in {path}, "
+                    f"line {lines[key]}. Write one `key: value` a line below {key}."
+                )
+            check_config(inner, known, key)
 
 
 def check_cutoff(args: Sequence[str], cutoff: float) -> None:
@@ -104,8 +126,8 @@ def check_cutoff(args: Sequence[str], cutoff: float) -> None:
     """
     key = "model.model.init_args.cutoff"
     given: list[Any] = []
-    for path in config_files(args):
-        value: Any = read_yaml(path)
+    for path, section in _all_files(args):
+        value: Any = {section: read_yaml(path)} if section else read_yaml(path)
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         given.append(value)
@@ -151,7 +173,7 @@ def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] 
         path, unknown = inside.groups()
         return unknown_key(unknown, init_parameters(path), f" of {path}")
     found = re.search(r"does not accept (?:option|nested key) '([^']+)'", text)
-    found = found or re.search(r"unrecognized arguments: --?([\w.]+)", text)
+    found = found or re.search(r"unrecognized arguments: --?([\w.-]+)", text)
     if found:
         return unknown_key(found.group(1), keys)
     stray = re.search(r"unrecognized arguments: (\S+)", text)
@@ -172,12 +194,28 @@ def _wrong_value(text: str, args: Sequence[str]) -> str:
     key = parts[0] + "".join(f".init_args.{part}" for part in parts[1:] if not part.startswith(parts[0]))
     rest = text.rpartition(f'"{parts[-1]}"')[2].lstrip(": ")
     kinds = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\]|collections\S+|\w[\w.]*\[.*?\])", rest)
-    value = re.search(r"(?:Got|Given) value: (.*)$", rest)
+    value = re.search(r"(?:Got|Given) value: (.*?)(?: - Expected an? | Given value type: |$)", rest)
+    place, typed = _place(key, args)
     if kinds and value:
-        what, came = _words(kinds), f"got {value.group(1)!r}"
+        what = _words(kinds)
+        came = _shown(value.group(1)) if typed else _kind(value.group(1))
     else:
-        what, came = "a value that its type takes", f"got one that it refuses: {rest.lstrip('- ').rstrip('.')}"
-    return f"{key} must be {what}, {came}. Correct {_place(key, args)}."
+        what, came = "a value that its type takes", "one that it refuses"
+        came += f": {rest.lstrip('- ').rstrip('.')}" if typed else ""
+    return f"{key} must be {what}, got {came}. Correct {place}."
+
+
+def _shown(value: str) -> str:
+    return value if value in ("True", "False", "None") else repr(value)
+
+
+def _kind(value: str) -> str:
+    """What a value of a file is, without repeating it."""
+    if value in ("True", "False", "None"):
+        return "null" if value == "None" else "true or false"
+    if value[:1] in "[{":
+        return "a list" if value[:1] == "[" else "a mapping"
+    return "text" if _number(value) is None else "a number"
 
 
 def _words(kinds: Iterable[str]) -> str:
@@ -194,18 +232,27 @@ def _words(kinds: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys([*listed, *names]))
 
 
-def _place(key: str, args: Sequence[str]) -> str:
-    """Where the value of a key came from: an option counts more than files, a later file more than an earlier one."""
-    if not any(arg.partition("=")[0] == f"--{key}" for arg in args):
-        for path in reversed(config_files(args)):
-            line = yaml_lines(path).get(key)
-            if line is not None:
-                return f"{path}, line {line}"
-    return f"the option --{key}"
+def _place(key: str, args: Sequence[str]) -> tuple[str, bool]:
+    """Where the value of a key came from, and whether it was typed.
+
+    An option counts more than files, a later file more than an earlier one.
+    """
+    typed = [arg for arg, value in zip(args, [*args[1:], ""], strict=True) if _section_file(arg, value) is None]
+    if any(arg.partition("=")[0] == f"--{key}" for arg in typed):
+        return f"the option --{key}", True
+    for path, section in reversed(_all_files(args)):
+        if section == key:
+            return str(path), False
+        line = yaml_lines(path).get(key.removeprefix(f"{section}."))
+        if line is not None and key.startswith(section):
+            return f"{path}, line {line}", False
+    return f"the option --{key}", not config_files(args)
 
 
 def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
-    """An error text for an unknown key."""
+    """An error text for an unknown key; one that is no name may be anything, and is not repeated."""
+    if not all(re.fullmatch(r"[A-Za-z_][\w-]{0,39}", part) for part in unknown.split(".")):
+        return f"a key{where} must be a known one, got one that is no name. `eqlayers fit --help` lists them."
     sections = {key.rpartition(".")[0] for key in keys}
     near = difflib.get_close_matches(unknown, sorted({*keys, *sections}), n=1, cutoff=0.6)
     fix = f"Did you mean {near[0]!r}?" if near else "`eqlayers fit --help` lists them."

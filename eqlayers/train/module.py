@@ -20,7 +20,7 @@ from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_checkpoint, check_network, data_facts
-from .restore import Restored, check_training
+from .restore import Restored, check_training, check_weights
 from .schedule import warmup_cosine
 
 __all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
@@ -257,6 +257,7 @@ class PropertyModule(Restored):
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
             )
         if self._trainer is not None and self.trainer.training:
+            check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
             groups = parameter_groups(self.model, self.hparams["weight_decay"])
             check_training(checkpoint, [p for group in groups for p in group["params"]])
 

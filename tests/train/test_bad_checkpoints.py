@@ -255,7 +255,8 @@ def test_load_from_checkpoint_says_what_is_wrong(good: Path, tmp_path: Path) -> 
         load(damaged(good, tmp_path, negative))
     with pytest.raises(DataError, match="got 1 unknown"):
         load(damaged(good, tmp_path, put("state_dict", "model.more", value=torch.ones(1))))
-    assert load(damaged(good, tmp_path, put("state_dict", "model.more", value=torch.ones(1))), strict=False)
+    with pytest.warns(UserWarning, match=r"not in the model state dict but in the checkpoint: \['model\.more'\]"):
+        assert load(damaged(good, tmp_path, put("state_dict", "model.more", value=torch.ones(1))), strict=False)
     with pytest.raises(DataError, match="got 1 of another shape"):
         load(damaged(good, tmp_path, wide("state_dict")), strict=False)
     for path in (None, 3, "", "no/such.ckpt"):
