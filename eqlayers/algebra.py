@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from e3nn import o3
 
-from .checks import check_integer, check_items, check_tensor, got
+from .checks import check_integer, check_items, got
 from .errors import IrrepsError
 
 __all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
@@ -36,7 +36,7 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
         if value is not None:  # of which e3nn makes no irreps at all
             return o3.Irreps(value)
     except Exception as error:
-        says = f" (e3nn says: {' '.join(str(error).split()) or type(error).__name__})"
+        says = f" (e3nn says: {' '.join(str(error).split())[:200] or type(error).__name__})"
     raise IrrepsError(
         f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {got(value)}{says}. "
         f"Write them so, or as pairs (multiplicity, irrep)."
@@ -174,8 +174,15 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()
         [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
     """
-    given = torch.from_numpy(matrix) if isinstance(matrix, np.ndarray) else matrix
-    turn = check_tensor("matrix", given, "[3, 3]").detach().to("cpu", torch.float64)
+    given: Any = matrix
+    if isinstance(matrix, (np.ndarray, list, tuple)):
+        try:
+            given = torch.from_numpy(np.array(matrix, dtype=np.float64))
+        except (TypeError, ValueError):
+            given = None
+    if not isinstance(given, torch.Tensor) or given.is_meta or given.is_complex():
+        raise IrrepsError(f"matrix must be a tensor [3, 3] of numbers, got {got(matrix)}. Use torch.eye(3) or another.")
+    turn = given.detach().to("cpu", torch.float64)
     unit = torch.eye(3, dtype=torch.float64, device="cpu")
     if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, atol=1e-10):
         found = turn.tolist() if turn.numel() <= 9 else got(turn)

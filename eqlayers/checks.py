@@ -29,17 +29,16 @@ def got(value: Any) -> str:
         >>> got("5"), got(torch.zeros(2, 3)), got(None)
         ("'5'", 'a tensor [2, 3] of torch.float32', 'None')
     """
-    if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
-        kind = "a tensor" if isinstance(value, Tensor) else "an array"
-        graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
-        return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
-    if isinstance(value, torch.nn.Module):
-        return f"a module of type {type(value).__name__}"
     try:
-        text = repr(value)
-    except Exception:  # whose repr needs what is missing
+        if isinstance(value, (Tensor, np.ndarray)) and value.ndim:
+            kind = "a tensor" if isinstance(value, Tensor) else "an array"
+            graph = " that requires a gradient" if getattr(value, "requires_grad", False) else ""
+            return f"{kind} {list(value.shape)} of {value.dtype}{graph}"
+        if isinstance(value, torch.nn.Module):
+            return f"a module of type {type(value).__name__}"
+        text = " ".join(repr(value).split())
+    except Exception:  # whose repr or shape needs what is missing
         return f"a value of type {type(value).__name__}"
-    text = " ".join(text.split())
     return text if len(text) <= 120 else f"{text[:100]}... of type {type(value).__name__}"
 
 
@@ -49,7 +48,9 @@ def check_flag(name: str, value: Any, error: type[EqlayersError] = ConfigError) 
     Raises:
         ConfigError: Anything else. A text such as "no" would count as true.
     """
-    if isinstance(value, (bool, np.bool_)) or (type(value) is int and value in (0, 1)):
+    if isinstance(value, (bool, np.bool_)) or (is_integer(value) and int(value) in (0, 1)):
+        return bool(value)
+    if isinstance(value, (Tensor, np.ndarray)) and not value.shape and value.dtype in (torch.bool, np.bool_):
         return bool(value)
     raise error(f"{name} must be True or False, got {got(value)}. Pass one of the two.")
 
@@ -100,20 +101,33 @@ def check_integer(
     name: str,
     value: Any,
     at_least: int,
+    at_most: int = 2**31 - 1,
     *,
     what: str = "an integer",
     fix: str | None = None,
     error: type[EqlayersError] = ConfigError,
 ) -> int:
-    """An integer from ``at_least`` on.
+    """An integer from ``at_least`` to ``at_most``.
 
     Raises:
         ConfigError: Another value; or the ``error`` named.
     """
     if not is_integer(value) or int(value) < at_least:
-        fix = fix or f"Use {at_least} or more."
-        raise error(f"{name} must be {what}, at least {at_least}, got {got(value)}. {fix}")
+        raise error(
+            f"{name} must be {what}, at least {at_least}, got {got(value)}. {fix or f'Use {at_least} or more.'}"
+        )
+    if int(value) > at_most:
+        raise error(f"{name} must be {what}, at most {at_most}, got {got(value)}. {fix or f'Use {at_most} or less.'}")
     return int(value)
+
+
+def check_seed(name: str, value: Any) -> int:
+    """A seed of random numbers.
+
+    Raises:
+        ConfigError: No integer of 63 bits.
+    """
+    return check_integer(name, value, 0, 2**63 - 1, what="a seed")
 
 
 def check_number(
@@ -122,6 +136,7 @@ def check_number(
     *,
     above: float | None = None,
     at_least: float | None = None,
+    at_most: float = math.inf,
     unit: str = "",
     fix: str = "Use a value such as 5.0.",
     error: type[EqlayersError] = ConfigError,
@@ -131,7 +146,7 @@ def check_number(
     Args:
         name: Of the argument.
         value: A number of any kind: Python's, numpy's, or a tensor of one element.
-        above, at_least: The limit, of which one may be given.
+        above, at_least, at_most: Limits; of the first two one may be given.
         unit: Such as " of Angstrom", for the message.
         fix: The last sentence of the message.
         error: What is raised.
@@ -142,7 +157,9 @@ def check_number(
     number = _as_float(value)
     high_enough = (above is None or number > above) and (at_least is None or number >= at_least)
     if math.isfinite(number) and high_enough:
-        return number
+        if number <= at_most:
+            return number
+        raise error(f"{name} must be at most {at_most:g}{unit}, got {got(value)}. {fix}")
     limit = "" if above is None else f" above {above:g}"
     limit = limit if at_least is None else f" of at least {at_least:g}"
     kind = "a positive number" if above == 0 else f"a finite number{limit}"
@@ -171,7 +188,7 @@ def check_items(name: str, value: Any, what: str, fix: str, error: type[Eqlayers
         raise error(f"{name} must be {what}, got {got(value)}. {fix}")
     try:
         return list(value)
-    except TypeError:  # a tensor without axes says that it is iterable
+    except Exception:  # a tensor without axes says that it is iterable
         raise error(f"{name} must be {what}, got {got(value)}. {fix}") from None
 
 
@@ -201,6 +218,8 @@ def check_tensor(name: str, value: Any, shape: str) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise DTypeError(f"{name} must be a tensor {shape}, got {got(value)}. Use torch.as_tensor(...).")
+    if value.layout is not torch.strided:
+        raise DTypeError(f"{name} must be a dense tensor {shape}, got {value.layout}. Use `.to_dense()`.")
     return value
 
 

@@ -244,6 +244,8 @@ def _check_plan(plan: ProductPlan) -> ProductPlan:
 
 
 def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
+    if isinstance(weight, Tensor) and weight.ndim and weight.shape[-1] == plan.weight_numel:
+        return
     want = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
-    if check_tensor("weight", weight, want).ndim == 0 or weight.shape[-1] != plan.weight_numel:
-        raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")
+    check_tensor("weight", weight, want)
+    raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")

@@ -13,6 +13,7 @@ import eqlayers.data as data
 import eqlayers.train as train
 from eqlayers.data import TARGETS, Edges, MoleculeArrays, MoleculeDataModule, MoleculeDataset, neighbor_edges
 from eqlayers.errors import EqlayersError
+from eqlayers.files import atomic_write
 from eqlayers.models import MoleculeNetwork
 
 NAN = float("nan")
@@ -118,7 +119,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: data.compute_baselines(GOOD, np.array([0]), v, U0),
         (None, np.array([], int), np.array([5])),
     ),
-    "atomic_write": (lambda v: data.atomic_write(v).__enter__(), (None, 3, "", ["x"])),
+    "atomic_write": (lambda v: atomic_write(v).__enter__(), (None, 3, "", ["x"])),
     "MoleculeDataModule, dataset": (lambda v: MoleculeDataModule(v), (None, 3, [], "qm7")),
     "MoleculeDataModule, target": (lambda v: MoleculeDataModule(target=v), (None, 3, ["U0"], "u0")),
     "MoleculeDataModule, root": (lambda v: MoleculeDataModule(root=v), (3, "", ["x"], True)),

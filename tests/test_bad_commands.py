@@ -5,7 +5,6 @@ Everything runs in this process, and no kernel is compiled: what is wrong is tol
 
 import itertools
 import json
-import logging
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from eqlayers.cli import main
+from eqlayers.train.cli import TrainingCLI  # here: Lightning's log keeps the standard error of its import
 
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "hunter2"
@@ -71,7 +71,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "out" / "checkpoints" / "best.ckpt").write_text("kept")
     (tmp_path / "out" / "metrics.json").write_text("kept")
     monkeypatch.chdir(inside)
-    monkeypatch.setattr(logging, "raiseExceptions", False)  # Lightning's handler keeps the first test's stderr
     return inside
 
 
@@ -300,8 +299,6 @@ def test_links_out_of_the_runs(link: str, place: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 def test_no_option_prints_the_file_that_it_is_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every key, with a file where its value belongs: the file's text never comes back."""
-    from eqlayers.train.cli import TrainingCLI
-
     keys: list[str] = []
 
     class Stop(Exception):
@@ -337,48 +334,6 @@ def test_a_result_that_would_write_elsewhere(place: Path, capsys: pytest.Capture
         assert re.search(r"must be one plain file name, got .*\. Rename the suite, its groups and problems\.", error)
         assert not (place / "report").exists()
         assert not list((place.parents[1] / "out").glob("x*"))
-
-
-def test_help_of_training_is_short_and_has_all_of_our_options(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    for command in ("fit", "test"):
-        with pytest.raises(SystemExit, match="0"):
-            main([command, "--help"])
-        text = capsys.readouterr().out
-        assert len(text.splitlines()) < 150
-        words = " ".join(text.split())
-        for option in ("hidden", "lmax", "layers", "species", "num_basis", "radial_hidden", "readout", "pooling"):
-            assert f"--model.model.init_args.{option} " in words
-        assert "Irreps of the node features" in words
-        assert "Largest degree of the spherical harmonics" in words
-        for option in (
-            "data.target",
-            "data.cutoff",
-            "model.learning_rate",
-            "trainer.max_epochs",
-            "ema.decay",
-            "ckpt_path",
-        ):
-            assert f"--{option} " in words
-        assert "--trainer.help" in words
-        assert "known subclasses" not in words
-        assert "torch.nn." not in words
-    assert "trainer.enable_model_summary" not in words
-
-
-def test_pages_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for option, expected in (
-        ("--trainer.help", "--trainer.enable_model_summary"),
-        ("--early_stopping.help", "--early_stopping.stopping_threshold"),
-    ):
-        with pytest.raises(SystemExit, match="0"):
-            main(["fit", option])
-        assert expected in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="0"):
-        main(["fit", "--model.model.help", "eqlayers.models.MoleculeNetwork"])
-    assert "Largest degree of the spherical harmonics" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
             ["--data.dataset", "qm8"],
             "data.dataset must be one of mini, qm9, got 'qm8'. Correct the option",
         ),
-        (["--threads", "-1"], "threads must be at least 1"),
+        (["--threads", "-1"], "threads must be a number of threads, at least 0, got -1"),
         (["--ckpt_path", "no/such.ckpt"], "a checkpoint must be a file, got nothing at no/such.ckpt"),
     ],
 )

@@ -15,10 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 # parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
-# the command line is documented as a command, and the checks of arguments are for this package alone
-PARTS = sorted(
-    part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in ("checks", "cli", "__main__")
-)
+# the command line is documented as a command; the checks of arguments and of files are for this package alone
+HIDDEN = ("arguments", "checks", "cli", "files", "__main__")
+PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 
 @pytest.fixture(params=["", *PARTS], ids=lambda part: part or "eqlayers")

@@ -53,8 +53,10 @@ def run_convolution(
     backend: str | None,
     deterministic: bool,
 ) -> Tensor:
-    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``."""
-    plan.layouts[0].check("x", x)
+    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``.
+
+    The caller has checked the last axes of x and w.
+    """
     plan.layouts[1].check("edge_attr", y)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -172,6 +173,8 @@ class _Runner:
             graph = graph.contiguous()
             first = graph.data_ptr()
             packed += [first + 8 * offset for offset in getattr(tables(edges, senders, receivers), self.walk)]
+            if ctypes.c_int64.from_address(packed[-3] + 8 * segments).value != edges:  # rows would be left as they are
+                raise not_of_this_graph()
             packed += (edges, senders if self.walk == "by_z" else receivers)
         try:
             self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)

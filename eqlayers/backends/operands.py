@@ -59,6 +59,8 @@ def check_operands(
         shape = shapes[name[-1]]  # a tangent dx is shaped as x
         if tensor.shape != shape:
             raise _unfit(name, str(list(shape)), tensor)
+        if shape[-1] == 0:  # nothing of it is read: weights that a layer does not have
+            continue
         if tensor.dtype is not dtype and tensor.dtype is not sums:
             raise DTypeError(
                 f"{name} must have the dtype of x, {dtype}, got {tensor.dtype}. Convert it with `.to({dtype})`."

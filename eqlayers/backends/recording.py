@@ -66,13 +66,18 @@ def _watched(backend: Backend, watch: Callable[[Asked, Callable[[], Results]], R
     form = backend.form
 
     def run(
-        key: str, request: Request, tensors: Mapping[str, Tensor], graph: Tensor | None, deterministic: bool = True
+        key: str,
+        request: Request,
+        tensors: Mapping[str, Tensor],
+        graph: Tensor | None,
+        rows: Mapping[str, int],
+        deterministic: bool = True,
     ) -> Results:
         x, shared = tensors["x"], tensors["w"].ndim == 1
         ordered = deterministic or torch.are_deterministic_algorithms_enabled()
         ordered = ordered or graph is None or "x" not in request.results  # all else has one order in any case
         found = find_form(key).key  # a text is a key, too
         asked = Asked(found, request, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
-        return watch(asked, lambda: form(key, request, tensors, graph, deterministic))
+        return watch(asked, lambda: form(key, request, tensors, graph, rows, deterministic))
 
     return run

@@ -22,7 +22,6 @@ from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.splits import SPLITS, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
 from eqlayers.data.targets import TARGETS, Target, get_target
-from eqlayers.files import atomic_write
 
 __all__ = [
     "SPLITS",
@@ -34,7 +33,6 @@ __all__ = [
     "MoleculeDataset",
     "Statistics",
     "Target",
-    "atomic_write",
     "compute_baselines",
     "compute_statistics",
     "default_mini_root",

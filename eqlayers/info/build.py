@@ -14,6 +14,8 @@ from ..errors import DTypeError, IndexRangeError, ShapeError
 from .structs import SparseProductInfo, SparseScaleInfo
 
 Index = Tensor | np.ndarray | Sequence[int]
+#: Integers that torch can hold, but not compare.
+_WIDER = (torch.uint16, torch.uint32)
 Scale = Tensor | np.ndarray | Sequence[float] | None
 
 
@@ -37,9 +39,11 @@ def _index(name: str, values: Any, size: int, size_name: str) -> Tensor:
 def _tensor(name: str, values: Any, what: str, fix: str) -> Tensor:
     try:
         given = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
-    except (TypeError, ValueError):
-        raise DTypeError(f"{name} must hold {what}, got {got(values)}. {fix}") from None
-    return given.to("cpu")
+        if not (given.is_meta or given.is_quantized):
+            return given.to("cpu", torch.int64) if given.dtype in _WIDER else given.to("cpu")
+    except Exception:  # whatever numpy and torch say of objects that hold no numbers
+        pass
+    raise DTypeError(f"{name} must hold {what}, got {got(values)}. {fix}") from None
 
 
 def _values(values: Scale, terms: int) -> Tensor | None:

@@ -12,6 +12,9 @@ from ..checks import check_flag, got, is_integer
 from ..errors import DTypeError, IndexRangeError, ShapeError
 from ..ops.tracing import behind_func, being_traced, current_trace, outside_of_func, wrapped_by_func
 
+#: Nodes whose tables can be addressed.
+_MOST = 2**48
+
 
 def check_edge_index(edge_index: Any) -> Tensor:
     """The edges, if they are ``[2, E]`` integers.
@@ -20,9 +23,10 @@ def check_edge_index(edge_index: Any) -> Tensor:
         ShapeError, DTypeError: They are not.
     """
     if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
+        came = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
         raise DTypeError(
-            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {got(edge_index)}. "
-            f"Convert a tensor with `.long()`."
+            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {came}. Convert it with "
+            f"`{'.long()' if isinstance(edge_index, Tensor) else 'torch.as_tensor(...)'}`."
         )
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         fix = "Pass edge_index.t()." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else "Stack [src, dst]."
@@ -73,7 +77,7 @@ class Graph:
         edge_index = check_edge_index(edge_index)
         self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
         self._num_src = _check_number("num_src", num_src)
-        self._num_dst = self._num_src if num_dst is None else _check_number("num_dst (num_nodes)", num_dst)
+        self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
 
@@ -138,4 +142,8 @@ def _check_number(name: str, value: Any) -> Any:
         return value  # torch.jit.trace makes tensors of sizes, to follow them
     if not is_integer(value) or value < 0:
         raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
+    if isinstance(value, int) and value > _MOST:
+        raise ShapeError(
+            f"{name} must be a number of nodes, at most {_MOST}, got {got(value)}. Count those of one batch."
+        )
     return value

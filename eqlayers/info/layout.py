@@ -51,8 +51,9 @@ class FlatLayout:
     def check(self, name: str, x: Tensor) -> None:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
         dim = self.dim
-        if check_tensor(name, x, f"[..., {dim}]").ndim >= 1 and x.shape[-1] == dim:
-            return
+        if isinstance(x, Tensor) and x.ndim >= 1 and x.shape[-1] == dim and x.layout is torch.strided:
+            return  # at once: this stands in the way of every call
+        check_tensor(name, x, f"[..., {dim}]")
         if dim in x.shape[:-1]:
             fix = f"The features go last: move that axis with `{name}.movedim(..., -1)`."
         elif x.ndim >= 2 and x.shape[-1] * x.shape[-2] == dim:

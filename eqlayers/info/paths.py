@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from e3nn import o3
 
-from ..checks import check_choice, check_flag, check_items, check_number, check_type, is_integer
+from ..checks import check_choice, check_flag, check_items, check_number, check_type, got, is_integer
 from ..errors import ConfigError, IndexRangeError, IrrepsError
 from .modes import MODES
 
@@ -52,7 +52,7 @@ def read_instructions(
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise IrrepsError(
                 f"instruction {number} must be a tuple (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
-                f"got {given!r}. Pass a list of such tuples."
+                f"got {got(given)}. Pass a list of such tuples."
             )
         where = f"instruction {number} {tuple(given)}"
         if len(given) not in (5, 6):

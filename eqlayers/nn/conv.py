@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
+from ..autograd.tensor_product import run_convolution
 from ..checks import check_flag
-from ..functional import as_graph, tensor_product_conv
+from ..functional import as_graph
 from .tensor_product import TensorProduct
 
 
@@ -75,9 +76,8 @@ class TensorProductConv(TensorProduct):
         self.plan.layouts[0].check("x", x)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         graph = as_graph(edge_index, x.shape[0], num_nodes)
-        return tensor_product_conv(
-            self.plan, x, edge_attr, w, graph, backend=self.backend, deterministic=self.deterministic
-        )
+        shared = w.ndim == 1
+        return run_convolution(self.plan, x, edge_attr, w, graph, shared, self.backend, self.deterministic)
 
     def extra_repr(self) -> str:
         """Irreps, paths, weights, backend; and whether gradients may be summed in any order."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from e3nn.o3 import Irreps
-from torch import Tensor
 
 from ..checks import check_flag, check_integer, check_items, is_integer
 from ..errors import ConfigError, IndexRangeError, IrrepsError
@@ -103,10 +102,11 @@ def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> lis
     Raises:
         IrrepsError: A bias on irreps that turn, or another number of flags than of groups.
     """
-    if biases is None or not isinstance(biases, (Sequence, np.ndarray, Tensor)) or isinstance(biases, str):
+    if biases is None or isinstance(biases, (str, bytes)) or not isinstance(biases, Iterable) or np.ndim(biases) == 0:
         wanted = biases is not None and check_flag("biases", biases)
         return [wanted and ir.is_scalar() for _, ir in irreps_out]
-    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(biases)]
+    given = check_items("biases", biases, "a flag or a list of flags", "Pass biases=True for all 0e groups.")
+    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(given)]
     wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
     if len(flags) != len(irreps_out) or wrong:
         raise IrrepsError(

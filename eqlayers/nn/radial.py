@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_floating, check_integer, check_items, check_number
 from .activation import NormalizedActivation
@@ -20,7 +21,7 @@ class PolynomialCutoff(torch.nn.Module):
 
     Args:
         cutoff: :math:`r_c` in Angstrom.
-        p: Power, a number of at least 2; 6 is usual.
+        p: Power, a number from 2 to 100; 6 is usual.
 
     Raises:
         ConfigError: cutoff or p out of range.
@@ -35,19 +36,22 @@ class PolynomialCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
-        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
         fix = "The derivative must be continuous; 6 is usual."
-        self.p = check_number("p", p, at_least=2, fix=fix)
+        power = check_number("p", p, at_least=2, at_most=100, fix=fix)
+        self.p = int(power) if power == int(power) else power  # an integer is a constant for every compiler
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
-        p, u = self.p, check_floating("lengths", lengths, "[...]") / self.cutoff
+        if not is_scripting():
+            check_floating("lengths", lengths, "[...]")
+        p, u = self.p, lengths / self.cutoff
         inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
         return torch.where(u >= 1, torch.zeros_like(u), 1 - u**p * inner)
 
     def extra_repr(self) -> str:
         """Cutoff and power."""
-        return f"{self.cutoff} A, p={self.p:g}"
+        return f"{self.cutoff} A, p={self.p}"
 
 
 def _sin_over(t: Tensor) -> Tensor:
@@ -86,7 +90,8 @@ class BesselBasis(torch.nn.Module):
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_basis]``."""
-        lengths = check_floating("lengths", lengths, "[...]")
+        if not is_scripting():
+            check_floating("lengths", lengths, "[...]")
         cutoff = self.envelope.cutoff
         n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
         k = math.pi / cutoff * n

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_flag, check_optional, check_tensor, is_integer
+from ..checks import check_flag, check_optional, check_tensor, got, is_integer
 from ..errors import ConfigError, IndexRangeError, ShapeError
 
 
@@ -43,13 +43,14 @@ class Weights:
                     f"None. Pass weight=, or build it with internal_weights=True."
                 )
             return own
+        if isinstance(weight, Tensor) and (
+            weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
+        ):
+            return weight
         want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
         check_tensor(f"weight of {self.owner}", weight, f"{want}, or a list of tensors")
-        fits = weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
-        if not fits:
-            fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
-            raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
-        return weight
+        fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
+        raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
 
     def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
         """One flat tensor for a list with one tensor per weighted instruction, None for an empty list; others as is.
@@ -89,8 +90,8 @@ class Weights:
         """
         if not is_integer(instruction) or not 0 <= instruction < len(self.has):
             raise IndexRangeError(
-                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got {instruction!r}. "
-                f"Count them as in the attribute instructions."
+                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got "
+                f"{got(instruction)}. Count them as in the attribute instructions."
             )
         if not self.has[instruction]:
             raise ShapeError(

@@ -109,7 +109,9 @@ def check_same_kind(**tensors: Tensor) -> None:
     """Raise unless all tensors share one supported floating dtype and one device."""
     (first_name, first), *rest = tensors.items()
     for name, tensor in tensors.items():
-        if check_tensor(name, tensor, "[..., width]").dtype not in DTYPES:
+        if not isinstance(tensor, Tensor):
+            check_tensor(name, tensor, "[..., width]")
+        if tensor.dtype not in DTYPES:
             raise DTypeError(
                 f"{name} must be float64, float32, float16 or bfloat16, got {tensor.dtype}. Convert it with `.to(...)`."
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..checks import check_flag, check_function, check_integer, check_items, check_number, check_tensor
+from ..checks import check_flag, check_function, check_integer, check_items, check_number, check_seed, check_tensor
 from ..errors import DTypeError, GradientError
 
 # Central differences of fourth order: f' = sum_k w_k (f(x + k h) - f(x - k h)) / h, error h^4 f''''' / 30.
@@ -103,9 +103,9 @@ def check_derivatives(
             raise DTypeError(
                 f"input {number} must be float64 for finite differences, got {value.dtype}. Convert it: `.double()`."
             )
-    order, max_elements = check_integer("order", order, 1), check_integer("max_elements", max_elements, 1)
+    order, max_elements = check_integer("order", order, 1, 6), check_integer("max_elements", max_elements, 1)
     tolerance = check_number("tolerance", tolerance, above=0, fix="Use 1e-6 where in doubt.")
-    step, seed = check_number("step", step, above=0, fix="Use 1e-3 where in doubt."), check_integer("seed", seed, 0)
+    step, seed = check_number("step", step, above=0, fix="Use 1e-3 where in doubt."), check_seed("seed", seed)
     raise_exception = check_flag("raise_exception", raise_exception)
     generator = torch.Generator().manual_seed(seed)
     operands = {f"input {i}": t.detach().clone() for i, t in enumerate(inputs)}

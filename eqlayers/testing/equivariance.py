@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from ..algebra import as_irreps, representation_matrix
-from ..checks import check_choice, check_floating, check_function, check_integer, check_items, got, is_integer
+from ..checks import (
+    check_choice,
+    check_floating,
+    check_function,
+    check_integer,
+    check_items,
+    check_seed,
+    got,
+    is_integer,
+)
 from ..errors import ConfigError, ShapeError
 from ..info.layout import FlatLayout, to_ir_mul, to_mul_ir
 
@@ -26,7 +35,7 @@ def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:
     """
     if not is_integer(determinant) or determinant not in (1, -1):
         raise ConfigError(f"determinant must be 1 or -1, got {got(determinant)}. Pass -1 to turn and invert.")
-    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+    generator = torch.Generator().manual_seed(check_seed("seed", seed))
     gaussian = torch.randn(3, 3, generator=generator, dtype=torch.float64, device="cpu")
     q, r = torch.linalg.qr(gaussian)
     q = q * r.diagonal().sign()

@@ -50,7 +50,7 @@ def product_magnitude(
 
     Example:
         >>> ins = Instruction(0, 0, 0, "uvu", False, 1.0, (2, 1))
-        >>> dot = product_magnitude((o3.Irreps("2x1o"), o3.Irreps("1o"), o3.Irreps("2x0e")), [ins], count=True)
+        >>> dot = product_magnitude(("2x1o", "1o", "2x0e"), [ins], count=True)
         >>> dot(torch.ones(1, 6).double(), torch.ones(1, 3).double(), torch.ones(0).double()).tolist()
         [[3.0, 3.0]]
     """
@@ -144,7 +144,7 @@ def linear_magnitude(
         A function of ``x [N, in.dim]``, weights ``[(N,) weight_numel]`` and biases ``[(N,) bias_numel]`` or None.
 
     Example:
-        >>> fn = linear_magnitude((o3.Irreps("3x0e"), o3.Irreps("2x0e")), [(0, 0, (3, 2), -0.5)])
+        >>> fn = linear_magnitude(("3x0e", "2x0e"), [(0, 0, (3, 2), -0.5)])
         >>> fn(torch.ones(1, 3).double(), torch.ones(6).double(), None).tolist()
         [[1.5, 1.5]]
     """

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_dtype, check_flag, check_integer, check_items, check_type
+from ..checks import check_dtype, check_flag, check_integer, check_items, check_seed, check_type
 from ..errors import ConfigError
 from ..info.build import sparse_product_infos
 from ..info.structs import SparseProductInfo
@@ -27,7 +27,7 @@ def random_infos(rows: Sequence[int] = (3, 4, 5), terms: int = 9, seed: int = 0)
         >>> random_infos(terms=4)[0].num_terms
         4
     """
-    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0))
+    generator = torch.Generator().manual_seed(check_seed("seed", seed))
     rows, terms = _counts("rows", rows, 3), check_integer("terms", terms, 0)
 
     def index(size: int) -> Tensor:
@@ -89,7 +89,7 @@ def random_product(
     given = {str(c): check_integer(f"extents[{c!r}]", length, 1) for c, length in given.items()}
     letters = sorted(set("".join(channels)))
     sizes = {c: (3, 2, 5, 4)[i % 4] for i, c in enumerate(letters)} | given
-    generator = torch.Generator().manual_seed(check_integer("seed", seed, 0) + 1)
+    generator = torch.Generator().manual_seed(check_seed("seed", seed) + 1)
     operands = []
     for flag, part, size in zip(flags, channels, rows, strict=False):
         shape = [*(batch if flag else ()), size, *(sizes[c] for c in part)]

@@ -73,7 +73,7 @@ def test_operands(backend: str, changed: dict[str, Tensor], error: type[Exceptio
             DTypeError,
             r"edge_index must be an int64 or int32 tensor \[2, E\] or a Graph, got torch.float32",
         ),
-        ([[0], [1]], DTypeError, r"edge_index must be an int64 or int32 tensor .* got list\. Convert it"),
+        ([[0], [1]], DTypeError, r"edge_index must be an int64 or int32 tensor .* got \[\[0\], \[1\]\]\. Convert it"),
         (EDGES.t(), ShapeError, r"edge_index must be \[2, E\] = \[src, dst\], got \[4, 2\]\. Pass edge_index\.t\(\)"),
         (EDGES[0], ShapeError, r"edge_index must be \[2, E\] = \[src, dst\], got \[4\]\. Stack \[src, dst\]"),
         (EDGES, IndexRangeError, r"edge_index\[1\] \(dst\) must lie in \[0, 3\), the number of receivers, got"),

@@ -199,6 +199,23 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
 
 
 @pytest.mark.parametrize("walk", ["by_z", "by_x"])
+@pytest.mark.parametrize("change", ["starts late", "ends early"])
+def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None:
+    """The rows of these edges would keep what was in memory."""
+    name, call = ("form", good("form")) if walk == "by_z" else ("form_backward", good("form_backward"))
+    graph, start = call["graph"].clone(), getattr(edges.tables(COUNT, SENDERS, RECEIVERS), walk)[0]
+    nodes = RECEIVERS if walk == "by_z" else SENDERS
+    ptr = graph[start : start + nodes + 1]
+    if change == "starts late":
+        ptr[0] = min(1, int(ptr[1]))
+        ptr[1:] = ptr[1:].clamp(min=1)
+    else:
+        ptr.clamp_(max=COUNT - 1)
+    with pytest.raises(IndexRangeError, match="graph must hold the tables"):
+        getattr(OPS, name)(**(call | {"graph": graph}))
+
+
+@pytest.mark.parametrize("walk", ["by_z", "by_x"])
 @pytest.mark.parametrize("table", range(3), ids=["ptr", "edges", "others"])
 @pytest.mark.parametrize("value", [-1, COUNT, COUNT + 1, 2**40, -(2**63), 2**63 - 1])
 def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, value: int) -> None:

@@ -130,7 +130,7 @@ def copy(tmp_path: Path) -> Path:
         ("smoke", "edges: [20, 40]", "#", "expected edges: .* or graphs: "),
         ("smoke", "ratio: {fwd: 1}", "ratios: {fwd: 1}", "Did you mean 'ratio'"),
         ("smoke", "edges: [30]", "edges: [30]\n    dtypes: [float]", "Did you mean 'float64'|Did you mean 'float"),
-        ("smoke", "ratio: {fwd: 1}", "ratio: {forward: 1}", "expected a key among fwd, bwd, double_bwd"),
+        ("smoke", "ratio: {fwd: 1}", "ratio: {forward: 1}", "must have keys among fwd, bwd, double_bwd, got none"),
         ("smoke", "ratio: {fwd: 1}", "ratio: {fwd: much}", "fwd must be a positive number, got 'much'"),
         ("smoke", "cases:", "cases: [", "must be YAML, got in .*, line 1"),
         ("small", "check: [16", "check: [17", r"check = \[17, 4, 32.*they have \[16, 4, 32"),

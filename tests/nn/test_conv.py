@@ -223,7 +223,7 @@ def test_bad_input(edges: Tensor, operands: dict[str, Tensor]) -> None:
         layer(x, y, w, edges.t())
     with pytest.raises(DTypeError, match=r"int64 or int32 tensor \[2, E\] or a Graph, got torch.float32. Convert"):
         layer(x, y, w, edges.float())
-    with pytest.raises(DTypeError, match=r"or a Graph, got list"):
+    with pytest.raises(DTypeError, match=r"or a Graph, got \[\["):
         layer(x, y, w, edges.tolist())
     with pytest.raises(ShapeError, match=r"edge_attr must be \[17, ...\], a row for each of the edges, got \[16, 4\]"):
         layer(x, y[1:], w, edges, RECEIVERS)

@@ -141,3 +141,9 @@ def test_a_power_between_integers() -> None:
     low, middle, high = (PolynomialCutoff(1.0, p)(u) for p in (5, 5.5, 6))
     assert ((low <= middle) & (middle <= high)).all()
     assert repr(PolynomialCutoff(1.0, 6.0)) == "PolynomialCutoff(1.0 A, p=6)"
+
+
+def test_radial_functions_can_be_scripted() -> None:
+    lengths = torch.rand(5) * 6
+    for module in (PolynomialCutoff(), BesselBasis(3)):
+        torch.testing.assert_close(torch.jit.script(module)(lengths), module(lengths), rtol=0, atol=2.0**-22)

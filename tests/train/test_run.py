@@ -151,5 +151,7 @@ def test_parity_of_equal_values_can_be_drawn() -> None:
 
 def test_damaged_history_is_refused(tmp_path: Path) -> None:
     (tmp_path / "history.json").write_text("[{")
-    with pytest.raises(DataError, match=r"expected in .*history.json"):
+    with pytest.raises(
+        DataError, match=r"the history of a run must be JSON, got in .*history.json, line 1: .*\. Delete the file"
+    ):
         read_history(tmp_path)

@@ -273,8 +273,9 @@ class Driver:
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
             setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
             # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
-            # are read anyway, costs less than a look from outside, and nothing that they name is touched before.
-            marked = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count && ptr[arg[0] + 1] == -1 - nodes"
+            # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
+            # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
+            marked = "ptr[0] == 0 && ptr[arg[0]] <= count && ptr[arg[0] + 1] == -1 - nodes"
             setup.append(f"if (!({marked})) return {NO_TABLES};")
             begin, end = self._rows_of("segment")
             if self.walk == "by_x":
