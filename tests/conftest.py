@@ -69,7 +69,7 @@ def nan_empty() -> Iterator[None]:
 def _globals() -> dict[str, object]:
     return {
         "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device().type,
+        "default device": torch.empty(0).device.type,  # torch 2.6 cannot say it once it was set and unset
         "gradient mode": torch.is_grad_enabled(),
     }
 
