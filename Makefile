@@ -19,8 +19,9 @@ RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(w
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
 does.train                := fit to the energy U0 of the embedded molecules and test it: 2 min
 does.train-dipole         := the same for the dipole moment, from a vector read-out: 4 min
-does.test                 := all tests but those of the next four commands: 6 min at most
-does.test-slow            := every test there is, the slow ones and those of the next three as well
+does.test                 := all tests but those of the next five commands: 6 min at most
+does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 2 min
+does.test-slow            := every test there is, the slow ones and those of the other commands as well
 does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min
 does.sanitizers           := the generated C under AddressSanitizer and UBSan
 does.wheel-check          := build a wheel, and import every package from it in a clean environment; install a clone: half a minute
@@ -30,7 +31,7 @@ does.test-integrations    := tests beside NequIP and MACE, in environments of th
 does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min
 does.triton-releases      := the oldest and the newest Triton, in .venv/triton
 does.clean                := remove what the commands above made, except runs/
-COMMANDS := train train-dipole test test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
+COMMANDS := train train-dipole test test-long test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
             test-e3nn triton-releases clean
 
 # What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
@@ -57,7 +58,10 @@ train-dipole: about-train-dipole $(VENV)/.installed-train
 	$(FIT) configs/qm9_mini_dipole.yaml
 
 test: about-test $(VENV)/.installed-test
-	$(PYTEST) -m "not (slow or packaging or releases or sanitizer)"
+	$(PYTEST) -m "not (slow or long or packaging or releases or sanitizer)"
+
+test-long: about-test-long $(VENV)/.installed-test
+	$(PYTEST) -m "long and not slow"
 
 test-slow: about-test-slow $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST)

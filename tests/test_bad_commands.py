@@ -114,7 +114,7 @@ OPTIONS = {
     "--threads 1000000": r"threads must be at most \d+ threads on this machine, got 1000000\. Use its cores",
     "--threads -1": r"threads must be a number of threads, at least 0, got -1",
     "--seed_everything -1": r"seed_everything must be an integer, at least 0, got -1",
-    "--seed_everything 4294967296": r"seed_everything must be below 2\*\*32, got 4294967296",
+    "--seed_everything 4294967296": r"seed_everything must be an integer, at most 4294967295, got 4294967296",
     "--seed_everything x": r"seed_everything must be true or false or an integer, got 'x'",
     "--test_after_fit maybe": r"test_after_fit must be true or false, got 'maybe'",
     "--ema.decay 1": r"the decay of the average must be in \[0, 1\), got 1\.0\. Set ema\.decay",

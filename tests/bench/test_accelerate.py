@@ -29,6 +29,7 @@ def never(options: object) -> None:
     raise AssertionError("no molecules are needed")
 
 
+@pytest.mark.long
 def test_rows_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_rng_state()
     file = tmp_path / "e3nn.json"

@@ -187,6 +187,7 @@ def test_a_wrong_layer_has_no_overhead(name: str, folder: Path, monkeypatch: pyt
 # ---- cold ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_cold_in_fresh_processes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = folder / "cold.json"
     run(["cold", "--config", str(folder / "cold.yaml"), "--json", str(file)], molecules)

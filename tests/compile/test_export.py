@@ -125,6 +125,7 @@ def save_forces(folder: Path, case: Any, place: int, compiled: bool = False) -> 
     torch.save([(args, model(*args)) for args in (inputs, others)], folder / "forces.pt")
 
 
+@pytest.mark.long
 def test_exported_layers_run_elsewhere(table: Any, tmp_path: Path) -> None:
     """As graphs, with their derivatives inside, and compiled ahead of time; one process serves all of them."""
     for number, name in enumerate(SMALL):

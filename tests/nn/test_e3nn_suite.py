@@ -67,6 +67,7 @@ def sdist(tmp_path: Path) -> Path:
     return tmp_path / f"{name}.tar.gz"
 
 
+@pytest.mark.long
 def test_the_suite_runs_with_both_and_the_page_tells_the_difference(sdist: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     command = [sys.executable, str(FOLDER / "run.py"), "--sdist", str(sdist), "--output", str(page), "--quiet"]
@@ -101,6 +102,7 @@ def test_an_archive_without_tests_is_refused(tmp_path: Path) -> None:
         load().unpack_tests(archive, tmp_path)
 
 
+@pytest.mark.long
 def test_a_run_of_no_tests_is_no_success(sdist: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     command = [

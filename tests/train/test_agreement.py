@@ -124,6 +124,7 @@ def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not (run / "checkpoints" / "best.ckpt").exists()
 
 
+@pytest.mark.long
 def test_sigterm_is_not_success(place: Path) -> None:
     long = command(place, "fit", "--name", "killed", "--trainer.max_epochs", "1000")
     process = subprocess.Popen(
