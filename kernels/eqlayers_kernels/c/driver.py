@@ -275,7 +275,8 @@ class Driver:
             # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
             # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
             # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
-            marked = "ptr[0] == 0 && ptr[arg[0]] <= count && ptr[arg[0] + 1] == -1 - nodes"
+            last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
+            marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
             setup.append(f"if (!({marked})) return {NO_TABLES};")
             begin, end = self._rows_of("segment")
             if self.walk == "by_x":
