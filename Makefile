@@ -19,7 +19,7 @@ RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(w
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
 does.train                := fit to the energy U0 of the embedded molecules and test it: 2 min
 does.train-dipole         := the same for the dipole moment, from a vector read-out: 4 min
-does.test                 := all tests but those of the next five commands: 6 min at most
+does.test                 := all tests but those of the next five commands: about 6 min
 does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 2 min
 does.test-slow            := every test there is, the slow ones and those of the other commands as well
 does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min
