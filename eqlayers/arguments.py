@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, NoReturn
 
-from .checks import check_integer, got
+from .checks import check_integer
 from .errors import ConfigError
 
 __all__ = ["ArgumentParser", "check_threads", "explain"]
@@ -69,9 +69,7 @@ def check_threads(name: str, value: Any, at_least: int = 1) -> int:
         ConfigError: Another value.
     """
     most = max(64, 4 * (os.cpu_count() or 1))
-    if check_integer(name, value, at_least, what="a number of threads") > most:
-        raise ConfigError(f"{name} must be at most {most} threads on this machine, got {got(value)}. Use its cores.")
-    return int(value)
+    return check_integer(name, value, at_least, most, what="a number of threads", fix="Use the cores of this machine.")
 
 
 class ArgumentParser(argparse.ArgumentParser):

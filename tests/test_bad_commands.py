@@ -111,7 +111,7 @@ OPTIONS = {
     "--runs=": r"runs must be a folder, got ''",
     "--runs good.yaml": r"runs and name must make a folder, got 'good\.yaml/good'",
     "--threads 1.5": r"threads must be an integer, got '1\.5'\. Correct the option --threads",
-    "--threads 1000000": r"threads must be at most \d+ threads on this machine, got 1000000\. Use its cores",
+    "--threads 1000000": r"threads must be a number of threads, at most \d+, got 1000000\. Use the cores",
     "--threads -1": r"threads must be a number of threads, at least 0, got -1",
     "--seed_everything -1": r"seed_everything must be an integer, at least 0, got -1",
     "--seed_everything 4294967296": r"seed_everything must be an integer, at most 4294967295, got 4294967296",

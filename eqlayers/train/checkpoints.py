@@ -71,9 +71,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
             checkpoint: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
-    except (
-        Exception
-    ) as error:  # torch raises many kinds for a damaged file, and advises to run the code of a hostile one
+    # torch raises many kinds for a damaged file, and advises to run the code of a hostile one
+    except Exception as error:
         raise DataError(f"{wrong} {_reason(path, error)}. {ANOTHER}") from None
     problem = _problem(checkpoint)
     if problem is not None:
