@@ -222,7 +222,7 @@ LINES = {
     "bench run ./suite.yaml": r"expected the key 'dtype', got device, cases\. Add it",
     "bench run smoke --threads 0": r"--threads must be a positive integer, got '0'",
     "bench run smoke --threads x": r"--threads must be a positive integer, got 'x'",
-    "bench run smoke --threads 1000000": r"threads must be at most \d+ threads",
+    "bench run smoke --threads 1000000": r"threads must be a number of threads, at most \d+, got",
     "bench run smoke --peers e3n": r"got 'e3n'\. Did you mean 'e3nn'",
     "bench run smoke --backend fast": r"backend must be one of .*, got 'fast'",
     "bench run smoke --only nothing": r"--only must match a case of smoke, got 'nothing'",
