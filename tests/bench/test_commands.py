@@ -283,7 +283,7 @@ def test_help_names_every_peer_and_command() -> None:
         (["runn"], r"command must be one of run, .*, got 'runn'\. Did you mean 'run'"),
         (["run"], "eqlayers bench run must have suite after it, got nothing"),
         (["run", "smoke", "--threads", "0"], "--threads must be a positive integer, got '0'"),
-        (["run", "smoke", "--threads", "9999999"], "threads must be at most"),
+        (["run", "smoke", "--threads", "9999999"], "threads must be a number of threads, at most"),
         (["run", "smoke", "--json", "a/../x", "--csv", "x"], "--json and --csv must be two files"),
         (["run", "smoke", "--json", "."], r"--json must be a file that can be written, got '\.': that is a folder"),
         (["run", "smoke", "--csv", "/dev/null/x"], "--csv must be a file that can be written, got '/dev/null/x'"),
