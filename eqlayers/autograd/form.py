@@ -1,7 +1,7 @@
-r"""Whole tensor products and convolutions as torch operators, with derivatives of every order.
+r"""Whole forms as torch operators of any number of operands, with derivatives of every order.
 
-The form :math:`F(x, y, w, g) = \sum z g` is linear in each of its four operands. Its gradients are one operator, the
-derivative of those along tangents another; a third derivative is made of the first two, pair by pair of operands.
+The form :math:`F(a_0, a_1, \ldots, g) = \sum z g` is linear in each of its operands. Its gradients are one operator,
+the derivative of those along tangents another; a third derivative is made of the first two, pair by pair of operands.
 """
 
 from __future__ import annotations
@@ -16,100 +16,94 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
 
+from eqlayers_kernels.lines import Kind
+
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
-from ..backends.operands import check_operands, check_wanted
-from ..ops.form import Form, How, Request, find_form, text_of, weighted_key
+from ..backends.operands import check_operands, check_wanted, named_operands
+from ..ops.form import Form, find_form, text_of, weighted_key
 from ..ops.tracing import seen_by_outer_levels, traced_for_others
 from .form_vmap import RULES
 
-_NAMES = ("x", "y", "w", "z")
 _library = torch.library.Library("eqlayers", "DEF")
-_library.define("form(Tensor x, Tensor y, Tensor w, Tensor? graph, str key) -> Tensor")
+_HOW = 'Tensor? graph, str key, str backend="", bool deterministic=True'
+_library.define(f"form(Tensor[] operands, {_HOW}) -> Tensor")
+_library.define(f"form_backward(Tensor[] operands, Tensor g, bool[] wanted, {_HOW}) -> Tensor[]")
 _library.define(
-    "form_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? graph, str key, bool[] wanted)"
-    " -> (Tensor, Tensor, Tensor)"
-)
-_library.define(
-    "form_double_backward(Tensor x, Tensor y, Tensor w, Tensor g, Tensor? dx, Tensor? dy, Tensor? dw, Tensor? graph, "
-    "str key, bool[] wanted) -> (Tensor, Tensor, Tensor, Tensor)"
+    f"form_double_backward(Tensor[] operands, Tensor g, Tensor?[] tangents, bool[] wanted, {_HOW}) -> Tensor[]"
 )
 _library.define("edge_tables(Tensor edge_index, SymInt num_src, SymInt num_dst) -> Tensor")
 _form, _backward, _double, _tables = (
     getattr(torch.ops.eqlayers, name).default
     for name in ("form", "form_backward", "form_double_backward", "edge_tables")
 )
+_Tangents = Sequence[Tensor | None]
+
+
+_VALUE = Kind(0, ("z",))
+#: The last arguments of each operator: key, backend and whether sums have a fixed order (the last two if not as usual).
+_How = tuple[Any, ...]
+
+
+def _along(how: _How, replaced: Sequence[int]) -> _How:
+    """The form with other vectors in place of these operands: without weights, its paths without weights go."""
+    return (weighted_key(how[0]), *how[1:]) if 2 in replaced else how
 
 
 # -- what runs --------------------------------------------------------------------------------------------------------
 
 
-def _run_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
-    return run_form(key, Request(0, ("z",)), {"x": x, "y": y, "w": w}, graph)["z"]
+def _run_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
+    return run_form(_VALUE, named_operands(operands), graph, *how)["z"]
 
 
 def _run_backward(
-    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
-) -> tuple[Tensor, ...]:
-    check_wanted(wanted, _NAMES[:3])
-    results = tuple(name for name, want in zip(_NAMES, wanted, strict=False) if want)
-    found = run_form(key, Request(1, results), {"x": x, "y": y, "w": w, "g": g}, graph)
-    return tuple(found[name] if name in found else x.new_empty(0) for name in _NAMES[:3])
+    operands: Sequence[Tensor], g: Tensor, wanted: Sequence[bool], graph: Tensor | None, *how: Any
+) -> list[Tensor]:
+    tensors = named_operands(operands, g)
+    results = check_wanted(wanted, tuple(tensors)[:-1])
+    return list(run_form(Kind(1, results), tensors, graph, *how).values())
 
 
 def _run_double(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    g: Tensor,
-    dx: Tensor | None,
-    dy: Tensor | None,
-    dw: Tensor | None,
-    graph: Tensor | None,
-    key: str,
-    wanted: list[bool],
-) -> tuple[Tensor, ...]:
-    check_wanted(wanted, _NAMES)
-    results = tuple(name for name, want in zip(_NAMES, wanted, strict=True) if want)
-    tensors = {"x": x, "y": y, "w": w, "g": g} | _tangents(dx, dy, dw)
-    found = run_form(key, Request(2, results, tuple(name[1] for name in tensors if len(name) > 1)), tensors, graph)
-    return tuple(found[name] if name in found else x.new_empty(0) for name in _NAMES)
-
-
-def _tangents(dx: Tensor | None, dy: Tensor | None, dw: Tensor | None) -> dict[str, Tensor]:
-    return {name: t for name, t in (("dx", dx), ("dy", dy), ("dw", dw)) if t is not None}
+    operands: Sequence[Tensor], g: Tensor, tangents: _Tangents, wanted: Sequence[bool], graph: Tensor | None, *how: Any
+) -> list[Tensor]:
+    tensors = named_operands(operands, g, tangents)
+    results = check_wanted(wanted, (*tuple(tensors)[: len(operands)], "z"))
+    moving = tuple(name[1] for name in tensors if len(name) > 1)
+    return list(run_form(Kind(2, results, moving), tensors, graph, *how).values())
 
 
 # -- shapes, for tracing ----------------------------------------------------------------------------------------------
 
 
-def _fake_form(x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
+def _fake_form(operands: Sequence[Tensor], graph: Tensor | None, key: str, *rest: Any) -> Tensor:
     widths = find_form(key).program.widths
-    return x.new_empty(check_operands(widths, {"x": x, "y": y, "w": w}, graph)["z"], widths[3])
+    rows = check_operands(widths, named_operands(operands), graph)
+    return operands[0].new_empty(rows["z"], widths[-1])
 
 
 def _fake_backward(
-    x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Tensor | None, key: str, wanted: list[bool]
-) -> tuple[Tensor, ...]:
-    check_wanted(wanted, _NAMES[:3])
-    check_operands(find_form(key).program.widths, {"x": x, "y": y, "w": w, "g": g}, graph)
-    return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w), wanted, strict=True))
+    operands: Sequence[Tensor], g: Tensor, wanted: Sequence[bool], graph: Tensor | None, key: str, *rest: Any
+) -> list[Tensor]:
+    tensors = named_operands(operands, g)
+    check_wanted(wanted, tuple(tensors)[:-1])
+    check_operands(find_form(key).program.widths, tensors, graph)
+    return [operands[0].new_empty(t.shape) for t, want in zip(operands, wanted, strict=True) if want]
 
 
 def _fake_double(
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
+    operands: Sequence[Tensor],
     g: Tensor,
-    dx: Tensor | None,
-    dy: Tensor | None,
-    dw: Tensor | None,
+    tangents: _Tangents,
+    wanted: Sequence[bool],
     graph: Tensor | None,
     key: str,
-    wanted: list[bool],
-) -> tuple[Tensor, ...]:
-    check_wanted(wanted, _NAMES)
-    check_operands(find_form(key).program.widths, {"x": x, "y": y, "w": w, "g": g} | _tangents(dx, dy, dw), graph)
-    return tuple(x.new_empty(t.shape if want else 0) for t, want in zip((x, y, w, g), wanted, strict=True))
+    *rest: Any,
+) -> list[Tensor]:
+    tensors = named_operands(operands, g, tangents)
+    check_wanted(wanted, (*tuple(tensors)[: len(operands)], "z"))
+    check_operands(find_form(key).program.widths, tensors, graph)
+    return [operands[0].new_empty(t.shape) for t, want in zip((*operands, g), wanted, strict=True) if want]
 
 
 def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
@@ -119,143 +113,136 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
 # -- derivatives ------------------------------------------------------------------------------------------------------
 # These functions stand at the key Autograd of the operators, so torch.func has taken its own wrappers off before they
 # run: they belong to one level of it, which is what the base class says. (autograd.Function would want setup_context,
-# which costs a plain call more than the rest of its overhead.)
+# which costs a plain call more than the rest of its overhead.) Their tensors come last, because there is any number.
 
 
 class _Form(_SingleLevelFunction):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, key: str) -> Tensor:
-        ctx.save_for_backward(x, y, w, graph)
-        ctx.save_for_forward(x, y, w, graph)
-        ctx.key = key
-        return _below(_form, x, y, w, graph, key)
+    def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Tensor:
+        ctx.save_for_backward(graph, *operands)
+        ctx.save_for_forward(graph, *operands)
+        ctx.how = how
+        return _below(_form, operands, graph, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        x, y, w, graph = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:3])
-        found = _backward(x, y, w, grads[0], graph, ctx.key, wanted)
-        return (*(g if want else None for g, want in zip(found, wanted, strict=True)), None, None)
+        graph, *operands = ctx.saved_tensors
+        wanted = list(ctx.needs_input_grad[2:])
+        return (None, None, *_placed(_backward(operands, grads[0], wanted, graph, *ctx.how), wanted))
 
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        *primal, graph = ctx.saved_tensors
-        return _along(primal, tangents[:3], graph, ctx.key)
+        """The sum over the operands with a tangent in place of each: F is linear in all."""
+        graph, *operands = ctx.saved_tensors
+        total: Tensor | None = None
+        for slot, tangent in enumerate(tangents[2:]):
+            if tangent is not None:
+                moved = [tangent if other == slot else t for other, t in enumerate(operands)]
+                part = _form(moved, graph, *_along(ctx.how, [slot]))
+                total = part if total is None else total + part
+        return total
 
 
 class _Backward(_SingleLevelFunction):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor, g: Tensor, graph: Any, key: str, wanted: Any) -> Any:
-        ctx.save_for_backward(x, y, w, g, graph)
-        ctx.save_for_forward(x, y, w, g, graph)
-        ctx.key, ctx.wanted = key, wanted
+    def forward(ctx: Any, how: _How, wanted: Any, graph: Tensor | None, *tensors: Tensor) -> Any:
+        ctx.save_for_backward(graph, *tensors)
+        ctx.save_for_forward(graph, *tensors)
+        ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
-        found = _below(_backward, x, y, w, g, graph, key, wanted)
-        ctx.mark_non_differentiable(*(t for t, want in zip(found, wanted, strict=True) if not want))
-        return found
+        *operands, g = tensors
+        return tuple(_below(_backward, operands, g, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        x, y, w, g, graph = ctx.saved_tensors
-        dx, dy, dw = (t if want else None for t, want in zip(grads, ctx.wanted, strict=True))
-        wanted = list(ctx.needs_input_grad[:4])
-        if dx is None and dy is None and dw is None:
-            return (None,) * 7
-        found = _double(x, y, w, g, dx, dy, dw, graph, ctx.key, wanted)
-        return (*(t if want else None for t, want in zip(found, wanted, strict=True)), None, None, None)
+        graph, *operands, g = ctx.saved_tensors
+        if all(t is None for t in grads):
+            return (None,) * (4 + len(operands))
+        wanted = list(ctx.needs_input_grad[3:])
+        found = _double(operands, g, _placed(grads, ctx.wanted), wanted, graph, *ctx.how)
+        return (None, None, None, *_placed(found, wanted))
 
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         """Second derivatives are symmetric: the change of the gradients is the gradient of the change."""
-        x, y, w, g, graph = ctx.saved_tensors
-        out: list[Tensor | None] = [None] * 3
-        if any(t is not None for t in tangents[:3]):
-            _add(out, _double(x, y, w, g, *tangents[:3], graph, ctx.key, [*ctx.wanted, False]), ctx.wanted)
-        if tangents[3] is not None:
-            _add(out, _backward(x, y, w, tangents[3], graph, ctx.key, ctx.wanted), ctx.wanted)
-        return tuple(out)
+        graph, *operands, g = ctx.saved_tensors
+        *moving, along_g = tangents[3:]
+        out: list[Tensor | None] = [None] * len(operands)
+        if any(t is not None for t in moving):
+            wanted = [*ctx.wanted, False]
+            _add(out, _placed(_double(operands, g, moving, wanted, graph, *ctx.how), wanted))
+        if along_g is not None:
+            _add(out, _placed(_backward(operands, along_g, ctx.wanted, graph, *ctx.how), ctx.wanted))
+        return tuple(t for t, want in zip(out, ctx.wanted, strict=True) if want)
 
 
 class _Double(_SingleLevelFunction):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        y: Tensor,
-        w: Tensor,
-        g: Tensor,
-        dx: Any,
-        dy: Any,
-        dw: Any,
-        graph: Any,
-        key: str,
-        wanted: Any,
-    ) -> Any:
-        ctx.save_for_backward(x, y, w, g, dx, dy, dw, graph)
-        ctx.save_for_forward(x, y, w, g, dx, dy, dw, graph)
-        ctx.key, ctx.wanted = key, wanted
+    def forward(ctx: Any, how: _How, wanted: Any, graph: Tensor | None, *tensors: Any) -> Any:
+        ctx.save_for_backward(graph, *tensors)
+        ctx.save_for_forward(graph, *tensors)
+        ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
-        found = _below(_double, x, y, w, g, dx, dy, dw, graph, key, wanted)
-        ctx.mark_non_differentiable(*(t for t, want in zip(found, wanted, strict=True) if not want))
-        return found
+        primal, tangents = _halves(tensors)
+        return tuple(_below(_double, primal[:-1], primal[-1], tangents, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-        *primal_tangent, graph = ctx.saved_tensors
-        primal, tangent = primal_tangent[:4], primal_tangent[4:]
-        cotangents = [t if want else None for t, want in zip(grads, ctx.wanted, strict=True)]
-        out: list[Tensor | None] = [None] * 7
-        for a, b, pair in _pairs(primal, tangent, cotangents, graph, ctx.key):
-            targets = [4 + slot if slot == a else slot for slot in range(4)]
-            wanted = [slot != b and ctx.needs_input_grad[targets[slot]] for slot in range(4)]
-            found = pair(wanted)
-            for slot in range(4):
-                if wanted[slot]:
-                    known = out[targets[slot]]
-                    out[targets[slot]] = found[slot] if known is None else known + found[slot]
-        return (*out, None, None, None)
+        graph, *tensors = ctx.saved_tensors
+        primal, tangents = _halves(tensors)
+        out: list[Tensor | None] = [None] * len(tensors)
+        for a, b, gradients in _pairs(primal, tangents, _placed(grads, ctx.wanted), graph, ctx.how):
+            targets = [len(primal) + slot if slot == a else slot for slot in range(len(primal))]
+            wanted = [slot != b and ctx.needs_input_grad[3 + target] for slot, target in enumerate(targets)]
+            for target, found in zip(targets, gradients(wanted), strict=True):
+                if found is not None:
+                    known = out[target]
+                    out[target] = found if known is None else known + found
+        return (None, None, None, *out)
 
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
-        *primal_tangent, graph = ctx.saved_tensors
-        primal, tangent = primal_tangent[:4], primal_tangent[4:]
-        out: list[Tensor | None] = [None] * 4
-        for a, b, pair in _pairs(primal, tangent, tangents[:4], graph, ctx.key):
-            wanted = [want and slot not in (a, b) for slot, want in enumerate(ctx.wanted)]
-            _add(out, pair(wanted), wanted)
-        if any(t is not None for t in tangents[4:7]):
-            _add(out, _double(*primal, *tangents[4:7], graph, ctx.key, ctx.wanted), ctx.wanted)
-        return tuple(out)
+        graph, *tensors = ctx.saved_tensors
+        primal, first = _halves(tensors)
+        along, moving = _halves(tangents[3:])
+        out: list[Tensor | None] = [None] * len(primal)
+        for a, b, gradients in _pairs(primal, first, along, graph, ctx.how):
+            _add(out, gradients([want and slot not in (a, b) for slot, want in enumerate(ctx.wanted)]))
+        if any(t is not None for t in moving):
+            found = _double(primal[:-1], primal[-1], moving, ctx.wanted, graph, *ctx.how)
+            _add(out, _placed(found, ctx.wanted))
+        return tuple(t for t, want in zip(out, ctx.wanted, strict=True) if want)
 
 
-def _add(out: list[Tensor | None], found: Sequence[Any], wanted: Sequence[bool]) -> None:
-    for slot, want in enumerate(wanted):
-        if want:
+def _placed(found: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    """What was found, each in its place among all; None elsewhere."""
+    given = iter(found)
+    return [next(given) if want else None for want in wanted]
+
+
+def _halves(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Operands with their cotangent g, and the tangents of the operands alone."""
+    count = len(tensors) // 2
+    return list(tensors[: count + 1]), list(tensors[count + 1 :])
+
+
+def _add(out: list[Tensor | None], found: Sequence[Any]) -> None:
+    for slot, value in enumerate(found):
+        if value is not None:
             known = out[slot]
-            out[slot] = found[slot] if known is None else known + found[slot]
-
-
-def _along(primal: Sequence[Tensor], tangents: Sequence[Any], graph: Tensor | None, key: str) -> Tensor | None:
-    """The change of z along tangents of x, y and w: F is linear in each."""
-    total: Tensor | None = None
-    for slot, tangent in enumerate(tangents):
-        if tangent is not None:
-            places = [tangent if other == slot else t for other, t in enumerate(primal)]
-            part = _form(*places, graph, weighted_key(key) if slot == 2 else key)
-            total = part if total is None else total + part
-    return total
+            out[slot] = value if known is None else known + value
 
 
 def _pairs(
-    primal: Sequence[Tensor], first: Sequence[Any], second: Sequence[Any], graph: Tensor | None, key: str
+    primal: Sequence[Tensor], first: Sequence[Any], second: Sequence[Any], graph: Tensor | None, how: _How
 ) -> Iterator[tuple[int, int, Callable[[Sequence[bool]], list[Any]]]]:
     """F with two operands replaced, for all pairs of places: what second derivatives of F are sums of.
 
     Yields:
-        The two places, and a function that gives the wanted gradients of that F: of x, y, w, g.
+        The two places, and a function that gives the wanted gradients of that F, in their places.
     """
     for a, along in enumerate(first):
         for b, other in enumerate(second):
@@ -263,16 +250,14 @@ def _pairs(
                 continue
             places = list(primal)
             places[a], places[b] = along, other
-            yield a, b, partial(_gradients, places, graph, weighted_key(key) if 2 in (a, b) else key)
+            yield a, b, partial(_gradients, places, graph, _along(how, [a, b]))
 
 
-def _gradients(places: Sequence[Tensor], graph: Tensor | None, key: str, wanted: Sequence[bool]) -> list[Any]:
-    found: list[Any] = [None] * 4
-    if any(wanted[:3]):
-        found[:3] = _backward(*places, graph, key, list(wanted[:3]))
-    if wanted[3]:
-        found[3] = _form(*places[:3], graph, key)
-    return found
+def _gradients(places: Sequence[Tensor], graph: Tensor | None, how: _How, wanted: Sequence[bool]) -> list[Any]:
+    *operands, g = places
+    *inputs, last = wanted
+    found = _placed(_backward(operands, g, inputs, graph, *how), inputs) if any(inputs) else [None] * len(inputs)
+    return [*found, _form(operands, graph, *how) if last else None]
 
 
 def _below(op: Any, *args: Any) -> Any:
@@ -284,39 +269,56 @@ def _below(op: Any, *args: Any) -> Any:
             return op(*args)
 
 
-def _at_autograd(function: Any) -> Callable[..., Any]:
-    def run(*args: Any) -> Any:
-        if torch._C._are_functorch_transforms_active():
-            with enable_single_level_autograd_function():
-                return function.apply(*args)
-        return function.apply(*args)
-
-    return run
+def _apply(function: Any, *args: Any) -> Any:
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return function.apply(*args)
+    return function.apply(*args)
 
 
-for _name, _implementation, _fake, _function in (
-    ("form", _run_form, _fake_form, _Form),
-    ("form_backward", _run_backward, _fake_backward, _Backward),
-    ("form_double_backward", _run_double, _fake_double, _Double),
+def _follow_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
+    return _apply(_Form, how, graph, *operands)
+
+
+def _follow_backward(
+    operands: Sequence[Tensor], g: Tensor, wanted: Sequence[bool], graph: Tensor | None, *how: Any
+) -> list[Tensor]:
+    if not any(wanted):  # a Function has results
+        return _below(_backward, operands, g, wanted, graph, *how)
+    return list(_apply(_Backward, how, wanted, graph, *operands, g))
+
+
+def _follow_double(
+    operands: Sequence[Tensor], g: Tensor, tangents: _Tangents, wanted: Sequence[bool], graph: Tensor | None, *how: Any
+) -> list[Tensor]:
+    if not any(wanted) or len(tangents) != len(operands):  # which the kernel refuses
+        return _below(_double, operands, g, tangents, wanted, graph, *how)
+    return list(_apply(_Double, how, wanted, graph, *operands, g, *tangents))
+
+
+for _name, _implementation, _fake, _follow in (
+    ("form", _run_form, _fake_form, _follow_form),
+    ("form_backward", _run_backward, _fake_backward, _follow_backward),
+    ("form_double_backward", _run_double, _fake_double, _follow_double),
     ("edge_tables", edge_tables, _fake_tables, None),
 ):
     for _device in BY_DEVICE:
         _library.impl(_name, _implementation, _device.upper())
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
-    if _function is not None:
-        _library.impl(_name, _at_autograd(_function), "Autograd")
+    if _follow is not None:
+        _library.impl(_name, _follow, "Autograd")
 for _name, _rule in RULES.items():
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
 
 
 def apply_form(
-    x: Tensor, y: Tensor, w: Tensor, graph: Tensor | None, form: Form, backend: str = "", deterministic: bool = True
+    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str = "", deterministic: bool = True
 ) -> Tensor:
     """Run a form.
 
     Args:
-        x, y: ``[N, width]``. With a graph x has a row per sender and y per edge.
-        w: ``[N, width]``, or ``[width]`` shared by all rows.
+        operands: ``[N, width]`` each in the order of the program; ``[width]`` for one row that serves all. With a
+            graph the first has a row per sender, the others have one per edge.
         graph: None, or the sorted edges of a graph.
         form: The program.
         backend: Name of the backend, empty for that of the device.
@@ -326,8 +328,9 @@ def apply_form(
         ``[N, width]``; with a graph a row per receiver.
     """
     key = text_of(form.key) if traced_for_others() else form.key
-    how = How("" if backend == BY_DEVICE.get(x.device.type) else backend, deterministic)
-    return _form(x, y, w, graph, how.before(key))
+    return _form(
+        operands, graph, key, "" if backend == BY_DEVICE.get(operands[0].device.type) else backend, deterministic
+    )
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -1,7 +1,7 @@
 """How the operators of whole forms run under ``torch.vmap``: the mapped axis becomes rows, and one call serves all.
 
-Weights shared by the rows of a sample are not shared by the rows of all samples where they differ, or where their
-gradient is wanted sample by sample; then every row gets its own. That is done where it does not outgrow the other
+An operand shared by the rows of a sample is not shared by the rows of all samples where samples differ in it, or where
+its gradient is wanted sample by sample; then every row gets its own. That is done where it does not outgrow the other
 operands; else, and for graphs, there is one call per sample.
 """
 
@@ -12,62 +12,97 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..ops.form import find_form
 
-_W = (2, 6)  # where w and its tangent stand among the arguments
+
+def _form_rule(info: Any, in_dims: Sequence[Any], operands: Any, *rest: Any) -> Any:
+    return _rule(torch.ops.eqlayers.form.default, info, in_dims, (operands,), (), rest)
 
 
-def _rule(name: str, count: int) -> Callable[..., tuple[Any, Any]]:
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-        op = getattr(torch.ops.eqlayers, name).default
-        size, operands, graph, key, rest = (
-            info.batch_size,
-            args[:count],
-            args[count],
-            args[count + 1],
-            args[count + 2 :],
-        )
-        wanted: Sequence[bool] = rest[0] if rest else ()
-        places = [place for place in _W if place < count]
-        y, dim = operands[1], in_dims[1]
-        rows = y.shape[0] if dim is None else y.movedim(dim, 0).shape[1]
-        shared = operands[2].ndim - (in_dims[2] is not None) == 1
-        spread = shared and (any(in_dims[p] is not None for p in places) or (len(wanted) > 2 and wanted[2]))
-        wx, wy, ww, wz = find_form(key).program.widths
-        if graph is not None or (spread and rows != 1 and ww > wx + wy + wz):
-            return _one_by_one(op, size, in_dims, args)
-        flat = []
-        for place, (t, d) in enumerate(zip(operands, in_dims, strict=False)):
-            if t is None or (shared and place in places and not spread):
-                flat.append(t)
-                continue
-            t = t.movedim(d, 0) if d is not None else t.unsqueeze(0)
-            t = t.unsqueeze(1) if t.ndim == 2 else t  # shared weights
-            flat.append(t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1]))
-        found = op(*flat, None, key, *rest)
-        if not rest:
-            return found.unflatten(0, (size, rows)), 0
-        out = [t.unflatten(0, (size, rows)) if want else t for t, want in zip(found, wanted, strict=False)]
-        if shared and wanted[2]:
-            out[2] = out[2].sum(1)
-        return tuple(out), tuple(0 if want else None for _, want in zip(out, wanted, strict=False))
+def _backward_rule(info: Any, in_dims: Sequence[Any], operands: Any, g: Any, wanted: Any, *rest: Any) -> Any:
+    op = torch.ops.eqlayers.form_backward.default
+    return _rule(op, info, in_dims, (operands, g), (wanted,), rest)
 
-    return rule
+
+def _double_rule(
+    info: Any, in_dims: Sequence[Any], operands: Any, g: Any, tangents: Any, wanted: Any, *rest: Any
+) -> Any:
+    op = torch.ops.eqlayers.form_double_backward.default
+    return _rule(op, info, in_dims, (operands, g, tangents), (wanted,), rest)
+
+
+def _rule(
+    op: Any, info: Any, in_dims: Sequence[Any], tensors: Any, wanted: Sequence[Any], rest: Sequence[Any]
+) -> tuple[Any, Any]:
+    """Args: tensors as op takes them, the list of what is wanted if it takes one, and graph, key and options."""
+    size, operands, (graph, key, *_) = info.batch_size, tensors[0], rest
+    dims = in_dims[0]
+    shared = [t.ndim - (d is not None) == 1 for t, d in zip(operands, dims, strict=True)]
+    rows = _rows(operands, dims, shared)
+    moving = in_dims[2] if len(tensors) == 3 else [None] * len(operands)
+    asked = wanted[0] if wanted else [False] * len(operands)
+    spread = [
+        one and (d is not None or m is not None or want)
+        for one, d, m, want in zip(shared, dims, moving, asked, strict=False)
+    ]
+    widths = find_form(key).program.widths
+    more = sum(width for width, own in zip(widths, spread, strict=False) if own)
+    if graph is not None or (rows != 1 and more > sum(widths) - more):
+        return _one_by_one(op, size, in_dims, (*tensors, *wanted, *rest))
+    kept = [one and not own for one, own in zip(shared, spread, strict=True)]
+
+    def flat(t: Tensor | None, dim: int | None, kept: bool) -> Tensor | None:
+        if t is None or kept:
+            return t
+        t = t.movedim(dim, 0) if dim is not None else t.unsqueeze(0)
+        t = t.unsqueeze(1) if t.ndim == 2 else t  # shared
+        return t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1])
+
+    given = []
+    for t, d in zip(tensors, in_dims, strict=False):
+        one = isinstance(t, Tensor)
+        given.append(flat(t, d, False) if one else [flat(*each) for each in zip(t, d, kept, strict=True)])
+    found = op(*given, *wanted, *rest)
+    if not wanted:
+        return found.unflatten(0, (size, rows)), 0
+    out, places = [], [place for place, want in enumerate(wanted[0]) if want]
+    for place, t in zip(places, found, strict=True):
+        t = t.unflatten(0, (size, rows))
+        out.append(t.sum(1) if place < len(shared) and shared[place] else t)
+    return out, [0] * len(out)
+
+
+def _rows(operands: Sequence[Tensor], dims: Sequence[int | None], shared: Sequence[bool]) -> int:
+    for t, dim, one in zip(operands, dims, shared, strict=True):
+        if not one:
+            return t.shape[0] if dim is None else t.movedim(dim, 0).shape[1]
+    return 1
 
 
 def _one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
     """One call per sample, stacked."""
-    found = []
+    leaves, spec = tree_flatten(list(args))
+    dims = _flat_dims(list(args), list(in_dims))
+    found: list[list[Tensor]] = []
     for number in range(max(size, 1)):
         own = [
             t if not isinstance(t, Tensor) or d is None else _sample(t, d, number)
-            for t, d in zip(args, in_dims, strict=True)
+            for t, d in zip(leaves, dims, strict=True)
         ]
-        result = op(*own)
-        found.append(result if isinstance(result, tuple) else (result,))
+        result = op(*tree_unflatten(own, spec))
+        found.append([result] if isinstance(result, Tensor) else list(result))
     out = [torch.stack(parts)[:size] for parts in zip(*found, strict=True)]
-    return (tuple(out), (0,) * len(out)) if isinstance(result, tuple) else (out[0], 0)
+    return (out[0], 0) if isinstance(result, Tensor) else (out, [0] * len(out))
+
+
+def _flat_dims(args: Any, dims: Any) -> list[int | None]:
+    """The mapped axis of every leaf of the arguments."""
+    if isinstance(args, (list, tuple)):
+        dims = dims if isinstance(dims, (list, tuple)) else [dims] * len(args)
+        return [dim for each in zip(args, dims, strict=True) for dim in _flat_dims(*each)]
+    return [dims]
 
 
 def _sample(t: Tensor, dim: int, number: int) -> Tensor:
@@ -82,8 +117,8 @@ def _tables_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, An
 
 #: By operator, as ``torch.library.register_vmap`` wants them.
 RULES: dict[str, Callable[..., tuple[Any, Any]]] = {
-    "form": _rule("form", 3),
-    "form_backward": _rule("form_backward", 4),
-    "form_double_backward": _rule("form_double_backward", 7),
+    "form": _form_rule,
+    "form_backward": _backward_rule,
+    "form_double_backward": _double_rule,
     "edge_tables": _tables_rule,
 }

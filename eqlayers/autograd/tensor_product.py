@@ -36,7 +36,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
         flat = add_scalar_paths(others, plan.scalars, plan.layouts, x, y, w)
     elif plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
         rows = [as_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
-        flat = apply_form(rows[0], rows[1], w if shared else rows[2], None, plan.form, name)
+        flat = apply_form([*rows, w] if shared else rows, None, plan.form, name)
     else:
         rows = [_to_rows(t, lead) for t in ((x, y) if shared else (x, y, w))]
         flat = compose(plan.form.key, rows[0], rows[1], w if shared else rows[2], tuple(lead), backend)
@@ -60,26 +60,32 @@ def run_convolution(
     plan.layouts[1].check("edge_attr", y)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
-    wanted = [("x", x, graph.num_src, "senders"), ("edge_attr", y, graph.num_edges, "edges")]
-    for name, tensor, rows, what in wanted if shared else [*wanted, ("weight", w, graph.num_edges, "edges")]:
+    edges = graph.num_edges
+    wanted = (graph.num_src, edges) if shared else (graph.num_src, edges, edges)
+    for tensor, rows in zip((x, y, w), wanted, strict=False):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
-            raise ShapeError(
-                f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check "
-                f"edge_index, and flatten batch axes into one graph."
-            )
+            raise _other_rows(tensor, x, y, rows)
     if graph.edge_index.device != x.device:
         raise DeviceError(
             f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with "
             f"`.to('{x.device}')`."
         )
     if plan.paths and (name := runs_whole(x.device.type, x.dtype, backend, plan.form.key)):
-        return apply_form(x, y, w, graph.tables(sorted_edges), plan.form, name, deterministic)
+        return apply_form([x, y, w], graph.tables(sorted_edges), plan.form, name, deterministic)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     out = messages.new_zeros(graph.num_dst, messages.shape[-1])
     if deterministic and messages.is_cuda:  # where index_add adds in any order, and this sorts
         return out.index_put((dst,), messages, accumulate=True)
     return out.index_add(0, dst, messages)
+
+
+def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
+    name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
+    return ShapeError(
+        f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check edge_index, and "
+        f"flatten batch axes into one graph."
+    )
 
 
 @torch.compiler.assume_constant_result

@@ -20,7 +20,7 @@ from eqlayers_kernels.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
-from ..ops.form import Form, FormCall, Request, find_form
+from ..ops.form import Form, FormCall, find_form
 from .operands import not_of_this_graph
 from .registry import Backend, Call
 
@@ -65,7 +65,7 @@ def warn_once(reason: str) -> None:
 
 def run_form(
     key: str,
-    request: Request,
+    kind: Kind,
     tensors: Mapping[str, Tensor],
     graph: Tensor | None,
     rows: Mapping[str, int],
@@ -74,7 +74,7 @@ def run_form(
     """Run one form.
 
     Args:
-        key, request, tensors, graph: As of :func:`eqlayers.backends.forms.run_form`, which has checked them.
+        key, kind, tensors, graph: As of :func:`eqlayers.backends.forms.run_form`, which has checked them.
         rows: Of each operand.
         deterministic: Sums have a fixed order either way.
 
@@ -84,15 +84,15 @@ def run_form(
     Raises:
         BackendError: The compiler failed. IndexRangeError: The tables are those of another graph, or of none.
     """
-    if graph is not None and request.order == 2:  # z belongs to receivers, gradients to senders: two walks
+    if graph is not None and kind.order == 2:  # z belongs to receivers, gradients to senders: two walks
         out: dict[str, Tensor] = {}
         for walk, part in (("by_z", ("z",)), ("by_x", ("x", "y", "w"))):
-            results = tuple(name for name in request.results if name in part)
+            results = tuple(name for name in kind.results if name in part)
             if results:
-                out |= _runner(key, request._replace(results=results), tensors, walk)(tensors, graph, rows)
+                out |= _runner(key, kind._replace(results=results), tensors, walk)(tensors, graph, rows)
         return out
-    walk = "rows" if graph is None else "by_z" if request.order == 0 else "by_x"
-    return _runner(key, request, tensors, walk)(tensors, graph, rows)
+    walk = "rows" if graph is None else "by_z" if kind.order == 0 else "by_x"
+    return _runner(key, kind, tensors, walk)(tensors, graph, rows)
 
 
 @contextmanager
@@ -103,12 +103,12 @@ def _as_backend_error() -> Iterator[None]:
         raise BackendError(f"{error}. Or pass backend='torch'.") from error
 
 
-def _runner(key: str, request: Request, tensors: Mapping[str, Tensor], walk: str) -> _Runner:
-    name = (key, request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
+def _runner(key: str, kind: Kind, tensors: Mapping[str, Tensor], walk: str) -> _Runner:
+    name = (key, kind, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
     found = _runners.get(name)
     if found is None:
         with _as_backend_error():
-            found = _runners[name] = _Runner(find_form(key), request, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
+            found = _runners[name] = _Runner(find_form(key), kind, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
     return found
 
 
@@ -117,30 +117,34 @@ class _Runner:
 
     Args:
         form: The program.
-        request: What is wanted.
+        kind: What is wanted.
         dtype: Of the operands; half precision is computed in float32.
         walk: 'rows', 'by_z' (edges of every receiver) or 'by_x' (of every sender).
         shared: Whether one row of weights serves all rows.
     """
 
-    def __init__(self, form: Form, request: Request, dtype: torch.dtype, walk: str, shared: bool) -> None:
+    def __init__(self, form: Form, kind: Kind, dtype: torch.dtype, walk: str, shared: bool) -> None:
         self.dtype, self.compute = dtype, ACCUMULATE[dtype]
         name = _NAMES[self.compute]
-        kernel = Kernel(form.program, Kind(*request), name, walk, shared)
+        kernel = Kernel(form.program, kind, name, walk, shared)
         self.compiled = launch.load(kernel)
         widths = dict(zip(OPERANDS, form.program.widths, strict=True))
         pointers = kernel.kind.pointers
-        made = {RESULTS[operand]: operand for operand in request.results}
-        self.given = [(pointer, operand) for pointer, operand in pointers if pointer not in made]
+        made = {RESULTS[operand]: operand for operand in kind.results}
         self.made = [(operand, widths[operand]) for pointer, operand in pointers if pointer in made]
-        self.turns = {
-            pointer: launch.load_import(form.program, operand, name)
-            for pointer, operand in self.given
-            if operand in kernel.wants_ir_mul
-        }
+        turned = kernel.wants_ir_mul
+        self.given = [
+            (
+                pointer,
+                shared and operand == "w",
+                launch.load_import(form.program, operand, name) if operand in turned else None,
+            )
+            for pointer, operand in pointers
+            if pointer not in made
+        ]
         self.elements = sum(widths[operand] for _, operand in pointers)
-        self.walk, self.shared = walk, shared
-        self.sums_weights = shared and "w" in request.results
+        self.walk = walk
+        self.sums_weights = shared and "w" in kind.results
         self.item = self.compute.itemsize
 
     def __call__(
@@ -148,54 +152,60 @@ class _Runner:
     ) -> dict[str, Tensor]:
         """Results by operand."""
         edges, senders, receivers = rows["y"], rows["x"], rows["z"]
-        segments = {"rows": edges, "by_z": receivers, "by_x": senders}[self.walk]
-        workers = torch.get_num_threads()
+        workers, compute = torch.get_num_threads(), self.compute
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
         packed: list[int] = []
         keep = []
-        for pointer, operand in self.given:
+        for pointer, shared, turn in self.given:
             tensor = tensors[pointer]
-            if tensor.dtype != self.compute:
-                tensor = tensor.to(self.compute)
-            if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            if tensor.dtype is not compute:
+                tensor = tensor.to(compute)
+            steps = tensor.stride()
+            if steps[-1] != 1 and tensor.shape[-1] > 1:
                 tensor = tensor.contiguous()  # rows may lie anywhere, the elements of a row side by side
-            if pointer in self.turns:
-                tensor = _turned(tensor, self.turns[pointer], workers)
+                steps = tensor.stride()
+            if turn is not None:
+                tensor = _turned(tensor, turn, workers)
+                steps = tensor.stride()
             keep.append(tensor)  # lives until the kernel has read it
-            packed += (tensor.data_ptr(), 0 if self.shared and operand == "w" else tensor.stride(0))
+            packed += (tensor.data_ptr(), 0 if shared else steps[0])
         results, largest = {}, 0
         for operand, width in self.made:
             count = chunks if operand == "w" and self.sums_weights else rows[operand]
-            results[operand] = _empty(count, width, self.compute)
-            packed += (results[operand].data_ptr(), width)
+            made = results[operand] = _empty(keep[0], count, width)
+            packed += (made.data_ptr(), width)
             largest = max(largest, count * width)
+        segments = edges
         if graph is not None:
             graph = graph.contiguous()
-            first = graph.data_ptr()
-            packed += [first + 8 * offset for offset in getattr(tables(edges, senders, receivers), self.walk)]
-            if ctypes.c_int64.from_address(packed[-3] + 8 * segments).value != edges:  # rows would be left as they are
+            first, by_z = graph.data_ptr(), self.walk == "by_z"
+            segments, others = (receivers, senders) if by_z else (senders, receivers)
+            ptr, numbers, ends = getattr(tables(edges, senders, receivers), self.walk)
+            packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
+            if (
+                ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != edges
+            ):  # rows would be left as they are
                 raise not_of_this_graph()
-            packed += (edges, senders if self.walk == "by_z" else receivers)
         try:
             self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)
         except IndexError as error:
             raise not_of_this_graph() from error
         if self.sums_weights:
             results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
-        if self.compute != self.dtype:
+        if compute is not self.dtype:
             results = {name: value.to(self.dtype) for name, value in results.items()}
         return results
 
 
-def _empty(rows: int, width: int, dtype: torch.dtype) -> Tensor:
-    out = torch.empty(rows, width, dtype=dtype, device="cpu")
-    if (size := rows * width * dtype.itemsize) >= memory.WORTH_BYTES:
+def _empty(like: Tensor, rows: int, width: int) -> Tensor:
+    out = like.new_empty(rows, width)
+    if (size := rows * width * out.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)
     return out
 
 
 def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
-    out = _empty(tensor.shape[0], tensor.shape[1], tensor.dtype)
+    out = _empty(tensor, tensor.shape[0], tensor.shape[1])
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
     turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
     return out

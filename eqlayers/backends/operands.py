@@ -14,14 +14,38 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.c import edges as c_edges
+from eqlayers_kernels.program import OPERANDS
 from eqlayers_kernels.triton import edges as triton_edges
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..info.graph import check_edge_index
 from ..ops.call import ACCUMULATE
 
+NAMES = OPERANDS[:-1]
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
 _REMAKE = "Make them anew from the edges of this graph."
+
+
+def named_operands(
+    operands: Sequence[Tensor], g: Tensor | None = None, tangents: Sequence[Tensor | None] | None = None
+) -> dict[str, Tensor]:
+    """The tensors of an operator by the kernels' names: the operands, g, and the tangents that are there.
+
+    Raises:
+        ShapeError: There is another number of them.
+    """
+    if len(operands) != len(NAMES) or (tangents is not None and len(tangents) != len(NAMES)):
+        found = f"{len(operands)}" + ("" if tangents is None else f" and {len(tangents)} tangents")
+        raise ShapeError(
+            f"operands must be {len(NAMES)} tensors for this form, {', '.join(NAMES)}, with as many tangents, got "
+            f"{found}. Call it through a layer."
+        )
+    out = dict(zip(NAMES, operands, strict=True))
+    if g is not None:
+        out["g"] = g
+    if tangents is not None:
+        out |= {f"d{name}": t for name, t in zip(NAMES, tangents, strict=True) if t is not None}
+    return out
 
 
 def check_operands(
@@ -103,13 +127,18 @@ def not_of_this_graph() -> IndexRangeError:
     return IndexRangeError(f"graph must hold {_TABLES} of these x and y, got other numbers. {_REMAKE}")
 
 
-def check_wanted(wanted: Sequence[bool], names: Sequence[str]) -> None:
-    """Raise ShapeError unless there is one word for each of the gradients."""
+def check_wanted(wanted: Sequence[bool], names: Sequence[str]) -> tuple[str, ...]:
+    """The names of what is wanted.
+
+    Raises:
+        ShapeError: There is not one word for each of them.
+    """
     if len(wanted) != len(names):
         raise ShapeError(
             f"wanted must have a bool for each of {', '.join(names)}, got {len(wanted)}. Say of each gradient whether "
             f"to compute it."
         )
+    return tuple(name for name, want in zip(names, wanted, strict=True) if want)
 
 
 def check_edges(edge_index: Tensor, num_src: int, num_dst: int) -> None:

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.form import Request, find_form
+from eqlayers_kernels.lines import Kind
+
+from ..ops.form import find_form
 from .registry import BACKENDS, Backend
 
 Results = dict[str, Tensor]
@@ -21,7 +23,7 @@ class Asked(NamedTuple):
 
     Attributes:
         form: Key of the form.
-        request: What of it is wanted.
+        kind: What of it is wanted.
         dtype: Of the operands.
         graph: Whether edges of nodes are walked, else rows.
         shared: Whether one row of weights serves all rows.
@@ -31,7 +33,7 @@ class Asked(NamedTuple):
     """
 
     form: str
-    request: Request
+    kind: Kind
     dtype: torch.dtype
     graph: bool
     shared: bool
@@ -67,7 +69,7 @@ def _watched(backend: Backend, watch: Callable[[Asked, Callable[[], Results]], R
 
     def run(
         key: str,
-        request: Request,
+        kind: Kind,
         tensors: Mapping[str, Tensor],
         graph: Tensor | None,
         rows: Mapping[str, int],
@@ -75,9 +77,9 @@ def _watched(backend: Backend, watch: Callable[[Asked, Callable[[], Results]], R
     ) -> Results:
         x, shared = tensors["x"], tensors["w"].ndim == 1
         ordered = deterministic or torch.are_deterministic_algorithms_enabled()
-        ordered = ordered or graph is None or "x" not in request.results  # all else has one order in any case
+        ordered = ordered or graph is None or "x" not in kind.results  # all else has one order in any case
         found = find_form(key).key  # a text is a key, too
-        asked = Asked(found, request, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
-        return watch(asked, lambda: form(key, request, tensors, graph, rows, deterministic))
+        asked = Asked(found, kind, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
+        return watch(asked, lambda: form(key, kind, tensors, graph, rows, deterministic))
 
     return run

@@ -23,7 +23,7 @@ from ..errors import IndexRangeError
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
-from ..ops.form import FormCall, Request, find_form
+from ..ops.form import FormCall, find_form
 from ..ops.table import NAMED
 from ..ops.tracing import being_traced
 from . import cpu
@@ -121,7 +121,7 @@ _runners: dict[tuple[object, ...], FormRunner] = {}
 
 def run_form(
     key: str,
-    request: Request,
+    kind: Kind,
     tensors: Mapping[str, Tensor],
     graph: Tensor | None,
     rows: Mapping[str, int],
@@ -131,15 +131,15 @@ def run_form(
     x, shared = tensors["x"], tensors["w"].ndim == 1
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     on = availability.processor_of(x.device)
-    name = (key, request, deterministic, x.dtype, graph is not None, shared, id(on))
+    name = (key, kind, deterministic, x.dtype, graph is not None, shared, id(on))
     runner = _runners.get(name)
     if runner is None:
-        program, kind = find_form(key).program, Kind(*request)
+        program = find_form(key).program
         runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared, on, not deterministic)
     sizes, tables = (rows["y"], rows["x"], rows["z"]), None
     if graph is not None:
         tables = unpack(_packed(graph.contiguous(), *sizes), *sizes)
-    made = {RESULTS[operand] for operand in request.results}
+    made = {RESULTS[operand] for operand in kind.results}
     given = [pointer for pointer, _ in runner.kind.pointers if pointer not in made]
     return runner({pointer: _aligned(tensors[pointer]) for pointer in given}, tables)
 

@@ -180,7 +180,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         return runs_whole(x.device.type, x.dtype, self.backend, self._form.key) if self._flat.dim else ""
 
     def _run_whole(self, x: Tensor, s: Tensor, lead: tuple[int, ...], backend: str) -> Tensor:
-        z = apply_form(as_rows(x, lead), as_rows(s, lead), x.new_empty(0), None, self._form, backend)
+        z = apply_form([as_rows(x, lead), as_rows(s, lead), x.new_empty(0)], None, self._form, backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _scalar_block(self, s: Tensor, mul: int) -> Tensor:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from eqlayers_kernels.c import cache as disk
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import aot, availability, groups, launch
 from eqlayers_kernels.triton.forms import GATHERED
 
@@ -241,7 +240,7 @@ def _for_target(
         reason = groups.why_not(program)
         if reason is not None:
             return _row(names, asked, target, 0.0, 0, reason)
-        kind, atomic = Kind(*asked.request), not asked.deterministic
+        kind, atomic = asked.kind, not asked.deterministic
         kernels = aot.compile_form(program, kind, asked.dtype, asked.graph, asked.shared, atomic, jobs=1)
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
@@ -274,12 +273,12 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
 def _row(
     names: dict[str, str], asked: Asked, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
-    program, request = find_form(asked.form).program, asked.request
-    computes = _ORDERS[request.order] + (f" of {', '.join(request.results)}" if request.order else "")
+    program, kind = find_form(asked.form).program, asked.kind
+    computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
     words = {"shared weights": asked.shared, "in any order": not asked.deterministic}
     return WarmupRow(
         layer=names.get(asked.form, f"{len(program.paths)} paths, {program.num_terms} terms"),
-        computes=computes + (f" along {', '.join(request.tangents)}" if request.tangents else ""),
+        computes=computes + (f" along {', '.join(kind.tangents)}" if kind.tangents else ""),
         dtype=_short(asked.dtype),
         over=", ".join(("edges" if asked.graph else "rows", *(word for word, holds in words.items() if holds))),
         device=device,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ from ..errors import ConfigError
 from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
-_WISHES = re.compile("([a-z]*)(~?)!")
 
 
 class Form:
@@ -55,43 +53,6 @@ class Form:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
 
 
-class How(NamedTuple):
-    """How a form is to be run, as far as it is not plain from the tensors.
-
-    Attributes:
-        backend: Its name; empty for the one of the tensors' device.
-        deterministic: Whether sums must have a fixed order.
-    """
-
-    backend: str = ""
-    deterministic: bool = True
-
-    def before(self, key: str) -> str:
-        """The key with these wishes before it.
-
-        Example:
-            >>> How("triton", False).before("0123abcd"), How().before("0123abcd")
-            ('triton~!0123abcd', '0123abcd')
-        """
-        return key if self == AS_USUAL else f"{self.backend}{'' if self.deterministic else '~'}!{key}"
-
-
-AS_USUAL = How()
-
-
-def split_key(key: str) -> tuple[How, str]:
-    """How a key asks to be run, and the key itself.
-
-    Example:
-        >>> split_key("triton~!0123abcd")
-        (How(backend='triton', deterministic=False), '0123abcd')
-        >>> split_key("0123abcd")
-        (How(backend='', deterministic=True), '0123abcd')
-    """
-    found = _WISHES.match(key)
-    return (How(found[1], not found[2]), key[found.end() :]) if found else (AS_USUAL, key)
-
-
 def find_form(key: str) -> Form:
     """The form of that key, short or the text of a program, which is read when it is first seen.
 
@@ -100,9 +61,6 @@ def find_form(key: str) -> Form:
     """
     form = _forms.get(key)
     if form is None:
-        key = split_key(key)[1]
-        if key in _forms:
-            return _forms[key]
         if not key.startswith(PREFIX):
             raise ConfigError(
                 f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. "
@@ -120,25 +78,13 @@ def text_of(key: str) -> str:
 
 def weighted_key(key: str) -> str:
     """The key of :attr:`Form.weighted`, of the kind of ``key``: a text for a text."""
-    form, (how, bare) = find_form(key).weighted, split_key(key)
-    return how.before(form.text if bare.startswith(PREFIX) else form.key)
+    form = find_form(key).weighted
+    return form.text if key.startswith(PREFIX) else form.key
 
 
-@dataclass(frozen=True)
-class FormCall:
+class FormCall(NamedTuple):
     """What a backend must know to say whether it runs a whole form in one call: dtype, type of the device, the form."""
 
     dtype: torch.dtype
     device: str
     key: str = ""  # of the form; empty for any form
-
-
-class Request(NamedTuple):
-    """What of a form is wanted: ``order`` 0 is z, 1 gradients, 2 their derivatives along ``tangents``.
-
-    ``results`` names operands: 'x', 'y', 'w' for their gradients, 'z' for the product (or what replaces g's gradient).
-    """
-
-    order: int
-    results: tuple[str, ...]
-    tangents: tuple[str, ...] = ()

@@ -15,9 +15,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
 from eqlayers.autograd import form as operators
-from eqlayers.ops.form import Request
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.c import compiler
+from eqlayers_kernels.lines import Kind
 
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"
@@ -124,12 +124,12 @@ def test_finite_differences(graph: bool) -> None:
 
 
 def test_gradients_that_nobody_needs_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[Request] = []
+    kinds: list[Kind] = []
     real = operators.run_form
 
-    def counted(key: str, request: Request, *rest: Any) -> Any:
-        requests.append(request)
-        return real(key, request, *rest)
+    def counted(kind: Kind, *rest: Any) -> Any:
+        kinds.append(kind)
+        return real(kind, *rest)
 
     monkeypatch.setattr(operators, "run_form", counted)
     for requires in SUBSETS:
@@ -138,14 +138,14 @@ def test_gradients_that_nobody_needs_are_not_computed(monkeypatch: pytest.Monkey
         names = tuple(name for name, needs in zip("xyw", requires, strict=True) if needs)
         z = function(False)(*inputs)
         torch.autograd.grad(z.sum(), live)
-        assert requests == [Request(0, ("z",)), Request(1, names)]
-        requests.clear()
+        assert kinds == [Kind(0, ("z",)), Kind(1, names)]
+        kinds.clear()
         assert [t.grad for t in inputs] == [None] * 3
     with torch.no_grad():
         assert not function(False)(*operands(False, False)).requires_grad
     with torch.inference_mode():
         assert function(False)(*operands(False, False)).is_inference()
-    assert {request.order for request in requests} == {0}
+    assert {kind.order for kind in kinds} == {0}
 
 
 def test_what_was_saved_is_not_overwritten_and_a_change_of_it_is_noticed() -> None:
@@ -203,10 +203,12 @@ def test_opcheck(graph: bool, shared: bool) -> None:
     dx, dw = (torch.randn_like(t).requires_grad_() for t in (x, w))
     tables = torch.ops.eqlayers.edge_tables(EDGES, SENDERS, RECEIVERS) if graph else None
     ops, key = torch.ops.eqlayers, PLAN.form.key
-    torch.library.opcheck(ops.form.default, (x, y, w, tables, key))
-    torch.library.opcheck(ops.form_backward.default, (x, y, w, g, tables, key, [True, True, True]))
-    torch.library.opcheck(ops.form_backward.default, (x.detach(), y, w, g, tables, key, [False, True, True]))
-    torch.library.opcheck(ops.form_double_backward.default, (x, y, w, g, dx, None, dw, tables, key, [True] * 4))
+    torch.library.opcheck(ops.form.default, ([x, y, w], tables, key))
+    torch.library.opcheck(ops.form_backward.default, ([x, y, w], g, [True, True, True], tables, key))
+    torch.library.opcheck(ops.form_backward.default, ([x.detach(), y, w], g, [False, True, True], tables, key))
+    torch.library.opcheck(
+        ops.form_double_backward.default, ([x, y, w], g, [dx, None, dw], [True] * 4, tables, key, "", False)
+    )
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 import eqlayers as eq
-from eqlayers.errors import BackendError, EqlayersError, IndexRangeError
+from eqlayers.errors import BackendError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers_kernels.c import compiler, edges
 from eqlayers_kernels.triton import availability
 
@@ -40,24 +40,23 @@ def good(name: str, graph: bool = True) -> dict[str, Any]:
     """Arguments of a call that is right, by name."""
     nodes = (SENDERS, RECEIVERS) if graph else (COUNT, COUNT)
     x, y, w = torch.ones(nodes[0], 10), torch.ones(COUNT, 4), torch.ones(COUNT, WEIGHTS)
-    tables = {"graph": OPS.edge_tables(EDGES, SENDERS, RECEIVERS) if graph else None, "key": KEY}
-    g = {"g": torch.ones(nodes[1], OUT)}
+    how = {"graph": OPS.edge_tables(EDGES, SENDERS, RECEIVERS) if graph else None, "key": KEY, "backend": ""}
+    operands, g = {"x": x, "y": y, "w": w}, {"g": torch.ones(nodes[1], OUT)}
     return {
-        "form": {"x": x, "y": y, "w": w, **tables},
-        "form_backward": {"x": x, "y": y, "w": w, **g, **tables, "wanted": [True] * 3},
-        "form_double_backward": {
-            "x": x,
-            "y": y,
-            "w": w,
-            **g,
-            "dx": x,
-            "dy": y,
-            "dw": w,
-            **tables,
-            "wanted": [True] * 4,
-        },
+        "form": {**operands, **how},
+        "form_backward": {**operands, **g, "wanted": [True] * 3, **how},
+        "form_double_backward": {**operands, **g, "dx": x, "dy": y, "dw": w, "wanted": [True] * 4, **how},
         "edge_tables": {"edge_index": EDGES, "num_src": SENDERS, "num_dst": RECEIVERS},
     }[name]
+
+
+def run(name: str, call: dict[str, Any]) -> Any:
+    """The operator on arguments by name; x, y and w are a list of it, and so are their tangents."""
+    given = dict(call)
+    given["operands"] = [given.pop(operand) for operand in "xyw"]
+    if name == "form_double_backward":
+        given["tangents"] = [given.pop(f"d{operand}") for operand in "xyw"]
+    return getattr(OPS, name)(**given)
 
 
 def interpreter_or_skip() -> None:
@@ -133,11 +132,10 @@ KEYS: dict[str, tuple[str, str]] = {
     "empty": ("", r"a form must be built before it is run, got the key ''"),
     "damaged": ("eqlayers-1:00:!!", r"the text of a program must hold a program, got 'eqlayers-1:00:!!'"),
     "old": ("eqlayers-0:00:00", r"the text of a program must begin with 'eqlayers-1:'"),
-    "of no backend": (f"nobody!{KEY}", r"backend must be one of .* got 'nobody'\. Pass one of these"),
-    "of a backend without forms": (
-        f"reference!{KEY}",
-        r"backend of a key must run whole forms, got 'reference'\. Call",
-    ),
+}
+BACKENDS: dict[str, tuple[str, str]] = {
+    "unknown": ("nobody", r"backend must be one of .* got 'nobody'\. Pass one of these"),
+    "without forms": ("reference", r"backend must run whole forms here, got 'reference'\. Call"),
 }
 
 
@@ -146,11 +144,11 @@ def cases() -> list[Any]:
     found = []
     for name in ("form", "form_backward", "form_double_backward"):
         for argument in good(name):
-            table = {"graph": GRAPHS, "wanted": WORDS, "key": KEYS}.get(argument, OPERANDS)
+            table = {"graph": GRAPHS, "wanted": WORDS, "key": KEYS, "backend": BACKENDS}.get(argument, OPERANDS)
             for what, (change, message) in table.items():  # type: ignore[attr-defined]
                 if what == "halves" and argument == "x":
                     continue  # float32 is the dtype of their sums
-                if name != "form" and argument in ("graph", "key"):
+                if name != "form" and argument in ("graph", "key", "backend"):
                     continue  # one function checks these for all three
                 for walk in ("graph", "rows")[: 1 if argument == "graph" else 2]:
                     case = (name, argument, change, message, walk == "graph")
@@ -168,15 +166,13 @@ def test_forged_calls_are_refused_and_so_are_their_fakes(
     call = good(name, graph)
     own = change(call[argument]) if callable(change) else change
     with pytest.raises(EqlayersError, match=message):
-        getattr(OPS, name)(**(call | {argument: own}))
-    if (argument == "key" and "!" in own) or (
-        (name, argument, graph) == ("form", "x", True) and own.shape[1:] == (10,)
-    ):
+        run(name, call | {argument: own})
+    if argument == "backend" or ((name, argument, graph) == ("form", "x", True) and own.shape[1:] == (10,)):
         return  # a fake runs on no backend; and the length of tables is right for other numbers of senders as well
     with FakeTensorMode() as mode:
         fakes = {n: mode.from_tensor(t) if isinstance(t, Tensor) else t for n, t in (call | {argument: own}).items()}
         with pytest.raises(EqlayersError, match=message):
-            getattr(OPS, name)(**fakes)
+            run(name, fakes)
 
 
 def test_there_are_enough_of_them() -> None:
@@ -185,7 +181,7 @@ def test_there_are_enough_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("name", "backend"),
-    [("form", ""), ("form_backward", ""), ("form_double_backward", ""), ("form", "triton!")],
+    [("form", ""), ("form_backward", ""), ("form_double_backward", ""), ("form", "triton")],
     ids=["z", "gradients", "second gradients", "triton's interpreter"],
 )
 @pytest.mark.parametrize("content", CONTENTS)
@@ -195,7 +191,7 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
     call = good(name)
     message = OTHERS if name == "form" or "number" not in content else r"g must be \[[35], \d+\] for this form"
     with pytest.raises(EqlayersError, match=message):
-        getattr(OPS, name)(**(call | {"graph": CONTENTS[content](call["graph"]), "key": backend + KEY}))
+        run(name, call | {"graph": CONTENTS[content](call["graph"]), "backend": backend})
 
 
 @pytest.mark.parametrize("walk", ["by_z", "by_x"])
@@ -212,7 +208,7 @@ def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None
     else:
         ptr.clamp_(max=COUNT - 1)
     with pytest.raises(IndexRangeError, match="graph must hold the tables"):
-        getattr(OPS, name)(**(call | {"graph": graph}))
+        run(name, call | {"graph": graph})
 
 
 @pytest.mark.parametrize("walk", ["by_z", "by_x"])
@@ -230,7 +226,7 @@ def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, v
         if table == 0 and value == COUNT and (place == nodes or graph[layout[0] + place + 1] == COUNT):
             continue  # as it was, or edges that the next node has as well
         with pytest.raises(IndexRangeError, match=OTHERS):
-            getattr(OPS, name)(**(call | {"graph": graph}))
+            run(name, call | {"graph": graph})
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -248,7 +244,7 @@ def test_tables_with_any_numbers_are_refused_or_run(name: str, numbers: list[tup
     torch.set_num_threads(threads)
     refused = ""
     try:
-        getattr(OPS, name)(**(call | {"graph": graph}))
+        run(name, call | {"graph": graph})
     except IndexRangeError as error:
         refused = str(error)
     assert not refused or (re.search(OTHERS, refused) and not torch.equal(graph, call["graph"]))
@@ -291,48 +287,65 @@ def test_what_is_unusual_and_right() -> None:
     none = OPS.edge_tables(EDGES[:, :0], SENDERS, RECEIVERS)
     call = good("form")
     few = {"y": call["y"][:0], "w": call["w"][:0], "graph": none}
-    assert torch.equal(OPS.form(**(call | few)), torch.zeros(RECEIVERS, OUT))
+    assert torch.equal(run("form", call | few), torch.zeros(RECEIVERS, OUT))
     apart = torch.stack([EDGES, EDGES], -1)[..., 0]
     assert torch.equal(OPS.edge_tables(apart, SENDERS, RECEIVERS), call["graph"])
-    want = OPS.form(**call)
+    want = run("form", call)
     spread = torch.stack([call["graph"], call["graph"]], -1)[:, 0]
     assert not spread.is_contiguous()
-    assert torch.equal(OPS.form(**(call | {"graph": spread})), want)
+    assert torch.equal(run("form", call | {"graph": spread}), want)
     halves = {"x": call["x"].bfloat16(), "w": call["w"].bfloat16()}
-    assert torch.equal(OPS.form(**(call | halves)), OPS.form(**(call | halves | {"y": call["y"].bfloat16()})))
+    assert torch.equal(run("form", call | halves), run("form", call | halves | {"y": call["y"].bfloat16()}))
 
 
 def test_the_interpreter_takes_tables_as_sorting_gives_them_and_no_others() -> None:
     interpreter_or_skip()
-    call = good("form") | {"key": f"triton!{KEY}"}
+    call = good("form") | {"backend": "triton"}
     for place in range(LENGTH):
         other = changed(call["graph"], place, int(call["graph"][place] == 0))
         with pytest.raises(IndexRangeError, match=OTHERS):
-            OPS.form(**(call | {"graph": other}))
+            run("form", call | {"graph": other})
 
 
 def test_tables_that_do_not_lie_side_by_side_in_the_interpreter() -> None:
     interpreter_or_skip()
-    call = good("form") | {"key": f"triton!{KEY}"}
+    call = good("form") | {"backend": "triton"}
     apart = torch.stack([call["graph"], call["graph"]], -1)[:, 0]
-    assert torch.equal(OPS.form(**(call | {"graph": apart})), OPS.form(**call))
+    assert torch.equal(run("form", call | {"graph": apart}), run("form", call))
 
 
-def test_a_backend_that_a_key_names_must_accept_the_call() -> None:
+def test_a_backend_that_is_named_must_accept_the_call() -> None:
     """The GPU's would read addresses of the CPU's memory; here it is a form that it does not print."""
     mixing = eq.TensorProduct("2x1o", "0e", "3x1o", [(0, 0, 0, "uvw", True)])
-    call = {"x": torch.ones(1, 6), "y": torch.ones(1, 1), "w": torch.ones(6), "graph": None}
-    assert OPS.form(**call, key=mixing.plan.form.key).shape == (1, 9)
+    call = [torch.ones(1, 6), torch.ones(1, 1), torch.ones(6)], None, mixing.plan.form.key
+    assert OPS.form(*call).shape == (1, 9)
     with pytest.raises(BackendError, match=r"backend 'triton' must accept this call, but it .*\. Pass backend=None"):
-        OPS.form(**call, key=f"triton!{mixing.plan.form.key}")
+        OPS.form(*call, "triton")
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+@pytest.mark.parametrize("part", ["operands", "tangents"])
+def test_another_number_of_operands(part: str, count: int) -> None:
+    call = good("form_double_backward")
+    given = {"operands": [call.pop(operand) for operand in "xyw"], "tangents": [call.pop(f"d{o}") for o in "xyw"]}
+    given[part] = [*given[part], given[part][0]][:count]
+    with pytest.raises(
+        ShapeError, match=r"operands must be 3 tensors for this form, x, y, w, .* got \d and \d tangents"
+    ):
+        OPS.form_double_backward(**given, **call)
+    if part == "operands":
+        for name, more in (("form", {}), ("form_backward", {"g": call["g"], "wanted": [True] * 3})):
+            with pytest.raises(
+                ShapeError, match=r"operands must be 3 tensors for this form, x, y, w, .* got \d\. Call"
+            ):
+                getattr(OPS, name)(given["operands"], graph=call["graph"], key=KEY, **more)
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "rows"])
 def test_along_no_tangents_nothing_changes_and_nothing_wanted_is_nothing(graph: bool) -> None:
     call = good("form_double_backward", graph)
     still = dict.fromkeys(("dx", "dy", "dw"))
-    for found, like in zip(OPS.form_double_backward(**(call | still)), [*list(call.values())[:4]], strict=True):
+    for found, like in zip(run("form_double_backward", call | still), list(call.values())[:4], strict=True):
         assert torch.equal(found, torch.zeros_like(like))
-    assert [t.numel() for t in OPS.form_double_backward(**(call | {"wanted": [False] * 4}))] == [0] * 4
-    call = good("form_backward", graph)
-    assert [t.numel() for t in OPS.form_backward(**(call | {"wanted": [False] * 3}))] == [0] * 3
+    assert run("form_double_backward", call | {"wanted": [False] * 4}) == []
+    assert run("form_backward", good("form_backward", graph) | {"wanted": [False] * 3}) == []

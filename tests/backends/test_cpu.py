@@ -14,13 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import eqlayers as eq
 from eqlayers.backends import cpu, forms, verdicts
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
-from eqlayers.ops.form import Form, FormCall, Request, find_form
+from eqlayers.ops.form import Form, FormCall, find_form
 from eqlayers_kernels.c import compiler, edges, launch
+from eqlayers_kernels.lines import Kind
 
 IN1, IN2, OUT = "5x0e + 4x1o", "0e + 1o", "5x0e + 5x1o + 4x1e"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 1, 0, "uvw", True)]
-FORWARD, BACKWARD = Request(0, ("z",)), Request(1, ("x", "y", "w"))
-DOUBLE = Request(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+FORWARD, BACKWARD = Kind(0, ("z",)), Kind(1, ("x", "y", "w"))
+DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -52,8 +53,8 @@ def operands(form: Form, rows: int = 6, shared: bool = False, dtype: torch.dtype
     return out
 
 
-def run(form: Form, request: Request, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
-    return forms.run_form(form.key, request, tensors, graph)
+def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
+    return forms.run_form(kind, tensors, graph, form.key)
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -89,12 +90,12 @@ def test_operands_may_lie_in_memory_as_they_like(view: str) -> None:
     tensors = operands(form)
     graph = cpu.edge_tables(EDGES, 6, 7)
     in_graph = {**tensors, "g": torch.cat([tensors["g"], tensors["g"][:1]])}
-    for request in (FORWARD, BACKWARD):
+    for kind in (FORWARD, BACKWARD):
         views = {name: VIEWS[view](t) for name, t in tensors.items()}
         assert all(not v.is_contiguous() or view == "from behind" for v in views.values())
-        assert equal(run(form, request, views), run(form, request, tensors))
+        assert equal(run(form, kind, views), run(form, kind, tensors))
         views = {name: VIEWS[view](t) for name, t in in_graph.items()}
-        assert equal(run(form, request, views, graph), run(form, request, in_graph, graph))
+        assert equal(run(form, kind, views, graph), run(form, kind, in_graph, graph))
 
 
 class Largest(TorchDispatchMode):
@@ -142,16 +143,16 @@ def test_leading_axes_broadcast_and_may_be_missing_or_empty(shared: bool) -> Non
             torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)  # sums of at most 100 numbers of order 1
 
 
-@pytest.mark.parametrize("request_", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
-def test_no_rows_at_all(request_: Request) -> None:
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
+def test_no_rows_at_all(kind: Kind) -> None:
     """Also of shared weights, whose gradient is then zero, and of a graph without edges."""
     form = layer().plan.form
-    for shared in (True,) if request_ is DOUBLE else (False, True):
-        got = run(form, request_, operands(form, 0, shared))
+    for shared in (True,) if kind is DOUBLE else (False, True):
+        got = run(form, kind, operands(form, 0, shared))
         assert all(value.shape[0] == 0 for name, value in got.items() if not (shared and name == "w"))
         tensors = operands(form, 0, shared) | {"x": torch.ones(2, 17), "dx": torch.ones(2, 17), "g": torch.ones(3, 32)}
         graph = cpu.edge_tables(EDGES[:, :0], 2, 3)
-        in_graph = run(form, request_, tensors, graph)
+        in_graph = run(form, kind, tensors, graph)
         assert {name: value.shape[0] for name, value in in_graph.items() if name in "xz"}.items() <= {
             "x": 2, "z": 3
         }.items()  # fmt: skip
@@ -167,9 +168,9 @@ def test_half_precision_is_computed_in_float32_and_rounded_once(dtype: torch.dty
     for shared in (False, True):
         low, few = operands(form, 700, shared, dtype), operands(form, 6, shared, dtype)
         few["g"] = torch.cat([few["g"], few["g"][:1]])
-        for request, tables, tensors in ((FORWARD, None, low), (BACKWARD, None, low), (BACKWARD, graph, few)):
-            high = run(form, request, {name: t.float() for name, t in tensors.items()}, tables)
-            got = run(form, request, tensors, tables)
+        for kind, tables, tensors in ((FORWARD, None, low), (BACKWARD, None, low), (BACKWARD, graph, few)):
+            high = run(form, kind, {name: t.float() for name, t in tensors.items()}, tables)
+            got = run(form, kind, tensors, tables)
             assert equal(got, {name: value.to(dtype) for name, value in high.items()})
             assert any((value != value.to(dtype)).any() for value in high.values())
 
@@ -247,12 +248,12 @@ def test_it_follows_the_number_of_threads_and_that_changes_no_bit(workers: list[
     index = torch.randint(0, 700, (2, 700), generator=torch.Generator().manual_seed(0))
     graph = cpu.edge_tables(index, 700, 700)
     assert 700 * sum(form.program.widths) > launch.SERIAL_ELEMENTS
-    for request, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
+    for kind, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
         found = []
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             workers.clear()
-            found.append(run(form, request, tensors, tables))
+            found.append(run(form, kind, tensors, tables))
             assert set(workers) == {threads}
         assert equal(found[0], found[1])
         assert equal(found[0], found[2])
@@ -285,7 +286,7 @@ def test_forms_are_known_by_their_content() -> None:
     assert pickle.loads(pickle.dumps(form)).key == form.key
     assert find_form(form.key).program == form.program
     with pytest.raises(ConfigError, match=r"got the key 'nobody', which no layer of this process has\. Build"):
-        forms.run_form("nobody", FORWARD, operands(form), None)
+        forms.run_form(FORWARD, operands(form), None, "nobody")
 
 
 # -- what it refuses --------------------------------------------------------------------------------------------------

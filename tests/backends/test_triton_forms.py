@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 
 import eqlayers as eq
 from eqlayers.backends import triton as backend
-from eqlayers.ops.form import Request
+from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import availability
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
@@ -53,14 +53,14 @@ def draw(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 def test_a_product_and_two_derivatives(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests: list[Request] = []
+    kinds: list[Kind] = []
     real = backend.FormRunner.__call__
     monkeypatch.setattr(
-        backend.FormRunner, "__call__", lambda self, *args: requests.append(self.kind) or real(self, *args)
+        backend.FormRunner, "__call__", lambda self, *args: kinds.append(self.kind) or real(self, *args)
     )
     inputs = [draw(3, 14), draw(3, 4)]
     got = towers(product(layout, "triton"), inputs, 2)
-    assert {kind.order for kind in requests} == {0, 1, 2}, "printed kernels must have run"
+    assert {kind.order for kind in kinds} == {0, 1, 2}, "printed kernels must have run"
     assert_equal(got, towers(product(layout, "reference"), inputs, 2))
 
 
@@ -159,11 +159,11 @@ def test_the_interpreter_runs_only_when_named() -> None:
 
 def test_operators_say_what_they_want() -> None:
     layer = product("mul_ir", "triton")
-    key = f"triton!{layer.plan.form.key}"
+    weight, key = layer.weight.detach(), layer.plan.form.key
     with pytest.raises(eq.errors.ShapeError, match=r"y must be \[3, 4\] for this form, got \[3, 5\]"):
-        torch.ops.eqlayers.form(draw(3, 14), draw(3, 5), layer.weight.detach(), None, key)
-    with pytest.raises(eq.errors.BackendError, match="must run whole forms, got 'torch'"):
-        torch.ops.eqlayers.form(draw(3, 14), draw(3, 4), layer.weight.detach(), None, f"torch!{layer.plan.form.key}")
+        torch.ops.eqlayers.form([draw(3, 14), draw(3, 5), weight], None, key, "triton")
+    with pytest.raises(eq.errors.BackendError, match="must run whole forms here, got 'torch'"):
+        torch.ops.eqlayers.form([draw(3, 14), draw(3, 4), weight], None, key, "torch")
 
 
 def test_slices_ask_for_no_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,9 +280,9 @@ def test_vmap_is_one_call_where_rows_are_folded(monkeypatch: pytest.MonkeyPatch)
     calls: list[int] = []
     real = operators.run_form
 
-    def counted(key: str, request: Any, tensors: Any, graph: Any) -> Any:
+    def counted(kind: Any, tensors: Any, *how: Any) -> Any:
         calls.append(tensors["y"].shape[0])
-        return real(key, request, tensors, graph)
+        return real(kind, tensors, *how)
 
     monkeypatch.setattr(operators, "run_form", counted)
     x, y, w = operands(False, True, 2, (3,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 
 from ..program import Program, Slot
@@ -33,7 +34,6 @@ class Compiled:
         self._run = library.run
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._run.restype = ctypes.c_int64
-        self._run.errcheck = _check_status  # type: ignore[assignment]
         self._work = ctypes.cast(library.work, ctypes.c_void_p).value or 0
 
     def __call__(
@@ -53,24 +53,27 @@ class Compiled:
         Raises:
             MemoryError: No room for the scratch rows. IndexError: The tables are those of another graph, or of none.
         """
-        packed = (ctypes.c_int64 * (3 + len(addresses)))(rows, chunks, past_caches, *addresses)
+        packed = array("q", (rows, chunks, past_caches, *addresses))
+        address = packed.buffer_info()[0]
         workers = min(workers, chunks)
         if workers == 1:
-            self._run(packed, 0, chunks)
+            _check_status(self._run(address, 0, chunks))
         elif (parallel := openmp.parallel()) is not None:
-            job = (ctypes.c_int64 * 4)(ctypes.addressof(packed), chunks, 0, 0)  # arguments, chunks, next, status
+            job = (ctypes.c_int64 * 4)(address, chunks, 0, 0)  # arguments, chunks, next, status
             parallel(self._work, ctypes.addressof(job), workers, 0)
             _check_status(job[3])
         else:
-            threads.run(self._run, (packed,), total=chunks, chunks=chunks, threads=workers)
+            threads.run(self._run_checked, (address,), total=chunks, chunks=chunks, threads=workers)
+
+    def _run_checked(self, address: int, begin: int, end: int) -> None:
+        _check_status(self._run(address, begin, end))
 
 
-def _check_status(status: int, _function: object = None, _arguments: object = None) -> int:
+def _check_status(status: int) -> None:
     if status == NO_ROOM:
         raise MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
     if status == NO_TABLES:
         raise IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
-    return status
 
 
 def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
