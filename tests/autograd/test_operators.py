@@ -290,10 +290,8 @@ def test_what_is_unusual_and_right() -> None:
     assert torch.equal(run("form", call | few), torch.zeros(RECEIVERS, OUT))
     apart = torch.stack([EDGES, EDGES], -1)[..., 0]
     assert torch.equal(OPS.edge_tables(apart, SENDERS, RECEIVERS), call["graph"])
-    want = run("form", call)
     spread = torch.stack([call["graph"], call["graph"]], -1)[:, 0]
-    assert not spread.is_contiguous()
-    assert torch.equal(run("form", call | {"graph": spread}), want)
+    assert torch.equal(run("form", call | {"graph": spread}), run("form", call))
     halves = {"x": call["x"].bfloat16(), "w": call["w"].bfloat16()}
     assert torch.equal(run("form", call | halves), run("form", call | halves | {"y": call["y"].bfloat16()}))
 
@@ -329,16 +327,14 @@ def test_another_number_of_operands(part: str, count: int) -> None:
     call = good("form_double_backward")
     given = {"operands": [call.pop(operand) for operand in "xyw"], "tangents": [call.pop(f"d{o}") for o in "xyw"]}
     given[part] = [*given[part], given[part][0]][:count]
-    with pytest.raises(
-        ShapeError, match=r"operands must be 3 tensors for this form, x, y, w, .* got \d and \d tangents"
-    ):
+    message = r"operands must be 3 tensors for this form, x, y, w, with as many tangents, got \d"
+    with pytest.raises(ShapeError, match=message + r" and \d tangents"):
         OPS.form_double_backward(**given, **call)
     if part == "operands":
-        for name, more in (("form", {}), ("form_backward", {"g": call["g"], "wanted": [True] * 3})):
-            with pytest.raises(
-                ShapeError, match=r"operands must be 3 tensors for this form, x, y, w, .* got \d\. Call"
-            ):
-                getattr(OPS, name)(given["operands"], graph=call["graph"], key=KEY, **more)
+        with pytest.raises(ShapeError, match=message + r"\. Call"):
+            OPS.form(given["operands"], call["graph"], KEY)
+        with pytest.raises(ShapeError, match=message + r"\. Call"):
+            OPS.form_backward(given["operands"], call["g"], [True] * 3, call["graph"], KEY)
 
 
 @pytest.mark.parametrize("graph", [True, False], ids=["graph", "rows"])
