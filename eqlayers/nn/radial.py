@@ -47,7 +47,9 @@ class PolynomialCutoff(torch.nn.Module):
             check_floating("lengths", lengths, "[...]")
         p, u = self.p, lengths / self.cutoff
         inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
-        return torch.where(u >= 1, torch.zeros_like(u), 1 - u**p * inner)
+        return torch.where(
+            u >= 1, torch.zeros_like(u), 1 - u ** float(p) * inner
+        )  # torch 2.6 has no gradient of a power that may change
 
     def extra_repr(self) -> str:
         """Cutoff and power."""

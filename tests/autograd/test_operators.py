@@ -61,8 +61,8 @@ def run(name: str, call: dict[str, Any]) -> Any:
 
 def interpreter_or_skip() -> None:
     pytest.importorskip("triton")
-    if not availability.interpreted():
-        pytest.skip("Triton's interpreter is off")
+    if not availability.interpreted() or availability.why_not() is not None:
+        pytest.skip(availability.why_not() or "Triton's interpreter is off")
 
 
 Change = Callable[[Any], Any]
