@@ -324,7 +324,7 @@ OTHERS = {
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",
             "SparseVecSca"),
-    "for backends, not for users": ("Backend", "register", "select", "select_form", "verdicts"),
+    "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "tests/integrations": ("accelerate", "deaccelerate"),
 }  # fmt: skip
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import cpu, reference, torch, triton
-from .registry import BACKENDS, Backend, find, register, select, select_form, verdicts
+from .registry import BACKENDS, Backend, find, register, select, verdicts
 
 for _module in (triton, cpu, torch, reference):  # order of preference
     register(_module.BACKEND)
 
-__all__ = ["BACKENDS", "Backend", "find", "register", "select", "select_form", "verdicts"]
+__all__ = ["BACKENDS", "Backend", "find", "register", "select", "verdicts"]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..ops.call import ProductCall, ScaleCall
 from .registry import Backend, Call
+from .whole import define
 
 
 def product(call: ProductCall) -> Tensor:
@@ -47,4 +48,4 @@ def refuse(call: Call) -> str | None:
     return None
 
 
-BACKEND = Backend("reference", product, scale, refuse, automatic=False)
+BACKEND = Backend("reference", product, scale, refuse, automatic=False, whole=define)

@@ -28,8 +28,8 @@ class Backend:
         automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
         only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors,
             matrix products).
-        form: Runs whole tensor products in one call; None for backends that compose them of sparse products.
-        composes: Whether it composes those that it does not run whole.
+        form: Runs whole forms for the operators, which know the derivatives (see ``backends.forms.run_form``).
+        whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Backend:
     automatic: bool = True
     only_named: Callable[[Call], bool] = lambda call: False
     form: Callable[..., Any] | None = None
-    composes: bool = False
+    whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
     def volunteers(self, call: Call) -> bool:
         """Whether it may be chosen for the call unasked, if it does not refuse."""
@@ -93,40 +93,18 @@ def select(call: Call, name: str | None = None) -> Backend:
     raise BackendError("some backend must accept this call, but each refused:\n" + "\n".join(reasons))
 
 
-def select_form(call: FormCall, name: str | None = None) -> Backend | None:
-    """The backend that runs a whole form in one call, or None where it is composed of sparse products.
-
-    Raises:
-        BackendError: The named backend runs whole forms, and refuses this one. ConfigError: No backend of that name.
-    """
-    if name is not None:
-        backend = find(name)
-        if backend.form is None or (backend.composes and backend.refuse(call) is not None):
-            return None
-        return select(call, name)
-    for backend in BACKENDS.values():
-        if backend.form is not None and backend.volunteers(call) and backend.refuse(call) is None:
-            return backend
-    return None
-
-
 def verdicts(call: Call, name: str | None = None) -> dict[str, str]:
     """What each backend says of a call, in order of preference, when ``name`` or none of them is asked for.
 
     Returns:
-        By name: 'runs', 'accepts', 'only when named', 'composes it of sparse products' or why it refuses.
+        By name: 'runs', 'accepts' and when it would run, or why it refuses.
     """
     out: dict[str, str] = {}
-    whole = isinstance(call, FormCall)
     chosen = name is not None
     for backend in BACKENDS.values():
         reason = backend.refuse(call)
         if reason is not None:
             out[backend.name] = f"refuses: {reason}"
-        elif whole and backend.form is None:
-            out[backend.name] = "composes it of sparse products" + (
-                ", only when named" if not backend.automatic else ""
-            )
         elif backend.name == name:
             out[backend.name] = "runs"
         elif not backend.volunteers(call):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -23,9 +22,10 @@ from torch import Tensor
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
-from ..ops.tracing import as_constant, under_autocast
+from ..ops.tracing import as_constant, outside_of_autocast
 from .registry import Backend, Call
 from .runs import Sizes, find_runs, run_by_runs, scale_of
+from .whole import contract
 
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
 # largest temporary of ``gather``, in elements. Measured on two cores; they steer speed only.
@@ -47,18 +47,11 @@ def product(call: ProductCall) -> Tensor:
     if sizes.terms == 0 or 0 in (sizes.batch, sizes.extent_all, sizes.rows_out):
         return call.x.new_zeros(call.out_shape)
     plan = min(PLANS, key=lambda name: PLANS[name].cost(sizes))
-    with _as_given(x):
+    with outside_of_autocast(x.device.type):
         z = PLANS[plan].run(x, y, call.info, sizes, (subs1, subs2, subs_out))
     if expand:
         z = z.unsqueeze(0).expand(call.batch, *z.shape)
     return z.to(call.x.dtype)
-
-
-def _as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Keeps autocast from turning the sums below float32: the operands' dtype says what is wanted."""
-    if under_autocast(x.device.type):
-        return torch.autocast(x.device.type, enabled=False)
-    return nullcontext()
 
 
 def _sizes(call: ProductCall) -> Sizes:
@@ -222,4 +215,4 @@ def refuse(call: Call) -> str | None:
     return None
 
 
-BACKEND = Backend("torch", product, scale, refuse)
+BACKEND = Backend("torch", product, scale, refuse, whole=contract)

@@ -173,4 +173,4 @@ def _packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     raise not_of_this_graph()
 
 
-BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=run_form, composes=True)
+BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=run_form)

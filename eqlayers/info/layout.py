@@ -1,17 +1,15 @@
-"""Features as flat tensors of some irreps, and as blocks ``[..., M, C]`` with the channels last.
+"""Flat features of some irreps in two layouts.
 
-``mul_ir`` is e3nn's flat layout (component fastest), ``ir_mul`` has the channels fastest. Irreps of one multiplicity C
-form one block; its M rows are their components in order. Kernels see blocks only.
+``mul_ir`` is e3nn's (component fastest), ``ir_mul`` has the channels fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import torch
 from e3nn import o3
 from torch import Tensor
+
+from eqlayers_kernels.program import Slot
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_tensor
@@ -20,17 +18,18 @@ from ..errors import ShapeError
 LAYOUTS = ("mul_ir", "ir_mul")
 
 
-class Slot(NamedTuple):
-    """Where one irreps group stands: its columns in the flat tensor and its rows in the block of its multiplicity."""
+def slots_of(irreps: o3.Irreps) -> list[Slot]:
+    """Where each irreps group stands in a flat row.
 
-    columns: slice
-    mul: int
-    dim: int
-    row: int
+    Example:
+        >>> slots_of(o3.Irreps("2x0e + 3x1o"))
+        [Slot(start=0, mul=2, dim=1), Slot(start=2, mul=3, dim=3)]
+    """
+    return [Slot(columns.start, mul, ir.dim) for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True)]
 
 
 class FlatLayout:
-    """Splits flat features into blocks and joins blocks to flat features.
+    """The irreps of flat features: where each group stands, and whether a tensor can be such features.
 
     Args:
         irreps: Irreps of the flat tensor.
@@ -41,12 +40,7 @@ class FlatLayout:
         self.irreps = irreps
         self.dim = irreps.dim  # kept: counting irreps at every call is slow, and no compiler can trace it
         self.layout = check_choice("layout", layout, LAYOUTS)
-        self.rows: dict[int, int] = {}
-        self.slots: list[Slot] = []
-        for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True):
-            self.slots.append(Slot(columns, mul, ir.dim, self.rows.get(mul, 0)))
-            self.rows[mul] = self.rows.get(mul, 0) + ir.dim
-        self._channels_last = layout == "ir_mul" or all(s.mul <= 1 or s.dim == 1 for s in self.slots)
+        self.slots = slots_of(irreps)
 
     def check(self, name: str, x: Tensor) -> None:
         """Raise unless ``x`` is ``[..., irreps.dim]``."""
@@ -61,42 +55,6 @@ class FlatLayout:
         else:
             fix = "Build the layer for this width, or project the features with eqlayers.Linear first."
         raise ShapeError(f"{name} must be [..., {dim}] for irreps {self.irreps}, got {list(x.shape)}. {fix}")
-
-    def cut(self, x: Tensor, number: int) -> Tensor:
-        """The columns of one group, ``[..., mul * dim]``."""
-        slot = self.slots[number]
-        return x.narrow(-1, slot.columns.start, slot.mul * slot.dim)
-
-    def block(self, x: Tensor, mul: int) -> Tensor:
-        """The irreps of multiplicity ``mul`` as ``[..., M, mul]``."""
-        slots = [s for s in self.slots if s.mul == mul]
-        start, stop = slots[0].columns.start, slots[-1].columns.stop
-        together = stop - start == mul * self.rows[mul]
-        if together and (self._channels_last or all(s.dim == 1 for s in slots)):
-            return x.narrow(-1, start, stop - start).unflatten(-1, (self.rows[mul], mul))
-        pieces = []
-        for slot in slots:
-            piece = x.narrow(-1, slot.columns.start, slot.mul * slot.dim)
-            if self.layout == "ir_mul":
-                pieces.append(piece.unflatten(-1, (slot.dim, mul)))
-            else:
-                pieces.append(piece.unflatten(-1, (mul, slot.dim)).transpose(-1, -2))
-        return torch.cat(pieces, -2) if len(pieces) > 1 else pieces[0]
-
-    def join(self, blocks: Mapping[int, Tensor], lead: tuple[int, ...], like: Tensor) -> Tensor:
-        """Flat ``[*lead, irreps.dim]`` from blocks by multiplicity; groups without a block are zero."""
-        if len(self.rows) == 1 and len(blocks) == 1 and self._channels_last:
-            return next(iter(blocks.values())).flatten(-2)
-        pieces = []
-        for slot in self.slots:
-            if slot.mul not in blocks:
-                pieces.append(like.new_zeros(*lead, slot.mul * slot.dim))
-                continue
-            piece = blocks[slot.mul].narrow(-2, slot.row, slot.dim)
-            pieces.append((piece if self.layout == "ir_mul" else piece.transpose(-1, -2)).flatten(-2))
-        if len(pieces) == 1:
-            return pieces[0]
-        return torch.cat(pieces, -1) if pieces else like.new_zeros(*lead, 0)
 
 
 def _reordered(x: Tensor, irreps: o3.Irreps, inverse: bool) -> Tensor:

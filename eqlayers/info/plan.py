@@ -1,4 +1,4 @@
-"""What a tensor product is made of, whoever runs it: layouts, groups of paths for sparse products, one whole form."""
+"""What a tensor product is made of, whoever runs it: layouts, and all paths as one form."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from .layout import FlatLayout
 from .paths import Instruction, read_final
 from .program import tensor_product_program
 from .scalars import split_scalars
-from .terms import PathGroup, group_paths
-
-_plans: dict[str, ProductPlan] = {}
 
 
 class ProductPlan:
@@ -27,12 +24,12 @@ class ProductPlan:
     Attributes:
         layouts: Of in1, in2 and out.
         form: All paths as one program.
-        groups: Paths that run together as sparse products, for backends that do not run whole forms.
         paths: Number of paths that contribute; without any the result is zero.
         reads: Whether there is a path at all, if only one of coefficient zero; without, the result is a constant.
         weight_numel: Number of weights.
-        scalars: Paths that are matrix products where one set of weights serves all samples.
-        rest: The plan of all other paths; None without such paths.
+        dense: The form of the paths that are matrix products where one set of weights serves all samples; None without
+            such paths.
+        rest: The plan of all others, if there are such paths.
 
     Raises:
         IrrepsError, ConfigError: Irreps, instructions or a layout of another kind.
@@ -53,19 +50,13 @@ class ProductPlan:
         self.form = Form(tensor_product_program(irreps, instructions, layout))
         self.paths = len(self.form.program.paths)
         self.reads = any(0 not in ins.path_shape for ins in instructions)
-        self.groups: list[PathGroup] = group_paths(irreps, instructions, self.layouts)
         self.weight_numel = self.form.program.widths[2]
-        self.scalars, others = split_scalars(irreps, instructions)
-        self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if self.scalars else None
-        _plans.setdefault(self.form.key, self)
+        scalars, others = split_scalars(irreps, instructions)
+        self.dense: Form | None = Form(tensor_product_program(irreps, scalars, layout)) if scalars else None
+        self.rest: ProductPlan | None = ProductPlan(irreps, others, layout) if scalars else None
 
     def __reduce__(self) -> tuple[type[ProductPlan], tuple[object, ...]]:
         return ProductPlan, (self.irreps, self.instructions, self.layout)  # a process that loads it knows it by its key
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProductPlan:
         return self
-
-
-def find_plan(key: str) -> ProductPlan:
-    """A plan whose form has that key; all of them give the same product."""
-    return _plans[key]

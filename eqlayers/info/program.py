@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.program import Axis, Path, Program, Slot
+from eqlayers_kernels.program import Axis, Path, Program
 
 from ..algebra import wigner_3j
+from .layout import slots_of
 from .modes import MODES, Mode
 from .paths import Instruction
 
@@ -25,7 +26,7 @@ def tensor_product_program(
         instructions: With their final coefficient in ``path_weight``.
         layout: 'mul_ir' or 'ir_mul', of all three.
     """
-    slots = tuple(_slots(part) for part in irreps)
+    slots = tuple(slots_of(part) for part in irreps)
     paths, offset = [], 0
     for ins in instructions:
         mode = MODES[ins.connection_mode]
@@ -51,15 +52,11 @@ def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float],
         layout: 'mul_ir' or 'ir_mul', of the features.
     """
     paths = []
-    for slot, scalar, norm in zip(_slots(irreps), _slots(scalars), norms, strict=True):
+    for slot, scalar, norm in zip(slots_of(irreps), slots_of(scalars), norms, strict=True):
         if slot.mul and slot.dim:
             axes = (Axis(slot.mul, x=1, y=int(scalar.mul > 1), z=1),) if slot.mul > 1 else ()
             paths.append(Path(slot, scalar, slot, None, axes, tuple((m, 0, m, float(norm)) for m in range(slot.dim))))
     return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
-
-
-def _slots(irreps: o3.Irreps) -> list[Slot]:
-    return [Slot(columns.start, mul, ir.dim) for columns, (mul, ir) in zip(irreps.slices(), irreps, strict=True)]
 
 
 def _axes(mode: Mode, extents: dict[str, int], mul: int, has_weight: bool) -> tuple[Axis, ...]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from e3nn import o3
 
-from ..algebra import wigner_3j
 from .paths import Instruction
 
 #: Weights of a path of scalars alone, and copies in the second input of any path, from which on matrix products are
@@ -21,41 +19,23 @@ WEIGHTS = 1 << 15
 COPIES = 24
 
 
-class ScalarPath(NamedTuple):
-    """``z[w, m] += factor * sum_uv W[u, v, w] x[u, m] y[v]``.
-
-    Attributes:
-        i_in1, i_in2, i_out: Groups of irreps.
-        shape: Multiplicities (u, v, w).
-        offset: Of its weights.
-        factor: Coefficient of the path times that of the product with a scalar.
-    """
-
-    i_in1: int
-    i_in2: int
-    i_out: int
-    shape: tuple[int, int, int]
-    offset: int
-    factor: float
-
-
 def split_scalars(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction]
-) -> tuple[tuple[ScalarPath, ...], list[Instruction]]:
-    """The paths to run as matrix products, and the instructions of all others (theirs have the coefficient 0)."""
-    found, others, offset = [], [], 0
-    for ins in instructions:
-        ir1, ir2 = irreps[0][ins.i_in1].ir, irreps[1][ins.i_in2].ir
-        size = math.prod(ins.path_shape)
-        start, offset = offset, offset + size * ins.has_weight
-        if ins.connection_mode != "uvw" or ir2.l > 0 or not size or ins.path_weight == 0:
-            others.append(ins)
-            continue
-        if ins.path_shape[1] < COPIES and not (ir1.l == 0 and size >= WEIGHTS):
-            others.append(ins)
-            continue
-        factor = float(wigner_3j(ir1.l, 0, ir1.l)[0, 0, 0]) * ins.path_weight
-        u, v, w = ins.path_shape
-        found.append(ScalarPath(ins.i_in1, ins.i_in2, ins.i_out, (u, v, w), start, factor))
-        others.append(ins._replace(path_weight=0.0))
-    return tuple(found), others
+) -> tuple[list[Instruction], list[Instruction]]:
+    """The instructions twice, for matrix products and for all else: with the coefficient 0 where they are not of it.
+
+    The first is empty where no path is a matrix product.
+    """
+    chosen = [_is_product(irreps, ins) for ins in instructions]
+    if not any(chosen):
+        return [], list(instructions)
+    none = [ins._replace(path_weight=0.0) for ins in instructions]
+    pairs = list(zip(chosen, instructions, none, strict=True))
+    return [own if dense else off for dense, own, off in pairs], [off if dense else own for dense, own, off in pairs]
+
+
+def _is_product(irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], ins: Instruction) -> bool:
+    size = math.prod(ins.path_shape)
+    if ins.connection_mode != "uvw" or irreps[1][ins.i_in2].ir.l > 0 or not size or ins.path_weight == 0:
+        return False
+    return ins.path_shape[1] >= COPIES or (irreps[0][ins.i_in1].ir.l == 0 and size >= WEIGHTS)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from ..backends import find, select, select_form, verdicts
-from ..backends.registry import Call
+from ..backends import find, select, verdicts
 from ..checks import check_device, check_dtype
 from ..ops.form import FormCall
 
@@ -52,16 +50,6 @@ class EquivariantModule(torch.nn.Module):
         """All paths as one call, labelled, which some backends run; None for layers of dense work."""
         return None
 
-    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """The calls of the sparse products that the whole call is made of elsewhere, labelled, on an empty batch."""
-        return iter(())
-
-    def sample_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """Calls as the layer makes them: the whole one where a backend runs it, else those of its sparse products."""
-        whole = self.whole_call(dtype, device)
-        if whole is not None:
-            yield from [whole] if select_form(whole[1], self.backend) else self.sparse_calls(dtype, device)
-
     def dense_paths(self) -> int:
         """Number of paths that are matrix products of torch, beside the calls above."""
         return 0
@@ -74,15 +62,15 @@ class EquivariantModule(torch.nn.Module):
         Raises:
             DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
         """
-        calls = self.sample_calls(check_dtype("dtype", dtype), check_device("device", device))
-        names = [select(call, self.backend).name for _, call in calls]
+        whole = self.whole_call(check_dtype("dtype", dtype), check_device("device", device))
+        names = [] if whole is None else [select(whole[1], self.backend).name]
         names += ["torch"] * (self.dense_paths() > 0)
         for layer in self.children():
             names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """Which backend runs the layer, in one call or as sparse products, and what the others say.
+        """Which backend runs the layer, and what the others say.
 
         Raises:
             DeviceError, DTypeError: There is no such device or dtype.
@@ -91,17 +79,11 @@ class EquivariantModule(torch.nn.Module):
         lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
         whole = self.whole_call(dtype, device)
         if whole is not None:
-            answers, parts = verdicts(whole[1], self.backend), []
-            if "runs" not in answers.values():
-                parts = [(label, verdicts(call, self.backend)) for label, call in self.sparse_calls(dtype, device)]
-            refused = self.backend is not None and all(found[self.backend].startswith("refuses") for _, found in parts)
-            if refused:  # then nothing runs, and the reason is that of the whole call
-                runs, parts = f"{self.backend} was named and refuses, so that the layer raises BackendError", []
-            else:
-                runs = "as the sparse products below" if parts else ""
-            for label, found in ((whole[0], answers), *parts):
-                runs = next((f"{name} runs" for name, answer in found.items() if answer == "runs"), runs or "refused")
-                lines += [f"  {label}: {runs}", *(f"    {name}: {answer}" for name, answer in found.items())]
+            answers = verdicts(whole[1], self.backend)
+            runs = next((f"{name} runs" for name, answer in answers.items() if answer == "runs"), "")
+            if not runs:
+                runs = f"{self.backend} was named and refuses, so that the layer raises BackendError"
+            lines += [f"  {whole[0]}: {runs}", *(f"    {name}: {answer}" for name, answer in answers.items())]
         if self.dense_paths():
             lines.append(f"  {self.dense_paths()} of {self.num_paths} paths: torch.matmul")
         elif len(lines) == 1:

@@ -233,7 +233,7 @@ class Linear(EquivariantModule):
             total = None
             for number, path in arriving:
                 source = self._in.slots[path.i_in]
-                block = x.narrow(-1, source.columns.start, source.mul * source.dim)
+                block = x.narrow(-1, source.start, source.mul * source.dim)
                 matrix = self._weights.view(w, number)
                 matrix = matrix if self._factor is not None else matrix * path.path_weight
                 piece = self._product(block, matrix, source.mul, source.dim).reshape(*lead, target.mul * target.dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,20 +11,13 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd import SparseScale
-from ..autograd.form import apply_form
-from ..autograd.product import sparse_form
-from ..autograd.tensor_product import as_rows, runs_whole
-from ..backends.registry import Call
+from ..autograd.tensor_product import as_rows, run_form
 from ..checks import check_choice, check_items, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
-from ..info.build import sparse_product_infos, sparse_scale_infos
 from ..info.layout import FlatLayout
 from ..info.program import scale_program
-from ..ops.call import ACCUMULATE, ProductCall, ScaleCall, broadcast_lead, check_same_kind, widest_under_autocast
-from ..ops.channels import parse
+from ..ops.call import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.form import Form, FormCall
-from ..ops.tracing import traced_by_running
 from .base import EquivariantModule, KeepsFloat64
 
 
@@ -80,7 +73,6 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         self._flat = FlatLayout(self.irreps_in, layout)
         scalars = [(mul if per == "copy" else 1, "0e") for mul, _ in self.irreps_in]
         self._scalars = FlatLayout(o3.Irreps(scalars), "mul_ir")
-        self._product = "u,u->u" if per == "copy" else "u,->u"
         if (values is None) == (scale == "fixed"):
             need = "must" if scale == "fixed" else "must not"
             raise ConfigError(
@@ -92,10 +84,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
             self.register_buffer("constants", torch.from_numpy(constants), persistent=False)
             self.kept_in_float64 = ("constants",)
             self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, [1.0] * self.num_paths, layout))
-            entry, spread = np.arange(self.irreps_in.dim), self._spread(constants)
-            self._infos: Any = sparse_scale_infos(entry, entry, spread, in_size=len(entry), out_size=len(entry))
             return
-        self._block_infos = {mul: self._infos_of(mul) for mul in self._flat.rows if mul > 0}
         self._form = Form(scale_program(self.irreps_in, self._scalars.irreps, self._norms(), layout))
         if scale == "learned":
             self.weight = torch.nn.Parameter(torch.ones(self.num_scales))
@@ -116,26 +105,6 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
             )
         scales = [mul if self.per == "copy" else 1 for mul, _ in self.irreps_in]
         return np.broadcast_to(given, (self.num_scales,)) * np.repeat(self._norms(), scales)
-
-    def _spread(self, constants: np.ndarray) -> np.ndarray:
-        """The constant of every entry of the flat features."""
-        per_copy = constants if self.per == "copy" else np.repeat(constants, [mul for mul, _ in self.irreps_in])
-        parts, start = [np.zeros(0)], 0
-        for mul, ir in self.irreps_in:
-            own = per_copy[start : start + mul]
-            parts.append(np.repeat(own, ir.dim) if self.layout == "mul_ir" else np.tile(own, ir.dim))
-            start += mul
-        return np.concatenate(parts)
-
-    def _infos_of(self, mul: int) -> Any:
-        """Rows of the block, and the scalar that multiplies each: one per group of that multiplicity."""
-        groups = [(norm, slot) for norm, slot in zip(self._norms(), self._flat.slots, strict=True) if slot.mul == mul]
-        index = np.repeat(np.arange(len(groups)), [slot.dim for _, slot in groups])
-        norms = np.repeat([norm for norm, _ in groups], [slot.dim for _, slot in groups])
-        rows = np.arange(len(index))
-        scale = None if (norms == 1.0).all() else norms
-        sizes = {"in1_size": len(rows), "in2_size": len(groups), "out_size": len(rows)}
-        return sparse_product_infos(rows, index, rows, scale, **sizes)
 
     def forward(self, x: Tensor, scales: Tensor | None = None) -> Tensor:
         """Scale the features.
@@ -158,9 +127,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
-            if name := self._whole(x):
-                return self._run_whole(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1], name)
-            return _constant(self, x)
+            return self._run(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1])
         s = self.weight if scales is None else scales
         check_tensor("scales", s, f"[..., {self.num_scales}]")
         x, s = widest_under_autocast(x, s)
@@ -172,59 +139,17 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        if name := self._whole(x):
-            return self._run_whole(x, s, lead, name)
-        return _composed(self, x, s, tuple(lead))
+        return self._run(x, s, lead)
 
-    def _whole(self, x: Tensor) -> str:
-        return runs_whole(x.device.type, x.dtype, self.backend, self._form.key) if self._flat.dim else ""
-
-    def _run_whole(self, x: Tensor, s: Tensor, lead: tuple[int, ...], backend: str) -> Tensor:
-        z = apply_form([as_rows(x, lead), as_rows(s, lead), x.new_empty(0)], None, self._form, backend)
+    def _run(self, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
+        z = run_form((as_rows(x, lead), as_rows(s, lead), x.new_empty(0)), self._form, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-
-    def _scalar_block(self, s: Tensor, mul: int) -> Tensor:
-        if self.per == "copy":
-            return self._scalars.block(s, mul)
-        groups = [i for i, slot in enumerate(self._flat.slots) if slot.mul == mul]
-        return s if len(groups) == s.shape[-1] else torch.stack([s.select(-1, group) for group in groups], -1)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; None without any."""
         return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
 
-    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """One call per block of equal multiplicity; one for all constants."""
-        if self.scale == "fixed":
-            x = torch.empty(0, self.irreps_in.dim, 1, dtype=dtype, device=device)
-            yield "S x", ScaleCall(x, self._infos[0].on(device))
-            return
-        for mul, infos in self._block_infos.items():
-            x = torch.empty(0, infos[0].out_size, mul, dtype=dtype, device=device)
-            s = torch.empty(0, infos[2].out_size, *([mul] if self.per == "copy" else []))
-            s = s.to(dtype=dtype, device=device)
-            yield f"block of {mul}", ProductCall(parse(self._product), x, s, infos[0].on(device), (True, True, True), 0)
-
     def extra_repr(self) -> str:
         """Irreps, kind and number of scalars, layout and backend."""
         norm = "" if self.normalization == "component" else ", norm"
         return f"{self.irreps_in} | {self.scale}, {self.num_scales} scales per {self.per}{norm} | {self._kind()}"
-
-
-@traced_by_running
-def _constant(layer: SO3Scale, x: Tensor) -> Tensor:
-    fwd, bwd = (info.on(x.device) for info in layer._infos)
-    return SparseScale.apply(x.unsqueeze(-1), fwd, bwd, layer.backend).squeeze(-1)
-
-
-@traced_by_running
-def _composed(layer: SO3Scale, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """One sparse product per multiplicity."""
-    blocks: dict[int, Tensor] = {}
-    for mul, infos in layer._block_infos.items():
-        on = tuple(info.on(x.device) for info in infos)
-        z = sparse_form(
-            layer._product, layer._flat.block(x, mul), layer._scalar_block(s, mul), on, backend=layer.backend
-        )
-        blocks[mul] = z.expand(*lead, *z.shape[-2:])
-    return layer._flat.join(blocks, lead, x)

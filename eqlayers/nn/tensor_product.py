@@ -16,12 +16,9 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..autograd.tensor_product import run_product
-from ..backends.registry import Call
 from ..checks import check_flag
 from ..info.paths import Instruction, normalise, read_instructions, variances
 from ..info.plan import ProductPlan
-from ..ops.call import ProductCall
-from ..ops.channels import parse
 from ..ops.form import FormCall
 from .base import EquivariantModule
 from .e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
@@ -291,29 +288,10 @@ class TensorProduct(E3nnState, EquivariantModule):
         count = f"{self.num_paths - dense} paths" if dense else f"all {self.num_paths} paths"
         return count, FormCall(dtype, device.type, plan.form.key)
 
-    def sparse_calls(self, dtype: torch.dtype, device: torch.device) -> Iterator[tuple[str, Call]]:
-        """One call per sparse product of each group of paths."""
-        plan = self._sparse_plan()
-        for group in plan.groups:
-            layouts = plan.layouts
-            sizes = (layouts[0].rows[group.muls[0]], layouts[1].rows[group.muls[1]])
-            extents = dict(zip("uvw", group.muls, strict=True), q=group.muls[0] * (group.muls[0] - 1) // 2)
-            steps = [("x . y", group.product, sizes, group.infos[0])]
-            if group.weighting is not None and group.weight_infos is not None:
-                paths = (group.infos[0].out_size or 0, len(group.weight_places))
-                steps.append((". w", group.weighting, paths, group.weight_infos[0]))
-            for label, spec, rows, info in steps:
-                letters = parse(spec)
-                a, b = (
-                    torch.empty(0, r, *(extents[c] for c in part), dtype=dtype, device=device)
-                    for r, part in zip(rows, letters, strict=False)
-                )
-                call = ProductCall(letters, a, b, info.on(device), (True, True, True), 0)
-                yield f"{group.mode} {group.muls}, {label}, {spec!r}", call
-
     def dense_paths(self) -> int:
         """Paths with many scalars, where one set of weights serves all samples."""
-        return len(self.plan.scalars) if self.shared_weights and self.backend != "reference" else 0
+        dense = self.plan.dense if self.shared_weights and self.backend != "reference" else None
+        return 0 if dense is None else len(dense.program.paths)
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights as in e3nn, then layout and backend."""

@@ -303,8 +303,9 @@ def _names(model: torch.nn.Module, seen: Iterable[Asked]) -> dict[str, str]:
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
     for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
-            calls = [call for _, call in layer.sample_calls(dtype, torch.device(device)) if isinstance(call, FormCall)]
-            for form in (find_form(call.key) for call in calls):
+            whole = layer.whole_call(dtype, torch.device(device))
+            if whole is not None:
+                form = find_form(whole[1].key)
                 for key in (form.key, form.weighted.key):
                     paths.setdefault(key, {})[path or type(layer).__name__] = None
     shown = {key: (next(iter(found)), len(found) - 1) for key, found in paths.items()}

@@ -65,6 +65,11 @@ def under_autocast(device: str) -> bool:
     return _has_autocast(device) and torch.is_autocast_enabled(device)
 
 
+def outside_of_autocast(device: str) -> AbstractContextManager[object]:
+    """What is computed inside has the dtype of its operands, which say what is wanted."""
+    return torch.autocast(device, enabled=False) if under_autocast(device) else nullcontext()
+
+
 def as_constant(t: Tensor) -> Tensor:
     """A table of an info, for use with operands: while a graph is being traced, as a constant of it."""
     return torch.ops.aten.lift_fresh.default(t) if being_traced() else t

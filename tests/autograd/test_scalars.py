@@ -35,7 +35,7 @@ def inputs(rows: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 def test_equals_the_definition(always: None, layout: str, backend: str | None) -> None:
     fast, slow = layer(layout, backend), layer(layout, "reference")
-    assert len(fast.plan.scalars) == 6
+    assert len(fast.plan.dense.program.paths) == 6
     assert 0 < fast.plan.rest.paths < fast.plan.paths
     x, y = inputs()
     want = slow(x, y)
@@ -92,10 +92,10 @@ def test_compiles_and_exports(always: None) -> None:
 
 
 def test_small_products_stay_in_one_kernel() -> None:
-    assert not layer().plan.scalars
-    assert eq.FullyConnectedTensorProduct("128x0e", "10x0e", "128x0e").plan.scalars
-    assert eq.FullyConnectedTensorProduct("2x1o", "24x0e", "2x1o").plan.scalars
-    assert not eq.FullyConnectedTensorProduct("64x1o", "10x0e", "64x1o").plan.scalars
+    assert layer().plan.dense is None
+    assert eq.FullyConnectedTensorProduct("128x0e", "10x0e", "128x0e").plan.dense is not None
+    assert eq.FullyConnectedTensorProduct("2x1o", "24x0e", "2x1o").plan.dense is not None
+    assert eq.FullyConnectedTensorProduct("64x1o", "10x0e", "64x1o").plan.dense is None
 
 
 def test_paths_without_weights_take_no_place_among_them(always: None) -> None:
@@ -105,7 +105,7 @@ def test_paths_without_weights_take_no_place_among_them(always: None) -> None:
     args = ("4x0e + 3x0o + 2x1o", "5x0e", "3x0e + 3x0o + 2x1o + 4x0e", paths)
     fast, slow = (eq.TensorProduct(*args, backend=name).double() for name in (None, "reference"))
     slow.load_state_dict(fast.state_dict())
-    assert [path.offset for path in fast.plan.scalars] == [0, 4 * 5 * 3 + 4 * 5]
+    assert [path.weight for path in fast.plan.dense.program.paths] == [0, 4 * 5 * 3 + 4 * 5]
     x, y = torch.randn(5, 13).double(), torch.randn(5, 5).double()
     want = slow(x, y)
     assert (fast(x, y) - want).abs().max() <= 100 * EPS * want.abs().max()

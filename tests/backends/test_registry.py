@@ -135,7 +135,7 @@ def test_explain_gives_every_verdict():
         "  all 1 paths: cpu runs",
     ]
     assert "    cpu: runs" in text
-    assert "    torch: composes it of sparse products" in text
-    assert "    reference: composes it of sparse products, only when named" in text
+    assert "    torch: accepts, behind the chosen one" in text
+    assert "    reference: accepts, only when named" in text
     assert "    triton: accepts, only when named" in text  # the interpreter, on CPU tensors
     assert "torch.float64" in eqlayers.explain(dtype=torch.float64)

@@ -130,17 +130,15 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     assert (got.double() - want).abs().max() <= 2 * torch.finfo(dtype).eps * want.abs().max()
 
 
-def test_what_is_not_printed_is_composed_and_said() -> None:
+def test_what_is_not_printed_is_refused_and_said() -> None:
     mixing = eq.FullyConnectedTensorProduct("2x0e + 1o", "1o", "2x1o", backend="triton").double().to(DEVICE)
-    x, y = draw(3, 5), draw(3, 3)
-    got = mixing(x, y)
-    mixing.backend = "reference"
-    assert_equal([got], [mixing(x, y)])
-    mixing.backend = "triton"
+    with pytest.raises(
+        eq.errors.BackendError, match=r"'triton' must accept this call, but it has . of . paths that mix"
+    ):
+        mixing(draw(3, 5), draw(3, 3))
     told = mixing.explain(DEVICE).splitlines()
-    assert told[1].endswith("paths: as the sparse products below")
-    assert told[2].startswith("    triton: refuses: ")
-    assert "triton runs" in told[6]
+    assert told[1].endswith("paths: triton was named and refuses, so that the layer raises BackendError")
+    assert told[2].startswith("    triton: refuses: has ")
     assert product("mul_ir", "triton").explain(DEVICE).splitlines()[1] == "  all 4 paths: triton runs"
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from e3nn import o3
 
-from eqlayers.algebra import wigner_3j
-from eqlayers.info.layout import FlatLayout
 from eqlayers.info.modes import MODES
 from eqlayers.info.paths import normalise, read_instructions, variances
-from eqlayers.info.terms import group_paths
 
 #: mode -> (muls, weight shape, fan-in), worked out by hand for muls (2, 3, .) or equal muls of 4
 BY_HAND = {
@@ -73,38 +69,3 @@ def test_order_of_paths_does_not_change_their_coefficients() -> None:
         got = normalise(read_instructions(*irreps, order), irreps, ones)
         assert {i[:3]: i.path_weight for i in got} == expected
         assert [i[:3] for i in got] == [r[:3] for r in order]
-
-
-def test_terms_are_the_coefficients_at_their_rows() -> None:
-    """Dense tables of the infos against loops over the irreps, with an unused irrep before the used ones."""
-    irreps = (o3.Irreps("2x2e + 2x1o"), o3.Irreps("1x3o + 1x1o"), o3.Irreps("2x3e + 2x1e + 2x0e"))
-    rows = [(1, 1, 2, "uvu", False), (1, 1, 1, "uvu", False)]
-    instructions = normalise(read_instructions(*irreps, rows), irreps, ([1.0] * 2, [1.0] * 2, [1.0] * 3))
-    layouts = tuple(FlatLayout(i, "mul_ir") for i in irreps)
-    (group,) = group_paths(irreps, instructions, (layouts[0], layouts[1], layouts[2]))
-    expected = np.zeros((8, 10, 11))
-    expected[5:8, 7:10, 10:11] = wigner_3j(1, 1, 0) * instructions[0].path_weight
-    expected[5:8, 7:10, 7:10] = wigner_3j(1, 1, 1) * instructions[1].path_weight
-    assert group.num_terms == np.count_nonzero(expected)
-    for number, axes in enumerate([(0, 1, 2), (1, 2, 0), (2, 0, 1)]):  # forward, gradient of x, gradient of y
-        info = group.infos[number]
-        sizes = [expected.shape[a] for a in axes]
-        terms = info.terms(sizes[0], sizes[1])
-        assert terms.scale is not None
-        assert terms.index2 is not None
-        assert info.out_size == sizes[2]
-        dense = np.zeros(sizes)
-        np.add.at(dense, (terms.index1.numpy(), terms.index2.numpy(), terms.row.numpy()), terms.scale.numpy())
-        np.testing.assert_array_equal(dense, expected.transpose(axes))
-
-
-def test_paths_of_one_kind_run_together() -> None:
-    irreps = (o3.Irreps("4x0e + 4x1o"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1o"))
-    rows = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvu", True), (1, 1, 0, "uvw", True)]
-    instructions = normalise(read_instructions(*irreps, rows), irreps, ([1.0] * 2, [1.0] * 2, [1.0] * 2))
-    layouts = tuple(FlatLayout(i, "ir_mul") for i in irreps)
-    groups = group_paths(irreps, instructions, (layouts[0], layouts[1], layouts[2]))
-    assert [(g.mode, len(g.weight_places)) for g in groups] == [("uvu", 3), ("uvw", 1)]
-    assert groups[0].weight_places == ((0, 4), (4, 4), (8, 4))
-    assert groups[1].weight_places == ((12, 16),)
-    assert (groups[0].product, groups[0].weighting) == ("u,->u", "u,u->u")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,9 @@ def test_distributed(network: Any, inputs: Any, tmp_path: Path) -> None:
             m(inputs.pos, inputs.attrs, inputs.edges).square().sum().backward()
         for p, q in zip(plain.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(p.grad, q.grad)
+        # its reducer must go first: the last to hold the group waits for threads of it that may wait for Python's lock
+        del model, m, report
+        gc.collect()
     finally:
         torch.distributed.destroy_process_group()
 

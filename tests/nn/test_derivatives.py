@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import eqlayers as eq
 from eqlayers import TensorProduct, algebra
-from eqlayers.info import program, terms
+from eqlayers.backends import whole
+from eqlayers.info import program
 from eqlayers.testing import check_derivatives, equivariance_residual
 
 MIXED = ("2x0e + 2x1o", "2x1o + 1x1e", "2x1o + 4x0e + 2x1e")
@@ -66,8 +67,7 @@ def test_one_flipped_coefficient_is_not_equivariant(monkeypatch: pytest.MonkeyPa
 
     args = ("1o", "1o", "1e", [(0, 0, 0, "uuu", False)])
     assert equivariance_residual(TensorProduct(*args), ["1o", "1o"], "1e") < 1e-13
-    monkeypatch.setattr(terms, "wigner_3j", flipped)  # sparse products
-    monkeypatch.setattr(program, "_terms", program._terms.__wrapped__)  # whole forms
+    monkeypatch.setattr(program, "_terms", program._terms.__wrapped__)
     monkeypatch.setattr(program, "wigner_3j", flipped)
     for backend in (None, "torch"):
         assert equivariance_residual(TensorProduct(*args, backend=backend), ["1o", "1o"], "1e") > 1e-2
@@ -105,37 +105,6 @@ def test_first_gradients_can_be_differentiated_again() -> None:
     assert [g.requires_grad for g in first] == [True] * 2
 
 
-def test_frozen_inputs_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts the products that a backward runs: one per operand that needs its gradient, none for the others."""
-    backend = eq.backends.find("torch")
-    calls: list[str] = []
-
-    def counted(call: Any) -> Any:
-        calls.append(str(call.channels))
-        return backend.product(call)
-
-    spy = type(backend)("spy", counted, backend.scale, backend.refuse)
-    monkeypatch.setitem(eq.backends.registry.BACKENDS, "spy", spy)
-    ours = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], backend="spy").double()
-    counts = {}
-    for live in ("x", "y", "w", "xy", "xw", "yw", "xyw"):
-        x, y = (
-            torch.randn(3, 12).double().requires_grad_("x" in live),
-            torch.randn(3, 3).double().requires_grad_("y" in live),
-        )
-        ours.weight.requires_grad_("w" in live)
-        ours.weight.grad = None
-        z = ours(x, y)
-        assert len(calls) == 2, "forward: x . y, then . w"
-        calls.clear()
-        z.sum().backward()
-        counts[live] = len(calls)
-        calls.clear()
-        assert (x.grad is None, y.grad is None, ours.weight.grad is None) == tuple(c not in live for c in "xyw")
-    # the gradient of the intermediate, then of x and y; the gradient of the weight
-    assert counts == {"x": 2, "y": 2, "w": 1, "xy": 3, "xw": 3, "yw": 3, "xyw": 4}
-
-
 def test_backward_twice_and_unchanged_inputs() -> None:
     ours = TensorProduct(*MIXED, ROWS).double()
     x, y = torch.randn(3, 8).double().requires_grad_(), torch.randn(3, 9).double().requires_grad_()
@@ -148,10 +117,12 @@ def test_backward_twice_and_unchanged_inputs() -> None:
 
 
 def test_nothing_grows_from_call_to_call() -> None:
-    ours = TensorProduct(*MIXED, ROWS).double()
+    ours = TensorProduct(*MIXED, ROWS, backend="torch").double()
     x, y = torch.randn(3, 8).double(), torch.randn(3, 9).double()
     ours(x, y)
-    kept = [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours.plan.groups]
+    wholes = whole._find(ours.plan.form.key)
+    kept = [len(path._tables) for path in wholes.paths]
     for _ in range(5):
         ours(x, y)
-    assert kept == [{k: len(i.__dict__.get("_cache", {})) for k, i in enumerate(g.infos)} for g in ours.plan.groups]
+    assert whole._find(ours.plan.form.key) is wholes
+    assert kept == [len(path._tables) for path in wholes.paths] == [1] * len(kept)

@@ -98,8 +98,7 @@ def test_explain_names_backends_and_reasons() -> None:
     text = layer.explain()
     assert text.startswith("TensorProduct on cpu, torch.float32, backend=auto\n")
     assert text.count(": cpu runs") == 1  # all paths in one call
-    composed = TensorProduct(*ARGS, backend="torch").explain()
-    assert composed.count(": torch runs") == 5  # two products of each weighted path, one of the other
+    assert "  all 3 paths: torch runs\n" in TensorProduct(*ARGS, backend="torch").explain()
     for name in eq.backends.registry.BACKENDS:
         assert f"    {name}: " in text
     assert layer.selected_backend() == "cpu"
@@ -107,7 +106,8 @@ def test_explain_names_backends_and_reasons() -> None:
     assert named.selected_backend() == "reference"
     assert "backend=reference" in named.explain()
     refused = TensorProduct(*ARGS, backend="triton").explain(dtype=torch.float64).splitlines()
-    assert ("refuses" in refused[1]) == ("needs CUDA" in refused[2])  # elsewhere it is interpreted
+    assert refused[1].endswith("triton was named and refuses, so that the layer raises BackendError")
+    assert "mix channels" in refused[2] or "needs CUDA" in refused[2]  # as it is interpreted or not
     assert eq.explain(torch.nn.Sequential(layer, torch.nn.Linear(1, 1))).startswith("0: TensorProduct on cpu")
     assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no sparse products"
 

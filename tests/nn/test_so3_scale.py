@@ -130,7 +130,7 @@ def test_words() -> None:
     assert repr(layer) == "SO3Scale(2x0e+1x1o | external, 2 scales per group, norm | mul_ir, backend auto)"
     assert layer.selected_backend() == "cpu"
     assert "all groups: cpu runs" in layer.explain()
-    assert "S x: torch runs" in SO3Scale("2x0e", "fixed", 2.0, backend="torch").explain()
+    assert "all groups: torch runs" in SO3Scale("2x0e", "fixed", 2.0, backend="torch").explain()
 
 
 @pytest.mark.parametrize("backend", ["torch", "reference", None])

@@ -53,7 +53,7 @@ def why_not(program: Program) -> str | None:
     """None if every path has one axis at most, else why printed kernels do not run the program."""
     mixing = sum(any(axis.length > 1 for axis in path.outer) for path in program.paths)
     if mixing:
-        return f"has {mixing} of {len(program.paths)} paths that mix channels; sparse products and torch run them"
+        return f"has {mixing} of {len(program.paths)} paths that mix channels; backend torch runs them"
     return None
 
 

@@ -1,0 +1,203 @@
+"""Whole forms in plain torch, path by path; torch differentiates them, on any device and to any order.
+
+``torch`` contracts each path as dense einsums of two operands, in the order that takes the fewest operations: products
+with many scalars become matrix products, harmonics meet the coefficients first. ``reference`` touches only what terms
+name, in float64: it is the definition.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from string import ascii_letters
+
+import numpy as np
+import opt_einsum
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.program import Path, Program, Slot
+
+from ..ops.call import ACCUMULATE
+from ..ops.form import find_form
+from ..ops.tracing import as_constant, being_traced, outside_of_autocast, outside_of_traces, traced_by_running
+
+#: Rows that the order of contractions is chosen for.
+ROWS = 1024
+_CHANNELS = [letter for letter in ascii_letters if letter not in "ijknt"]
+
+
+class WholeForm:
+    """A program in torch.
+
+    Args:
+        program: The form.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.paths = [PathSum(path, program.layout) for path in program.paths]
+
+    def __call__(self, x: Tensor, y: Tensor, w: Tensor, term_by_term: bool) -> Tensor:
+        """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
+        blocks: dict[Slot, Tensor] = {}
+        for path in self.paths:
+            block = path.by_terms(x, y, w) if term_by_term else path(x, y, w)
+            known = blocks.get(path.path.z)
+            blocks[path.path.z] = block if known is None else known + block
+        columns, stop = self._unread(x, y, w), 0
+        for slot in sorted(blocks):
+            if slot.start > stop:
+                columns.append(x.new_zeros(x.shape[0], slot.start - stop))
+            block = blocks[slot]
+            columns.append((block if self.program.layout == "ir_mul" else block.mT).flatten(1))
+            stop = slot.stop
+        if stop < self.program.widths[3]:
+            columns.append(x.new_zeros(x.shape[0], self.program.widths[3] - stop))
+        return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
+
+    def _unread(self, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
+        """No columns, made of all operands, if no path reads some: their gradients are zero then, and not absent."""
+        if any(path.path.weight is not None for path in self.paths) or (self.paths and not w.shape[-1]):
+            return []
+        return [x[:, :0] + y[:, :0] + w[..., :0]]
+
+
+class PathSum:
+    """One path of a form in torch.
+
+    Args:
+        path: The path.
+        layout: 'mul_ir' or 'ir_mul', of x, y and z.
+    """
+
+    def __init__(self, path: Path, layout: str) -> None:
+        self.path, self.layout = path, layout
+        axes = (axis for axis in path.axes if axis.length > 1 or axis.pairs)  # one pair is not channel 0 of both
+        self.axes = dict(zip(_CHANNELS, axes, strict=False))
+        self.letters = {name: self._letters(name) for name in "xywz"}
+        self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
+        self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
+        self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def _letters(self, operand: str) -> str:
+        """Its axes, the slowest first."""
+        steps = {letter: getattr(axis, operand) for letter, axis in self.axes.items() if getattr(axis, operand)}
+        return "".join(sorted(steps, key=lambda letter: -steps[letter]))
+
+    def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """``[N, components, channels]`` of z."""
+        blocks = (self._block("x", x), self._block("y", y))
+        operands = [block.squeeze(1) for block in blocks] + [self._table(x)]
+        if self.path.weight is not None:
+            operands.append(self._weights(w))
+        for places, spec in self._steps[w.ndim == 1]:
+            operands.append(torch.einsum(spec, *(operands.pop(place) for place in places)))
+        return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
+
+    def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """The same, of what terms name alone."""
+        first, second, out, values = zip(*self.path.terms, strict=True)
+        index = [torch.tensor(part, device=x.device) for part in (first, second, out)]
+        operands = [self._block("x", x)[:, index[0]], self._block("y", y)[:, index[1]]]
+        operands.append(torch.tensor(values, dtype=x.dtype, device=x.device))
+        specs = [f"nt{self.letters['x']}", f"nt{self.letters['y']}", "t"]
+        if self.path.weight is not None:
+            operands.append(self._weights(w))
+            specs.append(self._weight_spec(w.ndim == 1))
+        terms = torch.einsum(f"{','.join(specs)}->nt{self.letters['z']}", *operands)
+        z = terms.new_zeros(terms.shape[0], self.path.z.dim, *terms.shape[2:]).index_add(1, index[2], terms)
+        return self._with_channels(z)
+
+    def _with_channels(self, z: Tensor) -> Tensor:
+        """``[N, components, channels]``."""
+        return z.flatten(2) if len(self.letters["z"]) > 1 else z if self.letters["z"] else z.unsqueeze(2)
+
+    def _weight_spec(self, shared: bool) -> str:
+        return ("" if shared else "n") + self.letters["w"]
+
+    @cached_property
+    def _steps(self) -> dict[bool, list[tuple[tuple[int, ...], str]]]:
+        """For weights per row and shared: which operands are contracted, last first, and how."""
+        return {shared: self._order(shared) for shared in (False, True)}
+
+    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
+        i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
+        specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
+        if self.path.weight is not None:
+            specs.append(self._weight_spec(shared))
+        result, steps = f"n{k}{self.letters['z']}", []
+        shapes = [tuple(self.sizes[letter] for letter in spec) for spec in specs]
+        whole = f"{','.join(specs)}->{result}"
+        for step in opt_einsum.contract_path(whole, *shapes, shapes=True, optimize="optimal")[0]:
+            places = tuple(sorted(step, reverse=True))
+            taken = [specs.pop(place) for place in places]
+            needed = set(result).union(*specs)
+            kept = "".join(c for c in self.sizes if c in needed and any(c in spec for spec in taken))
+            steps.append((places, f"{','.join(taken)}->{kept if specs else result}"))
+            specs.append(kept)
+        return steps
+
+    def _block(self, operand: str, flat: Tensor) -> Tensor:
+        """``[N, components, *axes]`` of x or y."""
+        slot: Slot = getattr(self.path, operand)
+        block = flat.narrow(1, slot.start, slot.mul * slot.dim)
+        if self.layout == "ir_mul":
+            block = block.unflatten(1, (slot.dim, slot.mul))
+        else:
+            block = block.unflatten(1, (slot.mul, slot.dim)).mT
+        letters = self.letters[operand]
+        if not letters:
+            return block[:, :, 0]
+        axes = [self.axes[letter] for letter in letters]
+        if any(axis.pairs for axis in axes):
+            pairs = torch.triu_indices(slot.mul, slot.mul, 1, device=flat.device)
+            return block.index_select(2, pairs["xy".index(operand)])
+        return block if len(axes) == 1 else block.unflatten(2, [axis.extent for axis in axes])
+
+    def _weights(self, w: Tensor) -> Tensor:
+        own = w.narrow(-1, self.path.weight or 0, self.path.weight_count)
+        letters = self.letters["w"]
+        if len(letters) > 1:
+            return own.unflatten(-1, [self.axes[letter].length for letter in letters])
+        return own if letters else own.squeeze(-1)
+
+    def _table(self, like: Tensor) -> Tensor:
+        """Coefficients ``[i, j, k]``."""
+        key = (like.dtype, like.device)
+        if key not in self._tables:
+            if being_traced() and not torch.compiler.is_dynamo_compiling():
+                with outside_of_traces():
+                    self._tables[key] = self._make_table(like)
+            else:
+                self._tables[key] = self._make_table(like)
+        return as_constant(self._tables[key])
+
+    def _make_table(self, like: Tensor) -> Tensor:
+        first, second, out, values = zip(*self.path.terms, strict=True)
+        table = np.zeros((self.path.x.dim, self.path.y.dim, self.path.z.dim))
+        np.add.at(table, (first, second, out), values)
+        return torch.from_numpy(table.squeeze()).to(like.device, like.dtype)
+
+
+_wholes: dict[str, WholeForm] = {}
+
+
+def _find(key: str) -> WholeForm:
+    if key not in _wholes:
+        _wholes[key] = WholeForm(find_form(key).program)
+    return _wholes[key]
+
+
+@traced_by_running
+def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """``[N, width]``: the form of that key as matrix products, in the dtype of the sums."""
+    dtype = ACCUMULATE[x.dtype]
+    with outside_of_autocast(x.device.type):
+        return _find(key)(x.to(dtype), y.to(dtype), w.to(dtype), False).to(x.dtype)
+
+
+@traced_by_running
+def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """``[N, width]``: the form of that key term by term, in float64."""
+    with outside_of_autocast(x.device.type):
+        return _find(key)(x.double(), y.double(), w.double(), True).to(x.dtype)
