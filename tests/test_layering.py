@@ -20,9 +20,10 @@ BELOW = {
     "checks": ("errors",),
     "files": ("checks",),
     "arguments": ("checks",),
+    "torch_internals": (),
     "algebra": ("checks",),
     KERNELS: (),
-    "ops": ("checks", KERNELS),  # a form is a program with its key
+    "ops": ("checks", "torch_internals", KERNELS),  # a form is a program with its key
     "info": ("algebra", "ops"),  # a group of paths names its channel spec
     "backends": ("info", "ops"),
     "autograd": ("backends",),

@@ -104,7 +104,7 @@ def test_metadata(built: dict[str, Path]) -> None:
         assert "[nequip.extension]\ninit_always = eqlayers.integrations.nequip" in entry_points
     assert metadata["Version"] == version_of_the_sources()
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
-    assert {line.name for line in required if line.marker is None} == {"torch", "e3nn", "numpy"}
+    assert {line.name for line in required if line.marker is None} == {"torch", "e3nn", "numpy", "opt-einsum"}
     assert {"triton", "bench", "train", "test", "docs", "dev"} == set(metadata.get_all("Provides-Extra", []))
 
 
@@ -143,10 +143,17 @@ def test_environments_of_other_torches_differ_in_nothing_but_what_torch_brings(n
 
 
 def test_the_torches_that_are_claimed_are_tested() -> None:
-    """The bound of pyproject.toml is the release of the oldest environment; another one is as new as any tested."""
-    (bound,) = re.findall(r'^dependencies = \["torch>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert Version(read_pins("constraints-oldest.txt")["torch"]) == Version(bound)
-    assert Version(read_pins("constraints-newest.txt")["torch"]) >= Version(read_pins("constraints.txt")["torch"])
+    """The bounds of pyproject.toml, and of the error of another torch, are the releases of the two environments."""
+    (bounds,) = re.findall(
+        r'^dependencies = \["torch>=([\d.]+),<2\.(\d+)"', (ROOT / "pyproject.toml").read_text(), re.M
+    )
+    oldest, newest = (Version(read_pins(f"constraints-{name}.txt")["torch"]) for name in ("oldest", "newest"))
+    assert oldest == Version(bounds[0])
+    assert newest.minor == int(bounds[1]) - 1
+    assert newest >= Version(read_pins("constraints.txt")["torch"])
+    claimed = f"2.{oldest.minor} to 2.{newest.minor}"
+    for file in ("eqlayers/torch_internals.py", "README.md"):
+        assert claimed in (ROOT / file).read_text()
 
 
 def read_pins(file: str) -> dict[str, str]:

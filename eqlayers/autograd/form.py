@@ -12,16 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd.forward_ad import _set_fwd_grad_enabled
-from torch.autograd.function import _SingleLevelFunction
 
 from eqlayers_kernels.lines import Kind
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
 from ..backends.operands import check_operands, check_wanted, named_operands
 from ..ops.form import Form, find_form, text_of, weighted_key
-from ..ops.tracing import seen_by_outer_levels, traced_for_others
+from ..torch_internals import (
+    SingleLevelFunction,
+    apply_function,
+    below_autograd,
+    seen_by_outer_levels,
+    traced_for_others,
+)
 from .form_vmap import RULES
 
 _library = torch.library.Library("eqlayers", "DEF")
@@ -111,18 +114,17 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
 
 
 # -- derivatives ------------------------------------------------------------------------------------------------------
-# These functions stand at the key Autograd of the operators, so torch.func has taken its own wrappers off before they
-# run: they belong to one level of it, which is what the base class says. (autograd.Function would want setup_context,
-# which costs a plain call more than the rest of its overhead.) Their tensors come last, because there is any number.
+# These functions stand at the key Autograd of the operators; see SingleLevelFunction. Their tensors come last, because
+# there is any number of them.
 
 
-class _Form(_SingleLevelFunction):
+class _Form(SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Tensor:
         ctx.save_for_backward(graph, *operands)
         ctx.save_for_forward(graph, *operands)
         ctx.how = how
-        return _below(_form, operands, graph, *how)
+        return below_autograd(_form, operands, graph, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -144,7 +146,7 @@ class _Form(_SingleLevelFunction):
         return total
 
 
-class _Backward(_SingleLevelFunction):
+class _Backward(SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, how: _How, wanted: Any, graph: Tensor | None, *tensors: Tensor) -> Any:
         ctx.save_for_backward(graph, *tensors)
@@ -152,7 +154,7 @@ class _Backward(_SingleLevelFunction):
         ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
         *operands, g = tensors
-        return tuple(_below(_backward, operands, g, wanted, graph, *how))
+        return tuple(below_autograd(_backward, operands, g, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -178,7 +180,7 @@ class _Backward(_SingleLevelFunction):
         return tuple(t for t, want in zip(out, ctx.wanted, strict=True) if want)
 
 
-class _Double(_SingleLevelFunction):
+class _Double(SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, how: _How, wanted: Any, graph: Tensor | None, *tensors: Any) -> Any:
         ctx.save_for_backward(graph, *tensors)
@@ -186,7 +188,7 @@ class _Double(_SingleLevelFunction):
         ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
         primal, tangents = _halves(tensors)
-        return tuple(_below(_double, primal[:-1], primal[-1], tangents, wanted, graph, *how))
+        return tuple(below_autograd(_double, primal[:-1], primal[-1], tangents, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -260,40 +262,24 @@ def _gradients(places: Sequence[Tensor], graph: Tensor | None, how: _How, wanted
     return [*found, _form(operands, graph, *how) if last else None]
 
 
-def _below(op: Any, *args: Any) -> Any:
-    """The operator below Autograd: the kernel, or the next level of torch.func, which knows what it has to follow."""
-    with torch._C._AutoDispatchBelowAutograd():
-        if not torch._C._are_functorch_transforms_active():
-            return op(*args)
-        with torch.enable_grad(), _set_fwd_grad_enabled(True):
-            return op(*args)
-
-
-def _apply(function: Any, *args: Any) -> Any:
-    if torch._C._are_functorch_transforms_active():
-        with enable_single_level_autograd_function():
-            return function.apply(*args)
-    return function.apply(*args)
-
-
 def _follow_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
-    return _apply(_Form, how, graph, *operands)
+    return apply_function(_Form, how, graph, *operands)
 
 
 def _follow_backward(
     operands: Sequence[Tensor], g: Tensor, wanted: Sequence[bool], graph: Tensor | None, *how: Any
 ) -> list[Tensor]:
     if not any(wanted):  # a Function has results
-        return _below(_backward, operands, g, wanted, graph, *how)
-    return list(_apply(_Backward, how, wanted, graph, *operands, g))
+        return below_autograd(_backward, operands, g, wanted, graph, *how)
+    return list(apply_function(_Backward, how, wanted, graph, *operands, g))
 
 
 def _follow_double(
     operands: Sequence[Tensor], g: Tensor, tangents: _Tangents, wanted: Sequence[bool], graph: Tensor | None, *how: Any
 ) -> list[Tensor]:
     if not any(wanted) or len(tangents) != len(operands):  # which the kernel refuses
-        return _below(_double, operands, g, tangents, wanted, graph, *how)
-    return list(_apply(_Double, how, wanted, graph, *operands, g, *tangents))
+        return below_autograd(_double, operands, g, tangents, wanted, graph, *how)
+    return list(apply_function(_Double, how, wanted, graph, *operands, g, *tangents))
 
 
 for _name, _implementation, _fake, _follow in (

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..ops.form import find_form
+from ..torch_internals import tree_flatten, tree_unflatten
 
 
 def _form_rule(info: Any, in_dims: Sequence[Any], operands: Any, *rest: Any) -> Any:

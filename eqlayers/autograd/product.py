@@ -18,7 +18,7 @@ from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
 from ..ops.channels import Channels
 from ..ops.table import channels_of
-from ..ops.tracing import seen_by_outer_levels
+from ..torch_internals import seen_by_outer_levels
 
 Infos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..info.structs import SparseProductInfo, Terms
-from ..ops.tracing import as_constant
+from ..torch_internals import as_constant
 
 
 class Sizes(NamedTuple):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..info.structs import SparseProductInfo
 from ..ops.call import ProductCall, ScaleCall
-from ..ops.tracing import as_constant, outside_of_autocast
+from ..torch_internals import as_constant, outside_of_autocast
 from .registry import Backend, Call
 from .runs import Sizes, find_runs, run_by_runs, scale_of
 from .whole import contract

@@ -25,7 +25,7 @@ from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
 from ..ops.form import FormCall, find_form
 from ..ops.table import NAMED
-from ..ops.tracing import being_traced
+from ..torch_internals import being_traced
 from . import cpu
 from .operands import not_of_this_graph
 from .registry import Backend, Call

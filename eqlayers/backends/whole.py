@@ -19,7 +19,7 @@ from eqlayers_kernels.program import Path, Program, Slot
 
 from ..ops.call import ACCUMULATE
 from ..ops.form import find_form
-from ..ops.tracing import as_constant, being_traced, outside_of_autocast, outside_of_traces, traced_by_running
+from ..torch_internals import as_constant, being_traced, outside_of_autocast, outside_of_traces, traced_by_running
 
 #: Rows that the order of contractions is chosen for.
 ROWS = 1024

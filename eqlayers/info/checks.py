@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DTypeError, EqlayersError, IndexRangeError, ShapeError
-from ..ops.tracing import being_traced
+from ..torch_internals import being_traced
 
 
 def one_dimensional(owner: str, name: str, value: Any, integer: bool) -> None:

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from ..checks import check_flag, got, is_integer
 from ..errors import DTypeError, IndexRangeError, ShapeError
-from ..ops.tracing import behind_func, being_traced, current_trace, outside_of_func, wrapped_by_func
+from ..torch_internals import (
+    assert_later,
+    being_traced,
+    current_trace,
+    is_traced_size,
+    outside_of_func,
+    unwrapped,
+    wrapped_by_func,
+)
 
 #: Nodes whose tables can be addressed.
 _MOST = 2**48
@@ -43,9 +51,9 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
         return
     if being_traced():
         whole = (index >= 0) & (index < size)
-        torch._assert_async(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
+        assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
         return
-    index = behind_func(index)
+    index = unwrapped(index)
     if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
         raise IndexRangeError(
             f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
@@ -138,7 +146,7 @@ class Graph:
 
 
 def _check_number(name: str, value: Any) -> Any:
-    if isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None:
+    if is_traced_size(value):
         return value  # torch.jit.trace makes tensors of sizes, to follow them
     if not is_integer(value) or value < 0:
         raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")

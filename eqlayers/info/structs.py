@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
-from ..ops.tracing import being_traced, outside_of_traces
+from ..torch_internals import being_traced, outside_of_traces, parsed_device
 from .checks import climbing, in_range, one_dimensional, short, words_of_a_scale
 
 
@@ -33,7 +33,7 @@ class _Movable:
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """The same info with its tensors moved, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        device = parsed_device(args, kwargs)
         return self._mapped(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(device or t.device))
 
     def cpu(self) -> Any:

@@ -18,7 +18,7 @@ from ..nn.activation import GatedNonlinearity
 from ..nn.base import KeepsFloat64
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
-from ..ops.tracing import being_traced
+from ..torch_internals import assert_later, being_traced
 
 _KNOWN_Z = set(range(1, 119))
 LARGEST_DEGREE = 11  # of e3nn's spherical harmonics
@@ -231,7 +231,7 @@ class MoleculeNetwork(KeepsFloat64):
             )
         kind = self.species_index[z.clamp(0, len(self.species_index) - 1)]
         if being_traced():
-            torch._assert_async((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
+            assert_later((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
         elif pos.device.type == "cpu" and bool((kind < 0).any()):
             unknown = sorted(set(z[kind < 0].tolist()))
             raise IndexRangeError(

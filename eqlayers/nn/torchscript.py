@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.jit._trace import is_tracing
+from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from ..errors import ConfigError, ShapeError
 

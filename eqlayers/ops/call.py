@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..checks import check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
+from ..torch_internals import under_autocast
 from .channels import Channels
-from .tracing import under_autocast
 
 if TYPE_CHECKING:
     from ..info.structs import SparseProductInfo, SparseScaleInfo

@@ -1,19 +1,62 @@
-"""What torch is doing with the calls that it sees: running them, or writing them down."""
+"""All that this package uses of torch beyond its public interface, in one place; nothing else names a private part.
+
+Each use says why it is there, and what to do when a torch comes without it (``pyproject.toml`` bounds torch to the
+releases that `nox -s oldest newest` runs the tests with, so a newer one is tried before anybody gets it).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch._guards import TracingContext
-from torch.autograd.forward_ad import _set_fwd_grad_enabled, unpack_dual
+from torch.autograd.forward_ad import unpack_dual
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.utils._python_dispatch import _disable_current_modes
+
+try:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+    from torch._functorch.utils import enable_single_level_autograd_function
+    from torch._guards import TracingContext
+    from torch.autograd.forward_ad import _set_fwd_grad_enabled
+
+    # The base class of Functions that belong to one level of torch.func. They stand at the key Autograd of the
+    # operators, where torch.func has taken its own wrappers off. autograd.Function would want setup_context, which
+    # costs a plain call more than the rest of its overhead. Without it: autograd.Function, and a slower call.
+    from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
+    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils._pytree import tree_flatten as tree_flatten
+    from torch.utils._pytree import tree_unflatten as tree_unflatten
+except ImportError as error:
+    raise ImportError(
+        f"torch must be a release that this eqlayers was tested with, 2.6 to 2.15, got {torch.__version__}, in which "
+        f"something it needs is gone ({error}). Install one of these, or a newer eqlayers."
+    ) from error
+
+__all__ = [
+    "SingleLevelFunction",
+    "apply_function",
+    "as_constant",
+    "assert_later",
+    "being_traced",
+    "below_autograd",
+    "current_trace",
+    "is_traced_size",
+    "outside_of_autocast",
+    "outside_of_func",
+    "outside_of_traces",
+    "parsed_device",
+    "seen_by_outer_levels",
+    "traced_by_running",
+    "traced_for_others",
+    "tree_flatten",
+    "tree_unflatten",
+    "under_autocast",
+    "unwrapped",
+    "wrapped_by_func",
+]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -87,7 +130,7 @@ def outside_of_func() -> AbstractContextManager[object]:
     return temporarily_clear_interpreter_stack()
 
 
-def behind_func(t: Tensor) -> Tensor:
+def unwrapped(t: Tensor) -> Tensor:
     """The tensor without the wrappers of torch.func: with the axes that vmap hides."""
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
@@ -127,3 +170,40 @@ def current_trace() -> object | None:
     Under torch.compile None: its tracer follows attributes by itself.
     """
     return None if torch.compiler.is_dynamo_compiling() else get_proxy_mode()
+
+
+def below_autograd(op: Any, *args: Any) -> Any:
+    """An operator below the key Autograd: the kernel, or the next level of torch.func with all that it has to follow.
+
+    C++ has the guard as ``at::AutoDispatchBelowADInplaceOrView``; Python has no public name for it. Without it: call
+    the kernel of each device by hand, and lose the levels of torch.func.
+    """
+    with torch._C._AutoDispatchBelowAutograd():
+        if not torch._C._are_functorch_transforms_active():
+            return op(*args)
+        with torch.enable_grad(), _set_fwd_grad_enabled(True):
+            return op(*args)
+
+
+def apply_function(function: Any, *args: Any) -> Any:
+    """``function.apply(*args)``, under torch.func as well, which forbids such functions where it cannot know them."""
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return function.apply(*args)
+    return function.apply(*args)
+
+
+def assert_later(condition: Tensor, message: str) -> None:
+    """A check in a traced graph: a node that raises RuntimeError. Without it: no check in graphs."""
+    torch._assert_async(condition, message)
+
+
+def is_traced_size(value: object) -> bool:
+    """Whether it is a size that torch.jit.trace follows, a tensor without axes. Without it: none is."""
+    return isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None
+
+
+def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
+    """The device among the arguments of a call of ``.to``. Without it: that of an empty tensor so moved."""
+    found: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
+    return found
