@@ -3,6 +3,7 @@
 from . import autograd, backends, errors, functional, info, nn, o3, ops
 from .info.graph import Graph
 from .info.layout import to_ir_mul, to_mul_ir
+from .info.structs import SparseProductInfo, SparseScaleInfo
 from .integrations import accelerate, deaccelerate
 from .nn import (
     ElementwiseTensorProduct,
@@ -26,6 +27,8 @@ __all__ = [
     "Graph",
     "Linear",
     "SO3Scale",
+    "SparseProductInfo",
+    "SparseScaleInfo",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",

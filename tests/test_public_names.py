@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 # parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
-# the command line is documented as a command; the checks of arguments and of files are for this package alone
-HIDDEN = ("arguments", "checks", "cli", "files", "__main__")
+# the command line is documented as a command; the checks and what is private in torch are for this package
+HIDDEN = ("arguments", "checks", "cli", "files", "torch_internals", "__main__")
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 

@@ -12,9 +12,10 @@ from torch import nn
 from ..backends import find
 from ..checks import check_flag, check_items, check_module, got
 from ..errors import BackendError, ConfigError
-from ..nn import Linear, TensorProduct
+from ..nn import Linear
 from ..nn.base import EquivariantModule
 from ..nn.e3nn_state import E3nnState
+from ..nn.product import ProductLayer
 from .check import compare
 from .coverage import cover
 from .modules import Replacement
@@ -240,7 +241,7 @@ def _build(job: _Job, backend: str | None, check: bool) -> None:
         new = job.rule.build(original, backend)
         dtype, device = dtype_and_device(original)
         layer = new.get_submodule(job.rule.inner)
-        assert isinstance(layer, (TensorProduct, Linear))
+        assert isinstance(layer, (ProductLayer, Linear))
         runs_on = layer.selected_backend(device, dtype)
     except Exception as error:
         if isinstance(error, BackendError) and backend is not None:

@@ -9,10 +9,10 @@ from torch import Tensor
 from ..autograd.tensor_product import run_convolution
 from ..checks import check_flag
 from ..functional import as_graph
-from .tensor_product import TensorProduct
+from .product import ProductLayer
 
 
-class TensorProductConv(TensorProduct):
+class TensorProductConv(ProductLayer):
     r"""Tensor product of every sender's features with the attributes of its edges, summed at the receivers.
 
     .. math:: z_i = \sum_{e = (j \to i)} x_j \otimes_{w_e} y_e
@@ -22,12 +22,12 @@ class TensorProductConv(TensorProduct):
     fixed order, so results repeat bit by bit, unless ``deterministic=False`` lets them have another.
 
     Args:
-        irreps_in1, irreps_in2, irreps_out, instructions: As of :class:`TensorProduct`; in1 are the nodes' features, in2
-            the edges' attributes.
+        irreps_in1, irreps_in2, irreps_out, instructions: As of :class:`eqlayers.TensorProduct`; in1 are the nodes'
+            features, in2 the edges' attributes.
         deterministic: False lets a GPU add the gradients of x in memory, in the order in which its programs come to
             it. Then the gradients of z are read once for a node, not once for an edge; results differ from call to
             call by rounding. CPUs keep the order, and so do GPUs under ``torch.use_deterministic_algorithms(True)``.
-        **kwargs: Further arguments of :class:`TensorProduct`; state dicts fit both classes.
+        **kwargs: Further arguments of :class:`eqlayers.TensorProduct`; state dicts fit both classes.
 
     Source:
         Thomas et al. 2018, arXiv:1802.08219; the fusion of gather, product and scatter as in Bharadwaj et al. 2025,
@@ -40,6 +40,9 @@ class TensorProductConv(TensorProduct):
         >>> edge_index = torch.tensor([[0, 1, 2], [1, 0, 1]])
         >>> conv(torch.randn(3, 8), torch.randn(3, 4), torch.randn(3, conv.weight_numel), edge_index).shape
         torch.Size([3, 32])
+        >>> conv = TensorProductConv("8x0e", "0e + 1o", "8x0e + 8x1o", paths)  # with weights of its own
+        >>> conv(torch.randn(3, 8), torch.randn(3, 4), edge_index=edge_index).shape
+        torch.Size([3, 32])
     """
 
     deterministic = True
@@ -48,12 +51,12 @@ class TensorProductConv(TensorProduct):
         super().__init__(*args, **kwargs)
         self.deterministic = check_flag("deterministic", deterministic)
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         x: Tensor,
         edge_attr: Tensor,
-        weight: Tensor | list[Tensor] | None,
-        edge_index: Any,
+        weight: Tensor | list[Tensor] | None = None,
+        edge_index: Any = None,
         num_nodes: int | None = None,
     ) -> Tensor:
         """Convolve.

@@ -180,6 +180,15 @@ def test_state_dicts_fit_the_product_and_e3nn() -> None:
     o3.TensorProduct(IN, SH, OUT, PATHS).load_state_dict(layer.state_dict())
 
 
+def test_weights_of_its_own_need_not_be_named(edges: Tensor, operands: dict[str, Tensor]) -> None:
+    layer = TensorProductConv(IN, SH, OUT, PATHS).double()
+    x, y, _ = operands.values()
+    assert not isinstance(layer, TensorProduct)  # it has no matrix for each sample, and takes other arguments
+    assert torch.equal(layer(x, y, edge_index=edges, num_nodes=RECEIVERS), layer(x, y, None, edges, RECEIVERS))
+    with pytest.raises(DTypeError, match=r"edge_index must be .* or a Graph, got None"):
+        layer(x, y)
+
+
 def test_copies_and_pickles_run(edges: Tensor, operands: dict[str, Tensor]) -> None:
     layer = conv()
     x, y, w = operands.values()
