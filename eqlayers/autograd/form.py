@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.writer import Kind
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
 from ..backends.operands import check_operands, check_wanted, named_operands

@@ -15,8 +15,8 @@ from eqlayers_kernels.c.edges import sort_edges, tables
 from eqlayers_kernels.c.errors import CompilerError
 from eqlayers_kernels.c.launch import Compiled
 from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS
+from eqlayers_kernels.writer import RESULTS, Kind
 
 from ..errors import BackendError, IndexRangeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall

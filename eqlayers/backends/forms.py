@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from eqlayers_kernels.c import edges as c_edges
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import edges as triton_edges
+from eqlayers_kernels.writer import Kind
 
 from ..errors import BackendError
 from ..ops.form import FormCall, find_form

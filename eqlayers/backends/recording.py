@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.writer import Kind
 
 from ..ops.form import find_form
 from .registry import BACKENDS, Backend

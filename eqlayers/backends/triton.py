@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.c.edges import tables as tables_of_c
-from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.triton import availability, groups, launch
 from eqlayers_kernels.triton.edges import pack, unpack
 from eqlayers_kernels.triton.forms import FormRunner
+from eqlayers_kernels.writer import RESULTS, Kind
 
 from ..errors import IndexRangeError
 from ..info.structs import SparseProductInfo

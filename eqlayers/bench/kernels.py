@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.triton import aot, tuning
+from eqlayers_kernels.writer import Kind
 
 from ..errors import BackendError, ConfigError
 from ..info.layout import LAYOUTS

@@ -17,7 +17,7 @@ import eqlayers as eq
 from eqlayers.autograd import form as operators
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.c import compiler
-from eqlayers_kernels.lines import Kind
+from eqlayers_kernels.writer import Kind
 
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"

@@ -11,8 +11,8 @@ import pytest
 
 from eqlayers_kernels.c import compiler, launch
 from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.lines import RESULTS, Kind
 from eqlayers_kernels.program import OPERANDS, Axis, Path, Program, Slot, contract
+from eqlayers_kernels.writer import RESULTS, Kind
 
 Arrays = dict[str, np.ndarray]
 WORKERS = [1]  # the last is the number of threads that work at once

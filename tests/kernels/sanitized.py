@@ -19,8 +19,8 @@ import numpy as np
 
 from eqlayers_kernels.c import compiler, driver, edges, launch, layout, openmp
 from eqlayers_kernels.c.printer import TYPES, Kernel, _head
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Program
+from eqlayers_kernels.writer import Kind
 
 os.environ.pop("LD_PRELOAD", None)  # the compiler runs as it is
 

@@ -9,8 +9,8 @@ import pytest
 
 from eqlayers_kernels.c import driver, launch
 from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Slot
+from eqlayers_kernels.writer import Kind
 
 SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 KINDS = {

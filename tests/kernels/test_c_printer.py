@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from eqlayers_kernels.c.printer import TYPES, Kernel
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Path, Program, Slot
+from eqlayers_kernels.writer import Kind
 
 FORWARD = Kind(0, ("z",))
 BACKWARD = Kind(1, ("x", "y", "w"))

@@ -11,12 +11,12 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.lines import Kind
 from eqlayers_kernels.program import LAYOUTS, Program
 from eqlayers_kernels.triton import availability, groups, launch, tuning
 from eqlayers_kernels.triton import edges as sorting
 from eqlayers_kernels.triton.edges import pack, unpack
 from eqlayers_kernels.triton.forms import FormRunner
+from eqlayers_kernels.writer import Kind
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 

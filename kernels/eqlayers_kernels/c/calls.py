@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Axis, Path
+from ..writer import RESULTS, Kind
 from .mix import Mixing, mix_body, mix_parameters, mixing
 from .path import path_body
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Path, Program, Slot
+from ..writer import RESULTS, Kind
 from .calls import Define, path_calls
 from .layout import wide
 from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, gaps, run_function

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..lines import Kind
 from ..program import Axis, Path, Slot
+from ..writer import Kind
 
 BLOCK_BYTES = (64, 32, 16, 8, 4)  # widths of vectors; compilers split what the processor does not have
 ACCUMULATORS = 12  # registers for sums: enough to hide the latency of a multiply-add

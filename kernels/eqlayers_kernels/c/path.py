@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from ..dual import Dual
-from ..lines import RESULTS, Kind, PathLines, pointer_of
+from ..lines import PathLines, steps_of
 from ..program import Path
+from ..writer import RESULTS, Kind, Writer, pointer_of
 
 
-class _Printer(PathLines):
-    """Collects the lines before, in and behind the loop of one path."""
+class CWriter(Writer):
+    """Collects the lines before, in and behind the loop over the channels of a path's inner axis.
+
+    Args:
+        path: For the places of its operands.
+        kind: What is computed.
+        writes: Results that are overwritten ('z', 'w'); the others are added to.
+    """
 
     def __init__(self, path: Path, kind: Kind, writes: frozenset[str]) -> None:
-        super().__init__(path, kind)
-        self.writes = writes
+        self.kind, self.writes = kind, writes
+        self.step, self.extent = steps_of(path), path.inner.extent
         self.stride = {"x": path.x.mul, "y": path.y.mul, "w": 1, "z": path.z.mul}
         self.before: list[str] = []
         self.inside: list[str] = []
@@ -75,8 +82,7 @@ class _Printer(PathLines):
 
     def body(self) -> list[str]:
         """All lines of the function."""
-        self.write()
-        loop = [f"for (int u = 0; u < {self.path.inner.extent}; u++) {{", *(f"  {line}" for line in self.inside), "}"]
+        loop = [f"for (int u = 0; u < {self.extent}; u++) {{", *(f"  {line}" for line in self.inside), "}"]
         return [*self.before, *loop, *self.after]
 
 
@@ -85,4 +91,6 @@ def path_body(path: Path, kind: Kind, writes: frozenset[str]) -> str:
 
     It overwrites the results that ``writes`` names ('z', 'w'), and adds to the others.
     """
-    return "\n  ".join(_Printer(path, kind, writes).body())
+    out = CWriter(path, kind, writes)
+    PathLines(path, kind, out).write()
+    return "\n  ".join(out.body())

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..lines import Kind
 from ..program import Program, Slot
+from ..writer import Kind
 from .driver import Driver
 from .layout import HEAD, print_transposes, wide
 from .loops import run_function

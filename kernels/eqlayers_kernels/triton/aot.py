@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..lines import Kind
 from ..program import OPERANDS, Program
+from ..writer import Kind
 from . import availability, edges, forms, launch, tuning
 from .groups import Piece
 

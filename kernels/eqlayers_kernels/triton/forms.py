@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..lines import RESULTS, Kind
 from ..program import OPERANDS, Program
+from ..writer import RESULTS, Kind
 from . import launch, tuning
 from .edges import Tables
 from .groups import plan

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ..lines import Kind
 from ..program import OPERANDS, Path, Program
+from ..writer import Kind
 from . import tuning
 from .printer import KernelText
 from .tuning import Cost, Processor

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ..dual import Dual
-from ..lines import RESULTS, Kind, PathLines, pointer_of
+from ..lines import steps_of
 from ..program import Path, Program
+from ..writer import RESULTS, Kind, Writer, pointer_of
 
 #: What has one row for the whole program, one per segment, or one per step of the loop.
 SCOPES = ("program", "segment", "row")
@@ -106,12 +107,18 @@ class Body:
                 lines.append(f"tl.store({address}, {value}{mask})")
 
 
-class PathText(PathLines):
-    """One path of a kernel."""
+class TritonWriter(Writer):
+    """Writes one path of a kernel into its body.
+
+    Args:
+        body: The kernel's.
+        number: Of the path, for the names of its variables.
+        path: For the places of its operands.
+    """
 
     def __init__(self, body: Body, number: int, path: Path) -> None:
-        super().__init__(path, body.kind)
-        self.body, self.number = body, number
+        self.body, self.number, self.path, self.kind = body, number, path, body.kind
+        self.step = steps_of(path)
 
     def literal(self, value: float) -> str:
         """Takes the type of what it multiplies."""

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..lines import RESULTS, Kind
+from ..lines import PathLines
 from ..program import OPERANDS, Path, Program
-from .path import Body, PathText
+from ..writer import RESULTS, Kind
+from .path import Body, TritonWriter
 
 #: The operand that a segment belongs to, by walk.
 NODE = {"rows": "", "by_z": "z", "by_x": "x"}
@@ -103,12 +104,11 @@ class KernelText:
         """The module's text."""
         scopes = {name: self.scope(name) for name in OPERANDS}
         body = Body(self.program, self.kind, scopes, self.masked, self.added, frozenset(self.rooms))
-        texts = [PathText(body, number, path) for number, path in enumerate(self.paths)]
-        for number, text in enumerate(texts):
-            text.write()
-            body.store(
-                frozenset().union(*(other.addresses() for other in texts[number + 1 :]))
-            )  # no longer than needed
+        writers = [TritonWriter(body, number, path) for number, path in enumerate(self.paths)]
+        for number, (path, out) in enumerate(zip(self.paths, writers, strict=True)):
+            PathLines(path, self.kind, out).write()
+            later = frozenset().union(*(other.addresses() for other in writers[number + 1 :]))
+            body.store(later)  # no longer held than needed
         parts = [f"{name}_part" for name in self.results]
         head = _HEAD.format(
             key=self.program.key,
