@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,17 @@ import yaml
 from .checks import check_path
 from .errors import ConfigError
 
-__all__ = ["atomic_write", "check_output", "few", "plain_name", "read_json", "read_yaml", "stays_inside", "yaml_lines"]
+__all__ = [
+    "atomic_write",
+    "check_output",
+    "few",
+    "plain_name",
+    "read_json",
+    "read_yaml",
+    "source_commit",
+    "stays_inside",
+    "yaml_lines",
+]
 
 MEBIBYTE = 2**20
 YAML_LIMIT, JSON_LIMIT = MEBIBYTE, 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
@@ -296,3 +307,24 @@ def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Excep
         raise error_type(f"{what} must be JSON, got {place}. {fix}") from None
     except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
         raise error_type(f"{what} must be JSON, got a {type(error).__name__} from {path}. {fix}") from None
+
+
+def source_commit() -> str | None:
+    """The git commit of this source tree, with '-dirty' if it was changed; None for an installed package.
+
+    Example:
+        >>> source_commit() != ""
+        True
+    """
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", __file__)  # fails where it is installed inside somebody else's repository
+        return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return None

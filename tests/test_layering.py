@@ -32,7 +32,7 @@ BELOW = {
     "o3": ("nn",),
     "models": ("nn",),
     "testing": ("nn",),
-    "data": ("files",),
+    "data": ("files", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),

@@ -86,12 +86,12 @@ def run_form(
     """
     if graph is not None and kind.order == 2:  # z belongs to receivers, gradients to senders: two walks
         out: dict[str, Tensor] = {}
-        for walk, part in (("by_z", ("z",)), ("by_x", ("x", "y", "w"))):
+        for walk, part in (("by_dst", ("z",)), ("by_src", ("x", "y", "w"))):
             results = tuple(name for name in kind.results if name in part)
             if results:
                 out |= _runner(key, kind._replace(results=results), tensors, walk)(tensors, graph, rows)
         return out
-    walk = "rows" if graph is None else "by_z" if kind.order == 0 else "by_x"
+    walk = "rows" if graph is None else "by_dst" if kind.order == 0 else "by_src"
     return _runner(key, kind, tensors, walk)(tensors, graph, rows)
 
 
@@ -119,7 +119,7 @@ class _Runner:
         form: The program.
         kind: What is wanted.
         dtype: Of the operands; half precision is computed in float32.
-        walk: 'rows', 'by_z' (edges of every receiver) or 'by_x' (of every sender).
+        walk: 'rows', 'by_dst' (edges of every receiver) or 'by_src' (of every sender).
         shared: Whether one row of weights serves all rows.
     """
 
@@ -178,8 +178,8 @@ class _Runner:
         segments = edges
         if graph is not None:
             graph = graph.contiguous()
-            first, by_z = graph.data_ptr(), self.walk == "by_z"
-            segments, others = (receivers, senders) if by_z else (senders, receivers)
+            first, by_dst = graph.data_ptr(), self.walk == "by_dst"
+            segments, others = (receivers, senders) if by_dst else (senders, receivers)
             ptr, numbers, ends = getattr(tables(edges, senders, receivers), self.walk)
             packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
             if (

@@ -18,7 +18,7 @@ from .registry import BACKENDS, Backend
 Results = dict[str, Tensor]
 
 
-class Asked(NamedTuple):
+class FormUse(NamedTuple):
     """One kind of call of a form: all that decides which kernels run it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 @contextmanager
-def watching(watch: Callable[[Asked, Callable[[], Results]], Results]) -> Iterator[None]:
+def watching(watch: Callable[[FormUse, Callable[[], Results]], Results]) -> Iterator[None]:
     """Within the block, every call of a form is ``watch(asked, run)``, which returns what ``run()`` does.
 
     Example:
@@ -63,7 +63,7 @@ def watching(watch: Callable[[Asked, Callable[[], Results]], Results]) -> Iterat
         BACKENDS.update(before)
 
 
-def _watched(backend: Backend, watch: Callable[[Asked, Callable[[], Results]], Results]) -> Callable[..., Results]:
+def _watched(backend: Backend, watch: Callable[[FormUse, Callable[[], Results]], Results]) -> Callable[..., Results]:
     assert backend.form is not None
     form = backend.form
 
@@ -79,7 +79,7 @@ def _watched(backend: Backend, watch: Callable[[Asked, Callable[[], Results]], R
         ordered = deterministic or torch.are_deterministic_algorithms_enabled()
         ordered = ordered or graph is None or "x" not in kind.results  # all else has one order in any case
         found = find_form(key).key  # a text is a key, too
-        asked = Asked(found, kind, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
+        asked = FormUse(found, kind, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
         return watch(asked, lambda: form(key, kind, tensors, graph, rows, deterministic))
 
     return run

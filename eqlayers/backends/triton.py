@@ -161,7 +161,7 @@ def _packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     """
     if graph.device.type != "cpu":
         return graph
-    start, numbers, others = tables_of_c(edges, senders, receivers).by_z
+    start, numbers, others = tables_of_c(edges, senders, receivers).by_dst
     order, place = graph[numbers : numbers + edges], torch.arange(edges)
     if torch.equal(order.sort().values, place):
         index = graph.new_empty(2, edges)

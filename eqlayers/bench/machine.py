@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
@@ -17,6 +16,7 @@ import torch
 
 from ..arguments import check_threads
 from ..errors import ConfigError
+from ..files import source_commit
 
 PACKAGES = (
     "eqlayers",
@@ -50,23 +50,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _git(*words: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, with '-dirty' if it was changed; None for an installed package."""
-    if _git("ls-files", "--error-unmatch", __file__) is None:
-        return None
-    return _git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
 
 
 def find_device(name: str, what: str) -> torch.device:
@@ -121,7 +104,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "machine": machine,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "commit": _commit(),
+        "commit": source_commit(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

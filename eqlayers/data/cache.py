@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.files import atomic_write
+from eqlayers_kernels.c.cache import directory
 
 __all__ = ["cached_arrays", "content_key", "user_cache_dir"]
 
@@ -25,8 +25,11 @@ _KEY = "cache_key"
 
 
 def user_cache_dir() -> Path:
-    """Folder for caches of data without a folder of its own: `$XDG_CACHE_HOME/eqlayers`, else `~/.cache/eqlayers`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eqlayers"
+    """Folder for caches of data without a folder of its own, beside that of compiled kernels.
+
+    `$EQLAYERS_CACHE_DIR`, else `$XDG_CACHE_HOME/eqlayers`, else `~/.cache/eqlayers`.
+    """
+    return directory().parent
 
 
 def content_key(*parts: object) -> str:

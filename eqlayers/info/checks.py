@@ -41,7 +41,7 @@ def in_range(owner: str, name: str, value: Tensor, size: int, what: str) -> None
         )
 
 
-def climbing(owner: str, seg_out: Tensor, end: int | None) -> None:
+def check_segments(owner: str, seg_out: Tensor, end: int | None) -> None:
     """Raise unless the segments start at 0 or later, never fall, and end at most at ``end``."""
     if seg_out.shape[0] == 0:
         raise ShapeError(
@@ -65,7 +65,7 @@ def short(values: Tensor) -> str:
 
 
 @contextmanager
-def words_of_a_scale() -> Iterator[None]:
+def errors_of_a_scale() -> Iterator[None]:
     """Says what the checks of a product say in the words of a scale: its fields, its one input, its builder."""
     try:
         yield

@@ -38,6 +38,8 @@ class ProductPlan:
         >>> from eqlayers import TensorProduct
         >>> TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).plan.weight_numel
         4
+        >>> TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).plan
+        ProductPlan(4x0e x 1x1o -> 4x1o | 1 paths | 4 weights | mul_ir)
     """
 
     def __init__(self, irreps: Sequence[Any], instructions: Sequence[Instruction], layout: str) -> None:
@@ -57,6 +59,10 @@ class ProductPlan:
 
     def __reduce__(self) -> tuple[type[ProductPlan], tuple[object, ...]]:
         return ProductPlan, (self.irreps, self.instructions, self.layout)  # a process that loads it knows it by its key
+
+    def __repr__(self) -> str:
+        in1, in2, out = self.irreps
+        return f"ProductPlan({in1} x {in2} -> {out} | {self.paths} paths | {self.weight_numel} weights | {self.layout})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> ProductPlan:
         return self

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..torch_internals import being_traced, outside_of_traces, parsed_device
-from .checks import climbing, in_range, one_dimensional, short, words_of_a_scale
+from .checks import check_segments, errors_of_a_scale, in_range, one_dimensional, short
 
 
 class Terms(NamedTuple):
@@ -162,7 +162,7 @@ class SparseProductInfo(_Movable, _ProductFields):
             in_range(owner, "gather_index", self.gather_index, *limit)
         if self.seg_out is not None:
             places = terms if self.gather_index is None else self.gather_index.shape[0]
-            climbing(owner, self.seg_out, places)
+            check_segments(owner, self.seg_out, places)
         if self.out_size is not None and (not isinstance(self.out_size, int) or self.out_size < 0):
             raise ShapeError(f"{owner}.out_size must be a count of rows, got {self.out_size!r}. Pass 0 or more.")
         self._check_output(owner, self.num_segments)
@@ -220,7 +220,7 @@ class SparseProductInfo(_Movable, _ProductFields):
         if self.num_terms is None:  # the operands say how many terms there are: what had to wait for them
             if self.seg_out is not None and self.gather_index is None:
                 seg_out = self.seg_out
-                self.cached(("climbs", size1), lambda: climbing(type(self).__name__, seg_out, size1))
+                self.cached(("climbs", size1), lambda: check_segments(type(self).__name__, seg_out, size1))
             if self.num_segments is None:
                 self._check_output(type(self).__name__, size1)
         for number, index, size in ((1, self.index1, size1), (2, self.index2, size2)):
@@ -303,14 +303,14 @@ class SparseScaleInfo(_Movable, _ScaleFields):
     ) -> SparseScaleInfo:
         """Make the tuple and check it."""
         self = super().__new__(cls, scale, index, seg_out, out_size)
-        with words_of_a_scale():
+        with errors_of_a_scale():
             self.as_product()  # the checks are the product's
         return self
 
     def check_operand(self, size: int) -> None:
         """Raise unless an input with ``size`` sparse rows holds every row that the terms name."""
         product = self.as_product()
-        with words_of_a_scale():
+        with errors_of_a_scale():
             product.check_operands(size, product.rows(size, size)[0])
 
     @classmethod

@@ -17,7 +17,7 @@ from eqlayers_kernels.triton import aot, availability, groups, launch
 from eqlayers_kernels.triton.forms import GATHERED
 
 from ..backends import cpu
-from ..backends.recording import Asked, Results, watching
+from ..backends.recording import FormUse, Results, watching
 from ..checks import check_choice, check_function, check_items, check_module, check_optional
 from ..errors import BackendError
 from ..ops.form import FormCall, find_form
@@ -128,11 +128,11 @@ def warmup(
     _check_targets(targets)
     check_function("step", step, "a function without arguments")
     check_optional(check_module, "model", model)
-    seen: dict[Asked, tuple[float, set[str]]] = {}
+    seen: dict[FormUse, tuple[float, set[str]]] = {}
     with _compiled_by_triton(bool(targets)) as made:
         first = _in_c_cache()
 
-        def watch(asked: Asked, run: Callable[[], Results]) -> Results:
+        def watch(asked: FormUse, run: Callable[[], Results]) -> Results:
             if asked in seen:
                 return run()
             before, start = _in_c_cache() | made, time.perf_counter()
@@ -200,7 +200,7 @@ def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
         knobs.compilation.listener = before
 
 
-def _folders(seen: Iterable[Asked], targets: Sequence[str]) -> dict[str, str]:
+def _folders(seen: Iterable[FormUse], targets: Sequence[str]) -> dict[str, str]:
     """Where the kernels of a step are, or an error if none are kept."""
     who = {asked.backend: asked.device for asked in seen}
     if targets and not who:
@@ -230,12 +230,12 @@ def _folders(seen: Iterable[Asked], targets: Sequence[str]) -> dict[str, str]:
 
 
 def _for_target(
-    target: str, seen: Iterable[Asked], names: dict[str, str], made: set[str], progress: Progress
+    target: str, seen: Iterable[FormUse], names: dict[str, str], made: set[str], progress: Progress
 ) -> Iterator[WarmupRow]:
     """Compile what was asked for, several calls at a time; Triton lets other threads run while it compiles."""
     calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
 
-    def compiled(asked: Asked) -> WarmupRow:
+    def compiled(asked: FormUse) -> WarmupRow:
         program, start = find_form(asked.form).program, time.perf_counter()
         reason = groups.why_not(program)
         if reason is not None:
@@ -271,7 +271,7 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
 
 
 def _row(
-    names: dict[str, str], asked: Asked, device: str, seconds: float, compiled: int, reason: str = ""
+    names: dict[str, str], asked: FormUse, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
     program, kind = find_form(asked.form).program, asked.kind
     computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
@@ -297,7 +297,7 @@ def _cells(row: WarmupRow) -> tuple[str, ...]:
     return (row.layer, row.computes, row.dtype, row.over, row.device, f"{row.seconds:.2f}", kernels)
 
 
-def _names(model: torch.nn.Module, seen: Iterable[Asked]) -> dict[str, str]:
+def _names(model: torch.nn.Module, seen: Iterable[FormUse]) -> dict[str, str]:
     """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.table import Table
 from .. import __version__
 from ..checks import check_path, check_type
 from ..data.targets import Target
+from ..files import source_commit
 from .history import read_history, write_json
 from .module import is_dry_run, metric_name, target_of
 from .plots import learning_curve, number, parity_plot, save_figure
@@ -48,26 +48,7 @@ def environment() -> dict[str, Any]:
             facts[f"{package}_version"] = version(package)
         except PackageNotFoundError:
             facts[f"{package}_version"] = None
-    return facts | {"git_commit": _git_commit()}
-
-
-def _git_commit() -> str | None:
-    folder = Path(__file__).parent
-    try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        ).stdout.strip()
-        tracked = subprocess.run(
-            ["git", "ls-files", "--error-unmatch", __file__], cwd=folder, capture_output=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return commit if tracked.returncode == 0 else None  # installed inside somebody else's repository
+    return facts | {"git_commit": source_commit()}
 
 
 def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:

@@ -1,4 +1,4 @@
-"""The straight-line program of a trilinear form with channels: what the printers of generated kernels print.
+"""A trilinear form with channels as a list of paths: what printers of kernels print, and torch runs.
 
 A program is made from terms alone and knows nothing of irreps. Every path adds, for each row n and all its channels,
 

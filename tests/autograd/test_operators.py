@@ -194,13 +194,13 @@ def test_tables_of_another_graph_are_refused_by_the_kernels(name: str, content: 
         run(name, call | {"graph": CONTENTS[content](call["graph"]), "backend": backend})
 
 
-@pytest.mark.parametrize("walk", ["by_z", "by_x"])
+@pytest.mark.parametrize("walk", ["by_dst", "by_src"])
 @pytest.mark.parametrize("change", ["starts late", "ends early"])
 def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None:
     """The rows of these edges would keep what was in memory."""
-    name, call = ("form", good("form")) if walk == "by_z" else ("form_backward", good("form_backward"))
+    name, call = ("form", good("form")) if walk == "by_dst" else ("form_backward", good("form_backward"))
     graph, start = call["graph"].clone(), getattr(edges.tables(COUNT, SENDERS, RECEIVERS), walk)[0]
-    nodes = RECEIVERS if walk == "by_z" else SENDERS
+    nodes = RECEIVERS if walk == "by_dst" else SENDERS
     ptr = graph[start : start + nodes + 1]
     if change == "starts late":
         ptr[0] = min(1, int(ptr[1]))
@@ -211,16 +211,16 @@ def test_tables_that_leave_edges_out_are_refused(walk: str, change: str) -> None
         run(name, call | {"graph": graph})
 
 
-@pytest.mark.parametrize("walk", ["by_z", "by_x"])
+@pytest.mark.parametrize("walk", ["by_dst", "by_src"])
 @pytest.mark.parametrize("table", range(3), ids=["ptr", "edges", "others"])
 @pytest.mark.parametrize("value", [-1, COUNT, COUNT + 1, 2**40, -(2**63), 2**63 - 1])
 def test_every_single_number_of_the_tables_is_looked_at(walk: str, table: int, value: int) -> None:
     """A number out of range, in any place, or edges that end before they begin."""
-    name, call = ("form", good("form")) if walk == "by_z" else ("form_backward", good("form_backward"))
+    name, call = ("form", good("form")) if walk == "by_dst" else ("form_backward", good("form_backward"))
     layout = getattr(edges.tables(COUNT, SENDERS, RECEIVERS), walk)
-    nodes = RECEIVERS if walk == "by_z" else SENDERS
+    nodes = RECEIVERS if walk == "by_dst" else SENDERS
     if table == 2 and value == COUNT:
-        value = SENDERS if walk == "by_z" else RECEIVERS
+        value = SENDERS if walk == "by_dst" else RECEIVERS
     for place in range((nodes + 2, COUNT, COUNT)[table]):
         graph = changed(call["graph"], layout[table] + place, value)
         if table == 0 and value == COUNT and (place == nodes or graph[layout[0] + place + 1] == COUNT):

@@ -202,7 +202,7 @@ def test_edges_are_sorted_whatever_their_type_and_strides(dtype: torch.dtype) ->
     ):
         got = cpu.edge_tables(same, 6, 7)
         places = edges.tables(6, 6, 7)
-        for walk, nodes in (("by_z", 7), ("by_x", 6)):
+        for walk, nodes in (("by_dst", 7), ("by_src", 6)):
             for start, length in zip(getattr(places, walk), (nodes + 1, 6, 6), strict=True):
                 assert torch.equal(got[start : start + length], want[start : start + length])
 

@@ -121,6 +121,9 @@ def test_key_depends_on_everything():
 
 
 def test_user_cache_dir(monkeypatch, tmp_path):
+    monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "own"))
+    assert user_cache_dir() == tmp_path / "own"
+    monkeypatch.delenv("EQLAYERS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert user_cache_dir() == tmp_path / "eqlayers"
     monkeypatch.delenv("XDG_CACHE_HOME")

@@ -268,6 +268,7 @@ def test_missing_folder(tmp_path):
 
 
 def test_default_cache_folders(monkeypatch, tmp_path):
+    monkeypatch.delenv("EQLAYERS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     data = MoleculeDataModule("mini")
     data.setup()

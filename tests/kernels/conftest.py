@@ -87,13 +87,15 @@ class Edges:
 
     def tables(self, by: str) -> list[np.ndarray]:
         """ptr with its mark, edges, others; by NumPy's stable sort."""
-        key, other, nodes = (self.dst, self.src, self.receivers) if by == "by_z" else (self.src, self.dst, self.senders)
+        key, other, nodes = (
+            (self.dst, self.src, self.receivers) if by == "by_dst" else (self.src, self.dst, self.senders)
+        )
         order = np.argsort(key, kind="stable")
         return [np.append(np.searchsorted(key[order], np.arange(nodes + 1)), -1 - self.others(by)), order, other[order]]
 
     def others(self, by: str) -> int:
         """Number of nodes at the other ends."""
-        return self.senders if by == "by_z" else self.receivers
+        return self.senders if by == "by_dst" else self.receivers
 
     def rows(self, operand: str) -> int:
         """Rows of an operand."""

@@ -62,10 +62,10 @@ PARTS = {
     "rows-0": ("rows", VALUES),
     "rows-1": ("rows", GRADIENTS),
     "rows-2": ("rows", SECOND),
-    "by_z-0": ("by_z", VALUES),
-    "by_z-2": ("by_z", Kind(2, ("z",), ("x", "y", "w"))),
-    "by_x-1": ("by_x", GRADIENTS),
-    "by_x-2": ("by_x", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "by_dst-0": ("by_dst", VALUES),
+    "by_dst-2": ("by_dst", Kind(2, ("z",), ("x", "y", "w"))),
+    "by_src-1": ("by_src", GRADIENTS),
+    "by_src-2": ("by_src", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
 }
 #: Layout, dtype, and weights: a row for each row, one for all, or none (where a mode can do without).
 VARIANTS = (

@@ -14,10 +14,10 @@ from eqlayers_kernels.writer import Kind
 
 SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 KINDS = {
-    "values": ("by_z", Kind(0, ("z",))),
-    "gradients": ("by_x", Kind(1, ("x", "y", "w"))),
-    "second gradients": ("by_x", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
-    "tangents": ("by_z", Kind(2, ("z",), ("x", "y", "w"))),
+    "values": ("by_dst", Kind(0, ("z",))),
+    "gradients": ("by_src", Kind(1, ("x", "y", "w"))),
+    "second gradients": ("by_src", Kind(2, ("x", "y", "w"), ("x", "y", "w"))),
+    "tangents": ("by_dst", Kind(2, ("z",), ("x", "y", "w"))),
 }
 # (senders, receivers) of every edge; numbers of nodes
 GRAPHS = {
@@ -75,12 +75,12 @@ def test_a_nan_in_one_sender_reaches_its_receivers_only(kernels: Any) -> None:
     path = program.paths[0]
     arrays["x"][1, path.x.columns("mul_ir")[path.terms[0][0], 3]] = np.nan
     want = kernels.expected(program, KINDS["values"][1], arrays, edges)["z"][0]
-    got = kernels.run(Kernel(program, KINDS["values"][1], "float64", "by_z"), arrays, edges)["z"]
+    got = kernels.run(Kernel(program, KINDS["values"][1], "float64", "by_dst"), arrays, edges)["z"]
     assert np.isnan(want).any(1).nonzero()[0].tolist() == [5]
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
 
 
-@pytest.mark.parametrize(("walk", "wanted"), [("by_z", "z"), ("by_x", "y")])
+@pytest.mark.parametrize(("walk", "wanted"), [("by_dst", "z"), ("by_src", "y")])
 def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, wanted: str) -> None:
     """The tables name rows from 2^33 on, and addresses are given as if there were rows before: none is touched."""
     far = 2**33
@@ -94,7 +94,7 @@ def test_numbers_of_edges_and_nodes_beyond_32_bits(kernels: Any, walk: str, want
     packed = []
     for name, operand in kernel.kind.pointers:
         address, step = kernels.rows_of(arrays.get(name, result))
-        node_of_segment = operand == {"by_z": "z", "by_x": "x"}[walk]
+        node_of_segment = operand == {"by_dst": "z", "by_src": "x"}[walk]
         packed += (address if node_of_segment else address - far * step * 8, step)
     ptr[-1] -= far
     tables, sizes = [ptr, order + far, others + far], [far + order.size, far + edges.others(walk)]

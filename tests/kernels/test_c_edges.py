@@ -36,7 +36,7 @@ def test_edges_are_sorted_by_both_ends_and_keep_their_order(
     wrong, out = sort(src, dst, senders, receivers)
     assert wrong is None
     places = tables(count, senders, receivers)
-    for walk in ("by_z", "by_x"):
+    for walk in ("by_dst", "by_src"):
         for start, want in zip(getattr(places, walk), graph.tables(walk), strict=True):
             np.testing.assert_array_equal(out[start : start + want.size], want)
 

@@ -135,7 +135,7 @@ def test_equal_kernels_print_equal_sources_others_print_others(kernels: Any) -> 
 
     assert sources() == sources()
     others = [
-        sources("ir_mul"), sources(kind=Kind(1, ("x",))), sources(dtype="float64"), sources(walk="by_x"),
+        sources("ir_mul"), sources(kind=Kind(1, ("x",))), sources(dtype="float64"), sources(walk="by_src"),
         sources(shared=True), sources(seed=1), sources(kind=Kind(2, ("x", "y", "w"), ("x",))),
     ]  # fmt: skip
     assert len({sources(), *others}) == 1 + len(others)
@@ -143,7 +143,7 @@ def test_equal_kernels_print_equal_sources_others_print_others(kernels: Any) -> 
 
 def test_names_tell_what_a_kernel_does(kernels: Any) -> None:
     program = kernels.random_program("ir_mul", True, SMALL)
-    assert Kernel(program, DOUBLE, "float64", "by_x").name == "double_backward_by_x_float64"
+    assert Kernel(program, DOUBLE, "float64", "by_src").name == "double_backward_by_src_float64"
 
 
 def test_coefficients_are_printed_exactly(kernels: Any) -> None:

@@ -22,11 +22,11 @@ RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 CLEAN = {
     "address": {
         **dict.fromkeys(("rows-0", "rows-1", "rows-2"), 60),
-        **dict.fromkeys(("by_z-0", "by_z-2", "by_x-1", "by_x-2"), 200),
+        **dict.fromkeys(("by_dst-0", "by_dst-2", "by_src-1", "by_src-2"), 200),
         "moves": 500,
         "sorting": 100,
     },
-    "thread": {"rows-1": 60, "by_z-0": 80, "by_x-2": 80},
+    "thread": {"rows-1": 60, "by_dst-0": 80, "by_src-2": 80},
 }
 FAULTS = {
     "read": ("address", "heap-buffer-overflow.*READ of size 8"),

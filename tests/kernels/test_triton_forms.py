@@ -151,7 +151,7 @@ def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> 
     shared = "w" in kind.results and kind.order == 2
     for program in (programs.random_program("ir_mul", True, SPECS), programs.random_program("mul_ir", False, FEW)):
         cut = groups.plan(program, kind, True, shared, double=True, on=ON, atomic=True)
-        assert {piece.text.walk for piece in cut.pieces} == {"by_z"}
+        assert {piece.text.walk for piece in cut.pieces} == {"by_dst"}
         assert cut.added == {"x"} & set(kind.results)
         for piece in cut.pieces:
             assert ("atomic_add" in piece.text.source) == ("x" in kind.results)
@@ -161,7 +161,7 @@ def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> 
 def test_order_is_fixed_unless_asked(programs: Any) -> None:
     """Without the gradient of x nothing leaves a receiver, whoever asks; with it, edges are walked by senders."""
     program = programs.random_program("ir_mul", True, FEW)
-    for kind, walks in ((FORWARD, {"by_z"}), (Kind(1, ("y", "w")), {"by_z"}), (DOUBLE, {"by_z", "by_x"})):
+    for kind, walks in ((FORWARD, {"by_dst"}), (Kind(1, ("y", "w")), {"by_dst"}), (DOUBLE, {"by_dst", "by_src"})):
         cut = groups.plan(program, kind, True, False, double=False, on=ON)
         assert {piece.text.walk for piece in cut.pieces} == walks == set(cut.walks.values())
         assert not cut.added
@@ -215,7 +215,7 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     """A hub has several pieces, others one or none, and some pieces are none."""
     monkeypatch.setattr(sorting, "LEAST", 2)
     hub = programs.Edges(np.array([0, 1, 2, 0, 1, 2, 3, 0, 0]), np.array([1, 1, 1, 1, 1, 0, 4, 1, 1]), 4, 6)
-    tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_z"]
+    tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_dst"]
     assert tables.nodes.shape[0] == 10
     assert (tables.stop - tables.first).tolist() == [1, 1, 2, 2, 2, 0, 0, 1, 0, 0]
     assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, 14]
@@ -230,7 +230,7 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
 def test_pieces_are_even(count: int) -> None:
     """Edges are walked once each; a node just above the length of a piece is not cut into a long and a short one."""
     index = torch.stack([torch.arange(count) % 3, torch.full((count,), 2)])
-    table = unpack(pack(index, 3, 4), count, 3, 4)["by_z"]
+    table = unpack(pack(index, 3, 4), count, 3, 4)["by_dst"]
     lengths = (table.stop - table.first)[table.nodes == 2]
     pieces = lengths[lengths > 0]
     assert int(pieces.sum()) == count
@@ -279,7 +279,7 @@ def test_results_keep_nothing_else_alive(programs: Any) -> None:
     program = programs.random_program("ir_mul", True, SPECS[:2])
     index = torch.stack([torch.arange(60) % 4, torch.arange(60) % 5]).to(DEVICE)
     tables = unpack(pack(index, 4, 5), 60, 4, 5)
-    assert tables["by_z"].spare > 5
+    assert tables["by_dst"].spare > 5
     rows = {"x": 4, "y": 60, "w": 60, "g": 5}
     widths = dict(zip("xywg", program.widths, strict=True))
     tensors = {name: torch.ones(rows[name], widths[name], device=DEVICE) for name in rows}

@@ -41,7 +41,7 @@ class Driver:
         self.define = define
         self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
         self.by_rows = walk == "rows"
-        self.node = {"rows": "", "by_z": "z", "by_x": "x"}[walk]  # the operand that a segment belongs to
+        self.node = {"rows": "", "by_dst": "z", "by_src": "x"}[walk]  # the operand that a segment belongs to
         self.pointers = dict(kind.pointers)
         self.width = dict(zip(OPERANDS, program.widths, strict=True))
         self.slots = {name: sorted({getattr(path, name) for path in program.paths}) for name in "xyz"}
@@ -61,7 +61,7 @@ class Driver:
 
     def _by_region(self, pointer: str) -> bool:
         """Whether a pointer shaped as z is held one region at a time: by rows g and z, by receivers z."""
-        return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_z" and pointer == "z"))
+        return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_dst" and pointer == "z"))
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
         """Where a path finds its block."""
@@ -90,7 +90,7 @@ class Driver:
                 paths = [path for path in self.program.paths if path.z == slot]
                 for place, path in enumerate(paths):
                     calls += self._call(path, region, place == 0)
-            if self.walk == "by_z":
+            if self.walk == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
                 inside = [*self._enter(region), *calls, *self._leave(region)] if self.by_rows else calls
@@ -151,7 +151,7 @@ class Driver:
 
     def _ahead(self) -> list[str]:
         """Operands whose next row is fetched ahead, row by row or along the edges of a sender."""
-        if self.walk == "by_z":
+        if self.walk == "by_dst":
             return []
         kept = {"w"} if self.shared else set()
         kept |= {"y", self.node}
@@ -279,7 +279,7 @@ class Driver:
             marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
             setup.append(f"if (!({marked})) return {NO_TABLES};")
             begin, end = self._rows_of("segment")
-            if self.walk == "by_x":
+            if self.walk == "by_src":
                 body = [
                     "for (int64_t e = start; e < stop; e++) {",
                     "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",

@@ -52,8 +52,8 @@ class Tables(NamedTuple):
     kernel that finds it where and as it expects it has tables of these very sizes, at the cost of one look.
     """
 
-    by_z: tuple[int, int, int]
-    by_x: tuple[int, int, int]
+    by_dst: tuple[int, int, int]
+    by_src: tuple[int, int, int]
     length: int
 
 
@@ -62,11 +62,11 @@ def tables(count: int, num_src: int, num_dst: int) -> Tables:
 
     Example:
         >>> tables(10, 3, 4)
-        Tables(by_z=(0, 6, 16), by_x=(26, 31, 41), length=51)
+        Tables(by_dst=(0, 6, 16), by_src=(26, 31, 41), length=51)
     """
     second = num_dst + 2 + 2 * count
-    by_x = (second, second + num_src + 2, second + num_src + 2 + count)
-    return Tables((0, num_dst + 2, num_dst + 2 + count), by_x, by_x[2] + count)
+    by_src = (second, second + num_src + 2, second + num_src + 2 + count)
+    return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
 
 
 @cache

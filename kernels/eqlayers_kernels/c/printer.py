@@ -13,8 +13,8 @@ from .layout import HEAD, print_transposes, wide
 from .loops import run_function
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
-#: How rows are walked: 'rows' one by one; 'by_z' and 'by_x' the edges of every receiver or sender.
-WALKS = ("rows", "by_z", "by_x")
+#: How rows are walked: 'rows' one by one; 'by_dst' and 'by_src' the edges of every receiver or sender.
+WALKS = ("rows", "by_dst", "by_src")
 UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
 
 

@@ -82,7 +82,7 @@ def receivers_of(packed: int, count: int, num_src: int) -> tuple[int, int]:
 def unpack(packed: Tensor, count: int, num_src: int, num_dst: int) -> dict[str, Tables]:
     """The tables by walk, as views."""
     parts = packed.split([*_lengths(count, num_dst), *_lengths(count, num_src)])
-    return {"by_z": Tables(*parts[:7]), "by_x": Tables(*parts[7:])}
+    return {"by_dst": Tables(*parts[:7]), "by_src": Tables(*parts[7:])}
 
 
 def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -64,7 +64,7 @@ def walks(kind: Kind, graph: bool, atomic: bool) -> Iterator[tuple[str, Kind]]:
     once for a receiver. Else they are computed by senders, and g is gathered for every edge.
     """
     gathered = graph and "x" in kind.results and not atomic
-    for walk, operands in (("by_z", "z"), ("by_x", "xyw")) if gathered or not graph else (("by_z", "xywz"),):
+    for walk, operands in (("by_dst", "z"), ("by_src", "xyw")) if gathered or not graph else (("by_dst", "xywz"),):
         results = tuple(name for name in kind.results if name in operands)
         if results:
             yield walk if graph else "rows", kind._replace(results=results)
@@ -169,7 +169,7 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str) -> Cost:
     accesses += components + sum(copies["w"] + ("w" in kind.results) for path in paths if path.weight is not None)
     if "z" in kind.results:
         vectors += components
-    held = kind.gradients and walk == "by_z"  # g lives as long as its receiver
+    held = kind.gradients and walk == "by_dst"  # g lives as long as its receiver
     if held:
         vectors += components * copies["z"]
     passing = pairs = 0  # what only one path holds
