@@ -22,6 +22,7 @@ from ..torch_internals import (
     SingleLevelFunction,
     apply_function,
     below_autograd,
+    followed,
     seen_by_outer_levels,
     traced_for_others,
 )
@@ -263,6 +264,8 @@ def _gradients(places: Sequence[Tensor], graph: Tensor | None, how: _How, wanted
 
 
 def _follow_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
+    if not followed(operands):
+        return below_autograd(_form, operands, graph, *how)
     return apply_function(_Form, how, graph, *operands)
 
 

@@ -65,7 +65,8 @@ def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
 
 def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
     """What a twin holds; raise ShapeError unless it is shaped as its layer's, if it is used."""
-    if given is None and layer.internal_weights and own.shape != shape:
+    used = given is None and layer.internal_weights and 0 not in shape
+    if used and own.shape != shape:
         raise ShapeError(
             f"{name} of the scripted layer must be {list(shape)}, got {list(own.shape)}. Load the state of this layer."
         )

@@ -39,6 +39,8 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "linear": lambda: eq.Linear("2x0e + 2x1o + 1x0e", "3x0e + 1o + 2e", biases=True),
     "linear per sample": lambda: eq.Linear("2x0e + 1o", "3x0e + 1o", biases=[True, False], shared_weights=False),
     "linear between channels": lambda: eq.Linear("2x0e + 1o", "3x0e", f_in=2, f_out=3, biases=True),
+    "linear between channels without biases": lambda: eq.Linear("2x0e + 1o", "3x0e", f_in=2, f_out=3),
+    "linear without paths": lambda: eq.Linear("2x0e", "1o"),
     "linear ir_mul": lambda: eq.Linear("2x0e + 2x1o", "3x1o", instructions=[(1, 0)], layout="ir_mul"),
     "norm": lambda: Norm("2x0e + 2x1o"),
 }
