@@ -26,7 +26,7 @@ try:
     # The base class of Functions that belong to one level of torch.func. They stand at the key Autograd of the
     # operators, where torch.func has taken its own wrappers off. autograd.Function would want setup_context, which
     # costs a plain call more than the rest of its overhead. Without it: autograd.Function, and a slower call.
-    from torch.autograd.function import _SingleLevelFunction as SingleLevelFunction
+    from torch.autograd.function import _SingleLevelFunction
     from torch.utils._python_dispatch import _disable_current_modes
     from torch.utils._pytree import tree_flatten as tree_flatten
     from torch.utils._pytree import tree_unflatten as tree_unflatten
@@ -38,7 +38,6 @@ except ImportError as error:
 
 __all__ = [
     "SingleLevelFunction",
-    "apply_function",
     "as_constant",
     "assert_later",
     "being_traced",
@@ -51,6 +50,7 @@ __all__ = [
     "outside_of_traces",
     "parsed_device",
     "seen_by_outer_levels",
+    "single_level",
     "traced_by_running",
     "traced_for_others",
     "tree_flatten",
@@ -60,6 +60,8 @@ __all__ = [
     "wrapped_by_func",
 ]
 
+_NOTHING = nullcontext()
+SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -174,17 +176,20 @@ def current_trace() -> object | None:
     return None if torch.compiler.is_dynamo_compiling() else get_proxy_mode()
 
 
-def below_autograd(op: Any, *args: Any) -> Any:
-    """An operator below the key Autograd: the kernel, or the next level of torch.func with all that it has to follow.
+def below_autograd() -> AbstractContextManager[object]:
+    """Where operators stand below the key Autograd: their kernel, or the next level of torch.func, with its tapes on.
 
     C++ has the guard as ``at::AutoDispatchBelowADInplaceOrView``; Python has no public name for it. Without it: call
     the kernel of each device by hand, and lose the levels of torch.func.
     """
-    with torch._C._AutoDispatchBelowAutograd():
-        if not torch._C._are_functorch_transforms_active():
-            return op(*args)
-        with torch.enable_grad(), _set_fwd_grad_enabled(True):
-            return op(*args)
+    plain: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
+    return _below_and_followed(plain) if torch._C._are_functorch_transforms_active() else plain
+
+
+@contextmanager
+def _below_and_followed(plain: AbstractContextManager[object]) -> Iterator[None]:
+    with plain, torch.enable_grad(), _set_fwd_grad_enabled(True):
+        yield
 
 
 def followed(tensors: Sequence[Tensor]) -> bool:
@@ -198,12 +203,9 @@ def followed(tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
-def apply_function(function: Any, *args: Any) -> Any:
-    """``function.apply(*args)``, under torch.func as well, which forbids such functions where it cannot know them."""
-    if torch._C._are_functorch_transforms_active():
-        with enable_single_level_autograd_function():
-            return function.apply(*args)
-    return function.apply(*args)
+def single_level() -> AbstractContextManager[object]:
+    """Where a `SingleLevelFunction` may be applied: torch.func forbids such functions, as it cannot know them."""
+    return enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING
 
 
 def assert_later(condition: Tensor, message: str) -> None:

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from eqlayers_kernels.writer import Kind
 
-from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
+from ..backends.forms import BY_DEVICE, edge_tables, length_of, prepare
 from ..backends.operands import check_operands, check_wanted, named_operands
 from ..ops.form import Form, find_form, text_of, weighted_key
 from ..torch_internals import (
     SingleLevelFunction,
-    apply_function,
     below_autograd,
     followed,
     seen_by_outer_levels,
+    single_level,
     traced_for_others,
 )
 from .form_vmap import RULES
@@ -57,7 +57,9 @@ def _along(how: _How, replaced: Sequence[int]) -> _How:
 
 
 def _run_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
-    return run_form(_VALUE, named_operands(operands), graph, *how)["z"]
+    tensors = named_operands(operands)
+    run, rows = prepare(_VALUE, tensors, graph, *how)
+    return run(tensors, graph, rows)["z"]
 
 
 def _run_backward(
@@ -65,7 +67,9 @@ def _run_backward(
 ) -> list[Tensor]:
     tensors = named_operands(operands, g)
     results = check_wanted(wanted, tuple(tensors)[:-1])
-    return list(run_form(Kind(1, results), tensors, graph, *how).values())
+    run, rows = prepare(Kind(1, results), tensors, graph, *how)
+    found = run(tensors, graph, rows)
+    return [found[name] for name in results]
 
 
 def _run_double(
@@ -74,7 +78,9 @@ def _run_double(
     tensors = named_operands(operands, g, tangents)
     results = check_wanted(wanted, (*tuple(tensors)[: len(operands)], "z"))
     moving = tuple(name[1] for name in tensors if len(name) > 1)
-    return list(run_form(Kind(2, results, moving), tensors, graph, *how).values())
+    run, rows = prepare(Kind(2, results, moving), tensors, graph, *how)
+    found = run(tensors, graph, rows)
+    return [found[name] for name in results]
 
 
 # -- shapes, for tracing ----------------------------------------------------------------------------------------------
@@ -125,7 +131,8 @@ class _Form(SingleLevelFunction):
         ctx.save_for_backward(graph, *operands)
         ctx.save_for_forward(graph, *operands)
         ctx.how = how
-        return below_autograd(_form, operands, graph, *how)
+        with below_autograd():
+            return _form(operands, graph, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -155,7 +162,8 @@ class _Backward(SingleLevelFunction):
         ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
         *operands, g = tensors
-        return tuple(below_autograd(_backward, operands, g, wanted, graph, *how))
+        with below_autograd():
+            return tuple(_backward(operands, g, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -189,7 +197,8 @@ class _Double(SingleLevelFunction):
         ctx.how, ctx.wanted = how, wanted
         ctx.set_materialize_grads(False)
         primal, tangents = _halves(tensors)
-        return tuple(below_autograd(_double, primal[:-1], primal[-1], tangents, wanted, graph, *how))
+        with below_autograd():
+            return tuple(_double(primal[:-1], primal[-1], tangents, wanted, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -265,24 +274,30 @@ def _gradients(places: Sequence[Tensor], graph: Tensor | None, how: _How, wanted
 
 def _follow_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
     if not followed(operands):
-        return below_autograd(_form, operands, graph, *how)
-    return apply_function(_Form, how, graph, *operands)
+        with below_autograd():
+            return _form(operands, graph, *how)
+    with single_level():
+        return _Form.apply(how, graph, *operands)
 
 
 def _follow_backward(
     operands: Sequence[Tensor], g: Tensor, wanted: Sequence[bool], graph: Tensor | None, *how: Any
 ) -> list[Tensor]:
     if not any(wanted):  # a Function has results
-        return below_autograd(_backward, operands, g, wanted, graph, *how)
-    return list(apply_function(_Backward, how, wanted, graph, *operands, g))
+        with below_autograd():
+            return _backward(operands, g, wanted, graph, *how)
+    with single_level():
+        return list(_Backward.apply(how, wanted, graph, *operands, g))
 
 
 def _follow_double(
     operands: Sequence[Tensor], g: Tensor, tangents: _Tangents, wanted: Sequence[bool], graph: Tensor | None, *how: Any
 ) -> list[Tensor]:
     if not any(wanted) or len(tangents) != len(operands):  # which the kernel refuses
-        return below_autograd(_double, operands, g, tangents, wanted, graph, *how)
-    return list(apply_function(_Double, how, wanted, graph, *operands, g, *tangents))
+        with below_autograd():
+            return _double(operands, g, tangents, wanted, graph, *how)
+    with single_level():
+        return list(_Double.apply(how, wanted, graph, *operands, g, *tangents))
 
 
 for _name, _implementation, _fake, _follow in (

@@ -16,19 +16,19 @@ from eqlayers_kernels.c.errors import CompilerError
 from eqlayers_kernels.c.launch import Compiled
 from eqlayers_kernels.c.printer import Kernel
 from eqlayers_kernels.program import OPERANDS
-from eqlayers_kernels.writer import RESULTS, Kind
+from eqlayers_kernels.writer import RESULTS
 
 from ..errors import BackendError, IndexRangeError
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
-from ..ops.form import Form, FormCall, find_form
+from ..ops.form import FormCall, find_form
 from .operands import not_of_this_graph
-from .registry import Backend, Call
+from .registry import Backend, Call, FormUse, Runner
 
 #: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
-_runners: dict[tuple[object, ...], _Runner] = {}
+_runners: dict[FormUse, Runner] = {}
 _said: set[str] = set()
 
 
@@ -63,36 +63,36 @@ def warn_once(reason: str) -> None:
         )
 
 
-def run_form(
-    key: str,
-    kind: Kind,
-    tensors: Mapping[str, Tensor],
-    graph: Tensor | None,
-    rows: Mapping[str, int],
-    deterministic: bool = True,
-) -> dict[str, Tensor]:
-    """Run one form.
-
-    Args:
-        key, kind, tensors, graph: As of :func:`eqlayers.backends.forms.run_form`, which has checked them.
-        rows: Of each operand.
-        deterministic: Sums have a fixed order either way.
-
-    Returns:
-        The results by operand.
+def find_runner(use: FormUse, device: torch.device) -> Runner:
+    """The kernel of a form; sums have a fixed order in any case.
 
     Raises:
-        BackendError: The compiler failed. IndexRangeError: The tables are those of another graph, or of none.
+        BackendError: The compiler failed.
     """
-    if graph is not None and kind.order == 2:  # z belongs to receivers, gradients to senders: two walks
+    found = _runners.get(use)
+    if found is None:
+        with _as_backend_error():
+            found = _runners[use] = _make_runner(use)
+    return found
+
+
+def _make_runner(use: FormUse) -> Runner:
+    if not use.graph or use.kind.order < 2:
+        return _Runner(use, "rows" if not use.graph else "by_src" if use.kind.order else "by_dst")
+    walks = (("by_dst", ("z",)), ("by_src", ("x", "y", "w")))  # z belongs to receivers, gradients to senders
+    kinds = [
+        (walk, use.kind._replace(results=tuple(name for name in use.kind.results if name in part)))
+        for walk, part in walks
+    ]
+    runners = [_Runner(use._replace(kind=kind), walk) for walk, kind in kinds if kind.results]
+
+    def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
         out: dict[str, Tensor] = {}
-        for walk, part in (("by_dst", ("z",)), ("by_src", ("x", "y", "w"))):
-            results = tuple(name for name in kind.results if name in part)
-            if results:
-                out |= _runner(key, kind._replace(results=results), tensors, walk)(tensors, graph, rows)
+        for runner in runners:
+            out |= runner(tensors, graph, rows)
         return out
-    walk = "rows" if graph is None else "by_dst" if kind.order == 0 else "by_src"
-    return _runner(key, kind, tensors, walk)(tensors, graph, rows)
+
+    return runners[0] if len(runners) == 1 else run
 
 
 @contextmanager
@@ -103,32 +103,21 @@ def _as_backend_error() -> Iterator[None]:
         raise BackendError(f"{error}. Or pass backend='torch'.") from error
 
 
-def _runner(key: str, kind: Kind, tensors: Mapping[str, Tensor], walk: str) -> _Runner:
-    name = (key, kind, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
-    found = _runners.get(name)
-    if found is None:
-        with _as_backend_error():
-            found = _runners[name] = _Runner(find_form(key), kind, tensors["x"].dtype, walk, tensors["w"].ndim == 1)
-    return found
-
-
 class _Runner:
     """A kernel that is loaded, and all that its calls have in common.
 
     Args:
-        form: The program.
-        kind: What is wanted.
-        dtype: Of the operands; half precision is computed in float32.
+        use: What is asked for; half precision is computed in float32.
         walk: 'rows', 'by_dst' (edges of every receiver) or 'by_src' (of every sender).
-        shared: Whether one row of weights serves all rows.
     """
 
-    def __init__(self, form: Form, kind: Kind, dtype: torch.dtype, walk: str, shared: bool) -> None:
-        self.dtype, self.compute = dtype, ACCUMULATE[dtype]
+    def __init__(self, use: FormUse, walk: str) -> None:
+        program, kind, shared = find_form(use.form).program, use.kind, use.shared
+        self.dtype, self.compute = use.dtype, ACCUMULATE[use.dtype]
         name = _NAMES[self.compute]
-        kernel = Kernel(form.program, kind, name, walk, shared)
+        kernel = Kernel(program, kind, name, walk, shared)
         self.compiled = launch.load(kernel)
-        widths = dict(zip(OPERANDS, form.program.widths, strict=True))
+        widths = dict(zip(OPERANDS, program.widths, strict=True))
         pointers = kernel.kind.pointers
         made = {RESULTS[operand]: operand for operand in kind.results}
         self.made = [(operand, widths[operand]) for pointer, operand in pointers if pointer in made]
@@ -137,7 +126,7 @@ class _Runner:
             (
                 pointer,
                 shared and operand == "w",
-                launch.load_import(form.program, operand, name) if operand in turned else None,
+                launch.load_import(program, operand, name) if operand in turned else None,
             )
             for pointer, operand in pointers
             if pointer not in made
@@ -237,4 +226,4 @@ def _never(call: ProductCall | ScaleCall) -> Tensor:
     raise BackendError("backend 'cpu' must be given whole forms, got a sparse product. Let select() choose.")
 
 
-BACKEND = Backend("cpu", _never, _never, refuse, form=run_form)
+BACKEND = Backend("cpu", _never, _never, refuse, form=find_runner)

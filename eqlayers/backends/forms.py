@@ -14,21 +14,21 @@ from ..errors import BackendError
 from ..ops.form import FormCall, find_form
 from . import cpu
 from .operands import check_edges, check_operands
-from .registry import find, select
+from .registry import FormUse, Runner, find, select
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 
 
-def run_form(
+def prepare(
     kind: Kind,
     tensors: Mapping[str, Tensor],
     graph: Tensor | None,
     key: str,
     backend: str = "",
     deterministic: bool = True,
-) -> dict[str, Tensor]:
-    """Run one form.
+) -> tuple[Runner, dict[str, int]]:
+    """Look at the operands of a form, and find who runs it.
 
     Args:
         kind: What is wanted.
@@ -40,25 +40,29 @@ def run_form(
         deterministic: Whether sums must have a fixed order.
 
     Returns:
-        The results by operand, in the order of the kind.
+        A function of tensors, graph and rows, which gives the results by operand; and the rows.
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
-        IndexRangeError: The graph's tables are others than those of its edges (found on CPU only).
         BackendError: The compiler failed, or the backend runs no such forms. ConfigError: Nobody knows the key.
+        IndexRangeError: (when it runs) The tables are others than those of its edges; found on CPU only.
     """
     rows = check_operands(find_form(key).program.widths, tensors, graph)
-    device = tensors["x"].device.type
-    name = backend or BY_DEVICE[device]
-    run = find(name).form
-    if run is None:
-        raise BackendError(f"backend must run whole forms here, got {name!r}. Call it through a layer.")
-    if name != BY_DEVICE[device]:  # on another device than its own it would read addresses that are none
-        select(FormCall(tensors["x"].dtype, device, key), name)
+    x = tensors["x"]
+    home = BY_DEVICE[x.device.type]
+    find_runner = find(backend or home).form
+    if find_runner is None:
+        raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
+    if backend and backend != home:  # on another device than its own it would read addresses that are none
+        select(FormCall(x.dtype, x.device.type, key), backend)
     if not kind.results:
-        return {}
-    found: dict[str, Tensor] = run(key, kind, tensors, graph, rows, deterministic)
-    return found if len(found) == 1 else {name: found[name] for name in kind.results}
+        return _nothing, rows
+    use = FormUse(key, kind, x.dtype, graph is not None, tensors["w"].ndim == 1, deterministic)
+    return find_runner(use, x.device), rows
+
+
+def _nothing(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
+    return {}
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

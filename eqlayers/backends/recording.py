@@ -10,45 +10,33 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.writer import Kind
-
 from ..ops.form import find_form
-from .registry import BACKENDS, Backend
+from .registry import BACKENDS, Backend, FormUse, Runner
 
 Results = dict[str, Tensor]
 
 
-class FormUse(NamedTuple):
-    """One kind of call of a form: all that decides which kernels run it.
+class SeenUse(NamedTuple):
+    """What was asked of whom.
 
     Attributes:
-        form: Key of the form.
-        kind: What of it is wanted.
-        dtype: Of the operands.
-        graph: Whether edges of nodes are walked, else rows.
-        shared: Whether one row of weights serves all rows.
-        deterministic: False where another order of sums is wanted and makes a difference on some device.
+        use: The call, with the short key of its form, and ``deterministic`` only False where it makes a difference.
         backend: Who runs it.
         device: Type of the device.
     """
 
-    form: str
-    kind: Kind
-    dtype: torch.dtype
-    graph: bool
-    shared: bool
-    deterministic: bool
+    use: FormUse
     backend: str
     device: str
 
 
 @contextmanager
-def watching(watch: Callable[[FormUse, Callable[[], Results]], Results]) -> Iterator[None]:
-    """Within the block, every call of a form is ``watch(asked, run)``, which returns what ``run()`` does.
+def watching(watch: Callable[[SeenUse, Callable[[], Results]], Results]) -> Iterator[None]:
+    """Within the block, every call of a form is ``watch(seen, run)``, which returns what ``run()`` does.
 
     Example:
         >>> seen = []
-        >>> with watching(lambda asked, run: seen.append(asked) or run()):
+        >>> with watching(lambda use, run: seen.append(use) or run()):
         ...     pass  # a step of training
         >>> seen
         []
@@ -63,23 +51,21 @@ def watching(watch: Callable[[FormUse, Callable[[], Results]], Results]) -> Iter
         BACKENDS.update(before)
 
 
-def _watched(backend: Backend, watch: Callable[[FormUse, Callable[[], Results]], Results]) -> Callable[..., Results]:
+def _watched(
+    backend: Backend, watch: Callable[[SeenUse, Callable[[], Results]], Results]
+) -> Callable[[FormUse, torch.device], Runner]:
     assert backend.form is not None
     form = backend.form
 
-    def run(
-        key: str,
-        kind: Kind,
-        tensors: Mapping[str, Tensor],
-        graph: Tensor | None,
-        rows: Mapping[str, int],
-        deterministic: bool = True,
-    ) -> Results:
-        x, shared = tensors["x"], tensors["w"].ndim == 1
-        ordered = deterministic or torch.are_deterministic_algorithms_enabled()
-        ordered = ordered or graph is None or "x" not in kind.results  # all else has one order in any case
-        found = find_form(key).key  # a text is a key, too
-        asked = FormUse(found, kind, x.dtype, graph is not None, shared, ordered, backend.name, x.device.type)
-        return watch(asked, lambda: form(key, kind, tensors, graph, rows, deterministic))
+    def find_runner(use: FormUse, device: torch.device) -> Runner:
+        ordered = use.deterministic or torch.are_deterministic_algorithms_enabled()
+        ordered = ordered or not use.graph or "x" not in use.kind.results  # all else has one order in any case
+        short = use._replace(form=find_form(use.form).key, deterministic=ordered)  # a text is a key, too
+        seen = SeenUse(short, backend.name, device.type)
 
-    return run
+        def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> Results:
+            return watch(seen, lambda: form(use, device)(tensors, graph, rows))  # what finding it compiles is seen, too
+
+        return run
+
+    return find_runner

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
+
+from eqlayers_kernels.writer import Kind
 
 from ..checks import got
 from ..errors import BackendError, ConfigError
@@ -14,6 +17,28 @@ from ..ops.call import ProductCall, ScaleCall
 from ..ops.form import FormCall
 
 Call = ProductCall | ScaleCall | FormCall
+#: Runs a form: tensors by the kernels' names, the tables of a graph, and the rows of each operand, to results.
+Runner = Callable[[Mapping[str, Tensor], Tensor | None, Mapping[str, int]], dict[str, Tensor]]
+
+
+class FormUse(NamedTuple):
+    """One kind of call of a form: with the device, all that decides which kernels run it.
+
+    Attributes:
+        form: Key of the form.
+        kind: What is wanted of it.
+        dtype: Of the operands.
+        graph: Whether edges of nodes are walked, else rows.
+        shared: Whether one row of weights serves all rows.
+        deterministic: Whether sums must have a fixed order.
+    """
+
+    form: str
+    kind: Kind
+    dtype: torch.dtype
+    graph: bool
+    shared: bool
+    deterministic: bool
 
 
 @dataclass(frozen=True)
@@ -28,7 +53,7 @@ class Backend:
         automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
         only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors,
             matrix products).
-        form: Runs whole forms for the operators, which know the derivatives (see ``backends.forms.run_form``).
+        form: Finds who runs a form on a device for the operators, which know the derivatives.
         whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
     """
 
@@ -38,7 +63,7 @@ class Backend:
     refuse: Callable[[Call], str | None]
     automatic: bool = True
     only_named: Callable[[Call], bool] = lambda call: False
-    form: Callable[..., Any] | None = None
+    form: Callable[[FormUse, torch.device], Runner] | None = None
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
     def volunteers(self, call: Call) -> bool:

@@ -17,7 +17,8 @@ from eqlayers_kernels.c.edges import tables as tables_of_c
 from eqlayers_kernels.triton import availability, groups, launch
 from eqlayers_kernels.triton.edges import pack, unpack
 from eqlayers_kernels.triton.forms import FormRunner
-from eqlayers_kernels.writer import RESULTS, Kind
+from eqlayers_kernels.triton.tuning import Processor
+from eqlayers_kernels.writer import RESULTS
 
 from ..errors import IndexRangeError
 from ..info.structs import SparseProductInfo
@@ -28,7 +29,7 @@ from ..ops.table import NAMED
 from ..torch_internals import being_traced
 from . import cpu
 from .operands import not_of_this_graph
-from .registry import Backend, Call
+from .registry import Backend, Call, FormUse, Runner
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
 ALIGNMENT = 16
@@ -116,32 +117,33 @@ def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
     return cast
 
 
-_runners: dict[tuple[object, ...], FormRunner] = {}
+_runners: dict[tuple[FormUse, int], Runner] = {}
 
 
-def run_form(
-    key: str,
-    kind: Kind,
-    tensors: Mapping[str, Tensor],
-    graph: Tensor | None,
-    rows: Mapping[str, int],
-    deterministic: bool = True,
-) -> dict[str, Tensor]:
-    """Run one form with printed kernels; see :func:`eqlayers.backends.cpu.run_form`."""
-    x, shared = tensors["x"], tensors["w"].ndim == 1
-    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    on = availability.processor_of(x.device)
-    name = (key, kind, deterministic, x.dtype, graph is not None, shared, id(on))
-    runner = _runners.get(name)
-    if runner is None:
-        program = find_form(key).program
-        runner = _runners[name] = FormRunner(program, kind, x.dtype, graph is not None, shared, on, not deterministic)
-    sizes, tables = (rows["y"], rows["x"], rows["z"]), None
-    if graph is not None:
-        tables = unpack(_packed(graph.contiguous(), *sizes), *sizes)
+def find_runner(use: FormUse, device: torch.device) -> Runner:
+    """Printed kernels for a form; see :func:`eqlayers.backends.forms.prepare`."""
+    if torch.are_deterministic_algorithms_enabled():
+        use = use._replace(deterministic=True)
+    on = availability.processor_of(device)
+    found = _runners.get((use, id(on)))
+    if found is None:
+        found = _runners[use, id(on)] = _make_runner(use, on)
+    return found
+
+
+def _make_runner(use: FormUse, on: Processor) -> Runner:
+    program, kind = find_form(use.form).program, use.kind
+    runner = FormRunner(program, kind, use.dtype, use.graph, use.shared, on, not use.deterministic)
     made = {RESULTS[operand] for operand in kind.results}
-    given = [pointer for pointer, _ in runner.kind.pointers if pointer not in made]
-    return runner({pointer: _aligned(tensors[pointer]) for pointer in given}, tables)
+    given = [pointer for pointer, _ in kind.pointers if pointer not in made]
+
+    def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
+        sizes, tables = (rows["y"], rows["x"], rows["z"]), None
+        if graph is not None:
+            tables = unpack(_packed(graph.contiguous(), *sizes), *sizes)
+        return runner({pointer: _aligned(tensors[pointer]) for pointer in given}, tables)
+
+    return run
 
 
 def _aligned(tensor: Tensor) -> Tensor:
@@ -173,4 +175,4 @@ def _packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     raise not_of_this_graph()
 
 
-BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=run_form)
+BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=find_runner)

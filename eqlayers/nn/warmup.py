@@ -17,7 +17,7 @@ from eqlayers_kernels.triton import aot, availability, groups, launch
 from eqlayers_kernels.triton.forms import GATHERED
 
 from ..backends import cpu
-from ..backends.recording import FormUse, Results, watching
+from ..backends.recording import Results, SeenUse, watching
 from ..checks import check_choice, check_function, check_items, check_module, check_optional
 from ..errors import BackendError
 from ..ops.form import FormCall, find_form
@@ -128,11 +128,11 @@ def warmup(
     _check_targets(targets)
     check_function("step", step, "a function without arguments")
     check_optional(check_module, "model", model)
-    seen: dict[FormUse, tuple[float, set[str]]] = {}
+    seen: dict[SeenUse, tuple[float, set[str]]] = {}
     with _compiled_by_triton(bool(targets)) as made:
         first = _in_c_cache()
 
-        def watch(asked: FormUse, run: Callable[[], Results]) -> Results:
+        def watch(asked: SeenUse, run: Callable[[], Results]) -> Results:
             if asked in seen:
                 return run()
             before, start = _in_c_cache() | made, time.perf_counter()
@@ -200,7 +200,7 @@ def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
         knobs.compilation.listener = before
 
 
-def _folders(seen: Iterable[FormUse], targets: Sequence[str]) -> dict[str, str]:
+def _folders(seen: Iterable[SeenUse], targets: Sequence[str]) -> dict[str, str]:
     """Where the kernels of a step are, or an error if none are kept."""
     who = {asked.backend: asked.device for asked in seen}
     if targets and not who:
@@ -230,23 +230,23 @@ def _folders(seen: Iterable[FormUse], targets: Sequence[str]) -> dict[str, str]:
 
 
 def _for_target(
-    target: str, seen: Iterable[FormUse], names: dict[str, str], made: set[str], progress: Progress
+    target: str, seen: Iterable[SeenUse], names: dict[str, str], made: set[str], progress: Progress
 ) -> Iterator[WarmupRow]:
     """Compile what was asked for, several calls at a time; Triton lets other threads run while it compiles."""
     calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
 
-    def compiled(asked: FormUse) -> WarmupRow:
-        program, start = find_form(asked.form).program, time.perf_counter()
+    def compiled(asked: SeenUse) -> WarmupRow:
+        program, start = find_form(asked.use.form).program, time.perf_counter()
         reason = groups.why_not(program)
         if reason is not None:
             return _row(names, asked, target, 0.0, 0, reason)
-        kind, atomic = asked.kind, not asked.deterministic
-        kernels = aot.compile_form(program, kind, asked.dtype, asked.graph, asked.shared, atomic, jobs=1)
+        kind, atomic = asked.use.kind, not asked.use.deterministic
+        kernels = aot.compile_form(program, kind, asked.use.dtype, asked.use.graph, asked.use.shared, atomic, jobs=1)
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
 
     with aot.target(target), ThreadPoolExecutor(os.cpu_count()) as pool:
-        sums = {launch.accumulator(asked.dtype) for asked in calls if asked.graph}
+        sums = {launch.accumulator(asked.use.dtype) for asked in calls if asked.use.graph}
         work = [pool.submit(_sums_of_pieces, dtype, target, made) for dtype in sums]
         work += [pool.submit(compiled, asked) for asked in calls]
         try:
@@ -271,16 +271,16 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
 
 
 def _row(
-    names: dict[str, str], asked: FormUse, device: str, seconds: float, compiled: int, reason: str = ""
+    names: dict[str, str], asked: SeenUse, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
-    program, kind = find_form(asked.form).program, asked.kind
+    program, kind = find_form(asked.use.form).program, asked.use.kind
     computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
-    words = {"shared weights": asked.shared, "in any order": not asked.deterministic}
+    words = {"shared weights": asked.use.shared, "in any order": not asked.use.deterministic}
     return WarmupRow(
-        layer=names.get(asked.form, f"{len(program.paths)} paths, {program.num_terms} terms"),
+        layer=names.get(asked.use.form, f"{len(program.paths)} paths, {program.num_terms} terms"),
         computes=computes + (f" along {', '.join(kind.tangents)}" if kind.tangents else ""),
-        dtype=_short(asked.dtype),
-        over=", ".join(("edges" if asked.graph else "rows", *(word for word, holds in words.items() if holds))),
+        dtype=_short(asked.use.dtype),
+        over=", ".join(("edges" if asked.use.graph else "rows", *(word for word, holds in words.items() if holds))),
         device=device,
         seconds=seconds,
         compiled=compiled,
@@ -297,11 +297,11 @@ def _cells(row: WarmupRow) -> tuple[str, ...]:
     return (row.layer, row.computes, row.dtype, row.over, row.device, f"{row.seconds:.2f}", kernels)
 
 
-def _names(model: torch.nn.Module, seen: Iterable[FormUse]) -> dict[str, str]:
+def _names(model: torch.nn.Module, seen: Iterable[SeenUse]) -> dict[str, str]:
     """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
-    for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
+    for dtype, device in {(asked.use.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
             whole = layer.whole_call(dtype, torch.device(device))
             if whole is not None:

@@ -125,13 +125,13 @@ def test_finite_differences(graph: bool) -> None:
 
 def test_gradients_that_nobody_needs_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[Kind] = []
-    real = operators.run_form
+    real = operators.prepare
 
     def counted(kind: Kind, *rest: Any) -> Any:
         kinds.append(kind)
         return real(kind, *rest)
 
-    monkeypatch.setattr(operators, "run_form", counted)
+    monkeypatch.setattr(operators, "prepare", counted)
     for requires in SUBSETS:
         inputs = operands(False, False, requires)
         live = [t for t in inputs if t.requires_grad]

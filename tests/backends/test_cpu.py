@@ -54,7 +54,8 @@ def operands(form: Form, rows: int = 6, shared: bool = False, dtype: torch.dtype
 
 
 def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
-    return forms.run_form(kind, tensors, graph, form.key)
+    runner, rows = forms.prepare(kind, tensors, graph, form.key)
+    return runner(tensors, graph, rows)
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -286,7 +287,7 @@ def test_forms_are_known_by_their_content() -> None:
     assert pickle.loads(pickle.dumps(form)).key == form.key
     assert find_form(form.key).program == form.program
     with pytest.raises(ConfigError, match=r"got the key 'nobody', which no layer of this process has\. Build"):
-        forms.run_form(FORWARD, operands(form), None, "nobody")
+        forms.prepare(FORWARD, operands(form), None, "nobody")
 
 
 # -- what it refuses --------------------------------------------------------------------------------------------------

@@ -278,13 +278,13 @@ def test_vmap_over_graphs(backend: str) -> None:
 
 def test_vmap_is_one_call_where_rows_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    real = operators.run_form
+    real = operators.prepare
 
     def counted(kind: Any, tensors: Any, *how: Any) -> Any:
         calls.append(tensors["y"].shape[0])
         return real(kind, tensors, *how)
 
-    monkeypatch.setattr(operators, "run_form", counted)
+    monkeypatch.setattr(operators, "prepare", counted)
     x, y, w = operands(False, True, 2, (3,))
     vmap(function(False, "cpu"), (0, 0, None))(x, y, w[0])
     vmap(grad(scalar(function(False, "cpu")), ALL), (0, 0, None))(x, y, w[0])
