@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,7 @@ __all__ = [
     "SingleLevelFunction",
     "as_constant",
     "assert_later",
+    "batched_by_grad",
     "being_traced",
     "below_autograd",
     "current_trace",
@@ -118,8 +119,8 @@ def outside_of_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def as_constant(t: Tensor) -> Tensor:
-    """A table of an info, for use with operands: while a graph is being traced, as a constant of it."""
-    return torch.ops.aten.lift_fresh.default(t) if being_traced() else t
+    """A table that is kept, for use with operands: a constant of the graph that is being traced, or of fake tensors."""
+    return torch.ops.aten.lift_fresh.default(t) if torch._C._len_torch_dispatch_stack() or being_traced() else t
 
 
 def wrapped_by_func(t: Tensor) -> bool:
@@ -206,6 +207,41 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 def single_level() -> AbstractContextManager[object]:
     """Where a `SingleLevelFunction` may be applied: torch.func forbids such functions, as it cannot know them."""
     return enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING
+
+
+def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+    """A kernel of ``op`` for the older vmap, of ``is_grads_batched`` and ``vectorize``, from its rule for torch.func's.
+
+    Torch falls back to one call per sample there, but not for operators that take lists. Without the names below: that
+    of torch.func alone.
+    """
+
+    def run(*args: Any) -> Any:
+        leaves, spec = tree_flatten(list(args))
+        mapped = [isinstance(t, Tensor) and torch._C._functorch.is_legacy_batchedtensor(t) for t in leaves]
+        if not any(mapped):
+            return op(*args)
+        level = torch._C._vmapmode_increment_nesting() - 1
+        torch._C._vmapmode_decrement_nesting()
+        plain = [torch._remove_batch_dim(t, level, 1, 0) if own else t for t, own in zip(leaves, mapped, strict=True)]
+        if any(isinstance(t, Tensor) and torch._C._functorch.is_legacy_batchedtensor(t) for t in plain):
+            raise NotImplementedError(
+                f"{op} must be batched once by is_grads_batched or vectorize, got it twice. Use torch.func.vmap."
+            )
+        size = next(t.shape[0] for t, own in zip(plain, mapped, strict=True) if own)
+        dims = tree_unflatten([0 if own else None for own in mapped], spec)
+        found, _ = rule(_Batch(size), dims, *tree_unflatten(plain, spec))
+        if isinstance(found, Tensor):
+            return torch._add_batch_dim(found, 0, level)
+        return [torch._add_batch_dim(t, 0, level) for t in found]
+
+    return run
+
+
+class _Batch(NamedTuple):
+    """What rules look at of torch.func's VmapInfo."""
+
+    batch_size: int
 
 
 def assert_later(condition: Tensor, message: str) -> None:

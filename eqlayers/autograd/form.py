@@ -15,11 +15,14 @@ from torch import Tensor
 
 from eqlayers_kernels.writer import Kind
 
+from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, prepare
 from ..backends.operands import check_operands, check_wanted, named_operands
+from ..backends.whole import contract
 from ..ops.form import Form, find_form, text_of, weighted_key
 from ..torch_internals import (
     SingleLevelFunction,
+    batched_by_grad,
     below_autograd,
     followed,
     seen_by_outer_levels,
@@ -226,7 +229,8 @@ class _Double(SingleLevelFunction):
         if any(t is not None for t in moving):
             found = _double(primal[:-1], primal[-1], moving, ctx.wanted, graph, *ctx.how)
             _add(out, _placed(found, ctx.wanted))
-        return tuple(t for t, want in zip(out, ctx.wanted, strict=True) if want)
+        pairs = zip(out, primal, ctx.wanted, strict=True)
+        return tuple(torch.zeros_like(like) if t is None else t for t, like, want in pairs if want)
 
 
 def _placed(found: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -313,28 +317,31 @@ for _name, _implementation, _fake, _follow in (
         _library.impl(_name, _follow, "Autograd")
 for _name, _rule in RULES.items():
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
+    _library.impl(_name, batched_by_grad(getattr(torch.ops.eqlayers, _name).default, _rule), "Batched")
 
 
 def apply_form(
-    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str = "", deterministic: bool = True
+    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str, deterministic: bool = True
 ) -> Tensor:
     """Run a form.
 
     Args:
         operands: ``[N, width]`` each in the order of the program; ``[width]`` for one row that serves all. With a
             graph the first has a row per sender, the others have one per edge.
-        graph: None, or the sorted edges of a graph.
+        graph: None, or the sorted edges of a graph, for backends with kernels of forms.
         form: The program.
-        backend: Name of the backend, empty for that of the device.
+        backend: Name of the backend that runs it.
         deterministic: Whether sums must have a fixed order.
 
     Returns:
         ``[N, width]``; with a graph a row per receiver.
     """
+    whole = BACKENDS[backend].whole if form.program.paths else contract
+    if whole is not None:
+        return whole(form.key, *operands)
     key = text_of(form.key) if traced_for_others() else form.key
-    return _form(
-        operands, graph, key, "" if backend == BY_DEVICE.get(operands[0].device.type) else backend, deterministic
-    )
+    own = backend == BY_DEVICE.get(operands[0].device.type)
+    return _form(operands, graph, key, "" if own else backend, deterministic)
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

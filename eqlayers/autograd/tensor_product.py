@@ -13,7 +13,7 @@ from ..errors import DeviceError, ShapeError
 from ..info.graph import Graph
 from ..info.plan import ProductPlan
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
-from ..ops.form import Form, FormCall
+from ..ops.form import FormCall
 from .form import apply_form, sorted_edges
 
 
@@ -27,24 +27,15 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
         return x.new_zeros(*lead, plan.layouts[2].dim)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
-    w = w if shared else as_rows(w, lead)
-    flat = _run_rows(plan, as_rows(x, lead), as_rows(y, lead), w, shared, backend)
-    return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
-
-
-def _run_rows(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
+    x, y, w = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
+    flat = None
     if shared and plan.dense is not None and plan.rest is not None and backend != "reference":
-        flat = contract(plan.dense.key, x, y, w)
-        return flat + _run_rows(plan.rest, x, y, w, shared, backend) if plan.rest.paths else flat
-    return run_form((x, y, w), plan.form, backend)
-
-
-def run_form(operands: tuple[Tensor, Tensor, Tensor], form: Form, backend: str | None) -> Tensor:
-    """``[N, width]`` from ``[N, width]`` each, weights also ``[width]``, by the backend that is named or accepts."""
-    x = operands[0]
-    name = chosen(x.device.type, x.dtype, backend, form.key)
-    whole = BACKENDS[name].whole if form.program.paths else contract
-    return apply_form(operands, None, form, name) if whole is None else whole(form.key, *operands)
+        flat, plan = contract(plan.dense.key, x, y, w), plan.rest
+    if flat is None or plan.paths:
+        name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+        others = apply_form((x, y, w), None, plan.form, name)
+        flat = others if flat is None else flat + others
+    return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
 
 
 def run_convolution(

@@ -7,7 +7,9 @@ name, in float64: it is the definition.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from string import ascii_letters
 
 import numpy as np
@@ -19,7 +21,13 @@ from eqlayers_kernels.program import Path, Program, Slot
 
 from ..ops.call import ACCUMULATE
 from ..ops.form import find_form
-from ..torch_internals import as_constant, being_traced, outside_of_autocast, outside_of_traces, traced_by_running
+from ..torch_internals import (
+    as_constant,
+    outside_of_autocast,
+    outside_of_func,
+    outside_of_traces,
+    traced_by_running,
+)
 
 #: Rows that the order of contractions is chosen for.
 ROWS = 1024
@@ -36,12 +44,18 @@ class WholeForm:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.paths = [PathSum(path, program.layout) for path in program.paths]
+        weights = [Slot(path.weight, path.weight_count, 1) for path in program.paths if path.weight is not None]
+        slots = ([path.x for path in program.paths], [path.y for path in program.paths], weights)
+        self.cuts = [_Cut(own, width) for own, width in zip(slots, program.widths, strict=False)]
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor, term_by_term: bool) -> Tensor:
         """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
         blocks: dict[Slot, Tensor] = {}
+        parts = [cut(t) for cut, t in zip(self.cuts, (x, y, w), strict=True)]
         for path in self.paths:
-            block = path.by_terms(x, y, w) if term_by_term else path(x, y, w)
+            x_part, y_part = parts[0][path.path.x.start], parts[1][path.path.y.start]
+            w_part = w if path.path.weight is None else parts[2][path.path.weight]
+            block = (path.by_terms if term_by_term else path)(x_part, y_part, w_part)
             known = blocks.get(path.path.z)
             blocks[path.path.z] = block if known is None else known + block
         columns, stop = self._unread(x, y, w), 0
@@ -62,8 +76,23 @@ class WholeForm:
         return [x[:, :0] + y[:, :0] + w[..., :0]]
 
 
+class _Cut:
+    """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
+
+    def __init__(self, slots: Sequence[Slot], width: int) -> None:
+        found = {(slot.start, slot.stop) for slot in slots}
+        ends = sorted({0, width}.union(*found))
+        self.sizes = [stop - start for start, stop in pairwise(ends)]
+        self.places = {start: number for number, start in enumerate(ends[:-1])}
+
+    def __call__(self, t: Tensor) -> dict[int, Tensor]:
+        """The blocks by their first column."""
+        parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
+        return {start: parts[place] for start, place in self.places.items()}
+
+
 class PathSum:
-    """One path of a form in torch.
+    """One path of a form in torch, on its blocks of x and y and its weights.
 
     Args:
         path: The path.
@@ -98,13 +127,16 @@ class PathSum:
         """The same, of what terms name alone."""
         first, second, out, values = zip(*self.path.terms, strict=True)
         index = [torch.tensor(part, device=x.device) for part in (first, second, out)]
-        operands = [self._block("x", x)[:, index[0]], self._block("y", y)[:, index[1]]]
-        operands.append(torch.tensor(values, dtype=x.dtype, device=x.device))
-        specs = [f"nt{self.letters['x']}", f"nt{self.letters['y']}", "t"]
+        first_x, second_y = self._block("x", x)[:, index[0]], self._block("y", y)[:, index[1]]
+        letters = [f"nt{self.letters['x']}", f"nt{self.letters['y']}"]
+        kept = "nt" + "".join(c for c in self.axes if any(c in part for part in letters))  # not more: it stays dynamic
+        terms = torch.einsum(f"{','.join(letters)}->{kept}", first_x, second_y)
+        terms = terms * torch.tensor(values, dtype=x.dtype, device=x.device).view(-1, *[1] * (terms.ndim - 2))
         if self.path.weight is not None:
-            operands.append(self._weights(w))
-            specs.append(self._weight_spec(w.ndim == 1))
-        terms = torch.einsum(f"{','.join(specs)}->nt{self.letters['z']}", *operands)
+            spec = f"{kept},{self._weight_spec(w.ndim == 1)}->nt{self.letters['z']}"
+            terms = torch.einsum(spec, terms, self._weights(w))
+        else:
+            terms = torch.einsum(f"{kept}->nt{self.letters['z']}", terms)
         z = terms.new_zeros(terms.shape[0], self.path.z.dim, *terms.shape[2:]).index_add(1, index[2], terms)
         return self._with_channels(z)
 
@@ -140,11 +172,10 @@ class PathSum:
     def _block(self, operand: str, flat: Tensor) -> Tensor:
         """``[N, components, *axes]`` of x or y."""
         slot: Slot = getattr(self.path, operand)
-        block = flat.narrow(1, slot.start, slot.mul * slot.dim)
         if self.layout == "ir_mul":
-            block = block.unflatten(1, (slot.dim, slot.mul))
+            block = flat.unflatten(1, (slot.dim, slot.mul))
         else:
-            block = block.unflatten(1, (slot.mul, slot.dim)).mT
+            block = flat.unflatten(1, (slot.mul, slot.dim)).mT
         letters = self.letters[operand]
         if not letters:
             return block[:, :, 0]
@@ -155,28 +186,24 @@ class PathSum:
         return block if len(axes) == 1 else block.unflatten(2, [axis.extent for axis in axes])
 
     def _weights(self, w: Tensor) -> Tensor:
-        own = w.narrow(-1, self.path.weight or 0, self.path.weight_count)
         letters = self.letters["w"]
         if len(letters) > 1:
-            return own.unflatten(-1, [self.axes[letter].length for letter in letters])
-        return own if letters else own.squeeze(-1)
+            return w.unflatten(-1, [self.axes[letter].length for letter in letters])
+        return w if letters else w.squeeze(-1)
 
     def _table(self, like: Tensor) -> Tensor:
         """Coefficients ``[i, j, k]``."""
         key = (like.dtype, like.device)
-        if key not in self._tables:
-            if being_traced() and not torch.compiler.is_dynamo_compiling():
-                with outside_of_traces():
-                    self._tables[key] = self._make_table(like)
-            else:
-                self._tables[key] = self._make_table(like)
+        if key not in self._tables:  # kept for all calls to come, so made outside of whatever this one runs in
+            with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
+                self._tables[key] = self._make_table(*key)
         return as_constant(self._tables[key])
 
-    def _make_table(self, like: Tensor) -> Tensor:
+    def _make_table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         first, second, out, values = zip(*self.path.terms, strict=True)
         table = np.zeros((self.path.x.dim, self.path.y.dim, self.path.z.dim))
         np.add.at(table, (first, second, out), values)
-        return torch.from_numpy(table.squeeze()).to(like.device, like.dtype)
+        return torch.from_numpy(table.squeeze()).to(device, dtype)
 
 
 _wholes: dict[str, WholeForm] = {}

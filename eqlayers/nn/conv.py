@@ -45,6 +45,7 @@ class TensorProductConv(ProductLayer):
         torch.Size([3, 32])
     """
 
+    _owner = "TensorProductConv"
     deterministic = True
 
     def __init__(self, *args: Any, deterministic: bool = True, **kwargs: Any) -> None:

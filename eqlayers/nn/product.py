@@ -33,6 +33,7 @@ class ProductLayer(E3nnState, EquivariantModule):
     Arguments, attributes and errors are those of :class:`eqlayers.TensorProduct`.
     """
 
+    _owner = "TensorProduct"  # as messages call it
     instructions: list[Instruction]
     weight: Tensor
     output_mask: Tensor
@@ -104,7 +105,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         self.instructions = instructions
         self.plan = ProductPlan(irreps, signed, layout)
         self.num_paths = len(instructions)
-        self._weights = Weights("TensorProduct", instructions)
+        self._weights = Weights(self._owner, instructions)
         self.weight_numel = self._weights.numel
         self.internal_weights, self.shared_weights = owns
 

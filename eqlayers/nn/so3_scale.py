@@ -11,7 +11,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd.tensor_product import as_rows, run_form
+from ..autograd.form import apply_form
+from ..autograd.tensor_product import as_rows, chosen
 from ..checks import check_choice, check_items, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
 from ..info.layout import FlatLayout
@@ -142,7 +143,8 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
         return self._run(x, s, lead)
 
     def _run(self, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
-        z = run_form((as_rows(x, lead), as_rows(s, lead), x.new_empty(0)), self._form, self.backend)
+        name = chosen(x.device.type, x.dtype, self.backend, self._form.key)
+        z = apply_form((as_rows(x, lead), as_rows(s, lead), x.new_empty(0)), None, self._form, name)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:

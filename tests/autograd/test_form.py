@@ -279,3 +279,22 @@ def test_exported_layers_give_the_same_bits() -> None:
         calls = [str(node.target) for node in exported.graph.nodes if "eqlayers" in str(node.target)]
         assert calls == ["eqlayers.form.default"] if len(inputs) == 2 else calls[-1] == "eqlayers.form.default"
         assert torch.equal(exported.module()(*inputs), layer(*inputs))
+
+
+# -- many gradients at once -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
+@pytest.mark.parametrize(("graph", "shared"), [(False, False), (False, True), (True, True)], ids=str)
+def test_gradients_along_many_vectors_at_once(graph: bool, shared: bool, backend: str) -> None:
+    """The older vmap of torch: is_grads_batched, vectorize and batched gradcheck."""
+    inputs, run = operands(graph, shared), function(graph, backend)
+    draws = torch.randn(3, RECEIVERS if graph else COUNT, 16, dtype=torch.float64)
+    got = torch.autograd.grad(run(*inputs), inputs, draws, is_grads_batched=True)
+    want = [torch.autograd.grad(run(*inputs), inputs, g) for g in draws]
+    assert_close(got, [torch.stack(parts) for parts in zip(*want, strict=True)])
+    total = lambda *t: run(*t).sin().sum()  # noqa: E731
+    for strategy in ("reverse-mode", "forward-mode"):
+        rows = torch.autograd.functional.hessian(total, tuple(inputs), vectorize=True, outer_jacobian_strategy=strategy)
+        plain = torch.autograd.functional.hessian(total, tuple(inputs))
+        assert_close([h for row in rows for h in row], [h for row in plain for h in row])

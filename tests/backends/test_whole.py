@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
@@ -150,3 +151,55 @@ def test_coefficients_are_cast_once_from_float64() -> None:
     assert len(path._tables) == 2
     assert torch.equal(kept[1], kept[0].float())
     assert np.count_nonzero(kept[0].numpy()) == len(path.path.terms)
+
+
+@pytest.mark.parametrize("mode", ["inference", "hessian", "fake"])
+def test_what_is_kept_from_the_first_call_serves_the_others(mode: str) -> None:
+    """Tables that a validation, a transform or fakes meet first are those of training, too."""
+    product = eq.FullyConnectedTensorProduct("2x1o", "30x0e", "2x1o").double()  # matrix products on any backend
+    x, y, _ = operands(product, True)
+    whole._wholes.clear()
+    if mode == "inference":
+        with torch.inference_mode():
+            product(x, y)
+    elif mode == "hessian":
+        torch.func.hessian(lambda x: product(x, y).sin().sum())(x)
+    else:
+        with FakeTensorMode(allow_non_fake_inputs=True) as fakes:
+            assert product(fakes.from_tensor(x), fakes.from_tensor(y)).shape == (5, 6)
+    z = product(x.requires_grad_(), y)
+    z.sum().backward()
+    assert type(z) is Tensor
+    product.backend = "reference"
+    assert (z - product(x, y)).abs().max() <= 100 * EPS * z.abs().max()
+    assert torch.func.grad(lambda x: product(x, y).sum())(x).isfinite().all()
+
+
+@BOTH
+def test_batches_of_any_size_in_one_exported_graph(run: Any) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            return run(key, x, y, w)
+
+    product = layer("uvw", 3)
+    key = product.plan.form.key
+    rows = torch.export.Dim("rows")
+    exported = torch.export.export(
+        Module(), tuple(operands(product, True)), dynamic_shapes={"x": {0: rows}, "y": {0: rows}, "w": None}
+    )
+    given = operands(product, True, rows=9)
+    assert torch.equal(exported.module()(*given), run(key, *given))
+
+
+def test_operands_are_cut_once() -> None:
+    """The gradient of a block alone is as wide as the row: one of them for each path would be filled with zeros."""
+    product = layer("uvw", 3)
+    given = [t.requires_grad_() for t in operands(product, False)]
+    names, todo = [], [whole.contract(product.plan.form.key, *given).grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            names.append(type(node).__name__)
+            todo += [following for following, _ in node.next_functions]
+    assert "SliceBackward0" not in names
+    assert names.count("SplitWithSizesBackward0") > 3
