@@ -28,6 +28,7 @@ from ..torch_internals import (
     outside_of_traces,
     traced_by_running,
 )
+from .contraction import Pair, contraction
 
 #: Rows that the order of contractions is chosen for.
 ROWS = 1024
@@ -119,8 +120,8 @@ class PathSum:
         operands = [block.squeeze(1) for block in blocks] + [self._table(x)]
         if self.path.weight is not None:
             operands.append(self._weights(w))
-        for places, spec in self._steps[w.ndim == 1]:
-            operands.append(torch.einsum(spec, *(operands.pop(place) for place in places)))
+        for places, _, contract_pair in self._steps[w.ndim == 1]:
+            operands.append(contract_pair(*(operands.pop(place) for place in places)))
         return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
 
     def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -148,11 +149,11 @@ class PathSum:
         return ("" if shared else "n") + self.letters["w"]
 
     @cached_property
-    def _steps(self) -> dict[bool, list[tuple[tuple[int, ...], str]]]:
-        """For weights per row and shared: which operands are contracted, last first, and how."""
+    def _steps(self) -> dict[bool, list[tuple[tuple[int, ...], str, Pair]]]:
+        """For weights per row and shared: which operands are contracted, last first, how, and what does it."""
         return {shared: self._order(shared) for shared in (False, True)}
 
-    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
+    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str, Pair]]:
         i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:
@@ -165,7 +166,8 @@ class PathSum:
             taken = [specs.pop(place) for place in places]
             needed = set(result).union(*specs)
             kept = "".join(c for c in self.sizes if c in needed and any(c in spec for spec in taken))
-            steps.append((places, f"{','.join(taken)}->{kept if specs else result}"))
+            spec = f"{','.join(taken)}->{kept if specs else result}"
+            steps.append((places, spec, contraction(spec, self.sizes)))
             specs.append(kept)
         return steps
 

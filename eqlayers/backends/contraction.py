@@ -1,0 +1,93 @@
+"""Einsums of two operands as one multiplication or one matrix product, prepared once.
+
+On small operands that takes half the time of ``torch.einsum``, which reads its text in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+Pair = Callable[[Tensor, Tensor], Tensor]
+
+
+def contraction(spec: str, sizes: Mapping[str, int]) -> Pair:
+    """A function of two tensors that is ``torch.einsum(spec, ...)``.
+
+    Args:
+        spec: Such as 'nia,nik->nka'.
+        sizes: Length of each letter; 'n' may have any.
+
+    Example:
+        >>> multiply = contraction("ni,ij->nj", {"n": 5, "i": 2, "j": 3})
+        >>> multiply(torch.ones(4, 2), torch.ones(2, 3)).shape
+        torch.Size([4, 3])
+    """
+    operands, out = spec.split("->")
+    first, second = operands.split(",")
+    own = [c for c in out if (c in first) != (c in second)]
+    behind = bool(own) and own[0] in second  # the matrix product would come out turned
+    if ("n" in second and "n" not in first) or (behind and ("n" in second or "n" not in first)):
+        swapped = contraction(f"{second},{first}->{out}", sizes)
+        return lambda x, y: swapped(y, x)
+    summed = "".join(c for c in first if c in second and c not in out)
+    alone = (set(first) ^ set(second)) - set(out)
+    if alone or not summed:
+        return (lambda x, y: torch.einsum(spec, x, y)) if alone else _product(first, second, out)
+    batch = "".join(c for c in first if c in second and c in out)
+    left = "".join(c for c in first if c not in second)
+    right = "".join(c for c in second if c not in first)
+    if batch and "n" in left + right:  # a matrix for all rows in each of a batch of channels
+        return lambda x, y: torch.einsum(spec, x, y)
+    turn_x, turn_y = _turn(first, batch + left + summed), _turn(second, batch + summed + right)
+    turn_z = _turn(batch + left + right, out)
+    start, rows, inner = len(batch), len(left), len(summed)
+    left_sizes, right_sizes = [sizes[c] for c in left], [sizes[c] for c in right]
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        x, y = turn_x(x), turn_y(y)
+        if inner > 1:
+            x, y = x.flatten(-inner), y.flatten(start, start + inner - 1)
+        y = y.flatten(start + 1) if len(right) > 1 else y if right else y.unsqueeze(-1)
+        if start:  # else torch folds the rows into one matrix by itself
+            x = x.flatten(start, start + rows - 1) if rows > 1 else x if rows else x.unsqueeze(start)
+        z = x @ y
+        if len(right) != 1:
+            z = z.unflatten(-1, right_sizes) if right else z.squeeze(-1)
+        if start and rows != 1:
+            z = z.unflatten(start, left_sizes) if rows else z.squeeze(start)
+        return turn_z(z)
+
+    return run
+
+
+def _turn(letters: str, wanted: str) -> Callable[[Tensor], Tensor]:
+    """Bring axes into another order."""
+    order = [letters.index(c) for c in wanted]
+    if order == list(range(len(order))):
+        return lambda t: t
+    return lambda t: t.permute(order)
+
+
+def _product(first: str, second: str, out: str) -> Pair:
+    """Multiply where nothing is summed: each operand in the order of the result, with axes of length 1 for the rest."""
+
+    def spread(letters: str) -> Callable[[Tensor], Tensor]:
+        turn = _turn(letters, "".join(c for c in out if c in letters))
+        missing = [place for place, c in enumerate(out) if c not in letters]
+        # axes in front come by themselves
+        leading = next((place for place, c in enumerate(out) if c in letters), len(out))
+        added = [place - leading for place in missing if place > leading]
+
+        def run(t: Tensor) -> Tensor:
+            t = turn(t)
+            for place in added:
+                t = t.unsqueeze(place)
+            return t
+
+        return run
+
+    spread_x, spread_y = spread(first), spread(second)
+    return lambda x, y: spread_x(x) * spread_y(y)

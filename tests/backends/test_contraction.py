@@ -1,0 +1,33 @@
+"""Contractions of two operands prepared once give what torch.einsum gives, for any letters and any number of rows."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eqlayers.backends.contraction import contraction
+
+SIZES = {"n": 5, "i": 2, "j": 3, "k": 4, "a": 3, "b": 2, "c": 5}
+LETTERS = st.lists(st.sampled_from(sorted(SIZES)), unique=True, max_size=5).map("".join)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> str:
+    first, second = draw(LETTERS), draw(LETTERS)
+    known = sorted(set(first + second))
+    out = "".join(draw(st.permutations(known)))[: draw(st.integers(0, len(known)))]
+    # rows are no sum: they are rows of the result
+    return f"{first},{second}->{out if 'n' in out or 'n' not in known else 'n' + out}"
+
+
+@given(specs(), st.sampled_from([0, 1, 5, 8]))
+@settings(derandomize=True, database=None, deadline=None, max_examples=600)
+def test_equals_einsum(spec: str, rows: int) -> None:
+    sizes = SIZES | {"n": rows}
+    first, second = spec.partition("->")[0].split(",")
+    torch.manual_seed(2)
+    x, y = (torch.randn([sizes[c] for c in letters], dtype=torch.float64) for letters in (first, second))
+    want, got = torch.einsum(spec, x, y), contraction(spec, SIZES)(x, y)
+    assert got.shape == want.shape
+    assert torch.allclose(got, want, rtol=0, atol=1e-13)
