@@ -15,11 +15,9 @@ from torch import Tensor
 
 from eqlayers_kernels.writer import Kind
 
-from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, prepare
 from ..backends.operands import check_operands, check_wanted, named_operands
-from ..backends.whole import contract
-from ..ops.form import Form, find_form, text_of, weighted_key
+from ..ops.form import find_form, weighted_key
 from ..torch_internals import (
     SingleLevelFunction,
     batched_by_grad,
@@ -27,7 +25,6 @@ from ..torch_internals import (
     followed,
     seen_by_outer_levels,
     single_level,
-    traced_for_others,
 )
 from .form_vmap import RULES
 
@@ -39,7 +36,7 @@ _library.define(
     f"form_double_backward(Tensor[] operands, Tensor g, Tensor?[] tangents, bool[] wanted, {_HOW}) -> Tensor[]"
 )
 _library.define("edge_tables(Tensor edge_index, SymInt num_src, SymInt num_dst) -> Tensor")
-_form, _backward, _double, _tables = (
+form_operator, _backward, _double, _tables = (
     getattr(torch.ops.eqlayers, name).default
     for name in ("form", "form_backward", "form_double_backward", "edge_tables")
 )
@@ -135,7 +132,7 @@ class _Form(SingleLevelFunction):
         ctx.save_for_forward(graph, *operands)
         ctx.how = how
         with below_autograd():
-            return _form(operands, graph, *how)
+            return form_operator(operands, graph, *how)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -152,7 +149,7 @@ class _Form(SingleLevelFunction):
         for slot, tangent in enumerate(tangents[2:]):
             if tangent is not None:
                 moved = [tangent if other == slot else t for other, t in enumerate(operands)]
-                part = _form(moved, graph, *_along(ctx.how, [slot]))
+                part = form_operator(moved, graph, *_along(ctx.how, [slot]))
                 total = part if total is None else total + part
         return total
 
@@ -273,13 +270,13 @@ def _gradients(places: Sequence[Tensor], graph: Tensor | None, how: _How, wanted
     *operands, g = places
     *inputs, last = wanted
     found = _placed(_backward(operands, g, inputs, graph, *how), inputs) if any(inputs) else [None] * len(inputs)
-    return [*found, _form(operands, graph, *how) if last else None]
+    return [*found, form_operator(operands, graph, *how) if last else None]
 
 
 def _follow_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Tensor:
     if not followed(operands):
         with below_autograd():
-            return _form(operands, graph, *how)
+            return form_operator(operands, graph, *how)
     with single_level():
         return _Form.apply(how, graph, *operands)
 
@@ -318,30 +315,6 @@ for _name, _implementation, _fake, _follow in (
 for _name, _rule in RULES.items():
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
     _library.impl(_name, batched_by_grad(getattr(torch.ops.eqlayers, _name).default, _rule), "Batched")
-
-
-def apply_form(
-    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str, deterministic: bool = True
-) -> Tensor:
-    """Run a form.
-
-    Args:
-        operands: ``[N, width]`` each in the order of the program; ``[width]`` for one row that serves all. With a
-            graph the first has a row per sender, the others have one per edge.
-        graph: None, or the sorted edges of a graph, for backends with kernels of forms.
-        form: The program.
-        backend: Name of the backend that runs it.
-        deterministic: Whether sums must have a fixed order.
-
-    Returns:
-        ``[N, width]``; with a graph a row per receiver.
-    """
-    whole = BACKENDS[backend].whole if form.program.paths else contract
-    if whole is not None:
-        return whole(form.key, *operands)
-    key = text_of(form.key) if traced_for_others() else form.key
-    own = backend == BY_DEVICE.get(operands[0].device.type)
-    return _form(operands, graph, key, "" if own else backend, deterministic)
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..backends import BACKENDS, cpu, select
+from ..backends.forms import BY_DEVICE
 from ..backends.whole import contract
 from ..errors import DeviceError, ShapeError
 from ..info.graph import Graph
 from ..info.plan import ProductPlan
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
-from ..ops.form import FormCall
-from .form import apply_form, sorted_edges
+from ..ops.form import Form, FormCall, text_of
+from ..torch_internals import traced_for_others
+from .form import form_operator, sorted_edges
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -82,6 +85,30 @@ def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
         f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check edge_index, and "
         f"flatten batch axes into one graph."
     )
+
+
+def apply_form(
+    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str, deterministic: bool = True
+) -> Tensor:
+    """Run a form.
+
+    Args:
+        operands: ``[N, width]`` each in the order of the program; ``[width]`` for one row that serves all. With a
+            graph the first has a row per sender, the others have one per edge.
+        graph: None, or the sorted edges of a graph, for backends with kernels of forms.
+        form: The program.
+        backend: Name of the backend that runs it.
+        deterministic: Whether sums must have a fixed order.
+
+    Returns:
+        ``[N, width]``; with a graph a row per receiver.
+    """
+    whole = BACKENDS[backend].whole if form.program.paths else contract
+    if whole is not None:
+        return whole(form.key, *operands)
+    key = text_of(form.key) if traced_for_others() else form.key
+    own = backend == BY_DEVICE.get(operands[0].device.type)
+    return form_operator(operands, graph, key, "" if own else backend, deterministic)
 
 
 @torch.compiler.assume_constant_result

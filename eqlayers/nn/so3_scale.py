@@ -11,8 +11,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd.form import apply_form
-from ..autograd.tensor_product import as_rows, chosen
+from ..autograd.tensor_product import apply_form, as_rows, chosen
 from ..checks import check_choice, check_items, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
 from ..info.layout import FlatLayout
