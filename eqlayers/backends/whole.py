@@ -74,7 +74,7 @@ class WholeForm:
         """No columns, made of all operands, if no path reads some: their gradients are zero then, and not absent."""
         if any(path.path.weight is not None for path in self.paths) or (self.paths and not w.shape[-1]):
             return []
-        return [x[:, :0] + y[:, :0] + w[..., :0]]
+        return [x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0)]
 
 
 class _Cut:
@@ -128,7 +128,7 @@ class PathSum:
         """The same, of what terms name alone."""
         first, second, out, values = zip(*self.path.terms, strict=True)
         index = [torch.tensor(part, device=x.device) for part in (first, second, out)]
-        first_x, second_y = self._block("x", x)[:, index[0]], self._block("y", y)[:, index[1]]
+        first_x, second_y = self._block("x", x).index_select(1, index[0]), self._block("y", y).index_select(1, index[1])
         letters = [f"nt{self.letters['x']}", f"nt{self.letters['y']}"]
         kept = "nt" + "".join(c for c in self.axes if any(c in part for part in letters))  # not more: it stays dynamic
         terms = torch.einsum(f"{','.join(letters)}->{kept}", first_x, second_y)
@@ -180,7 +180,7 @@ class PathSum:
             block = flat.unflatten(1, (slot.mul, slot.dim)).mT
         letters = self.letters[operand]
         if not letters:
-            return block[:, :, 0]
+            return block.select(2, 0)
         axes = [self.axes[letter] for letter in letters]
         if any(axis.pairs for axis in axes):
             pairs = torch.triu_indices(slot.mul, slot.mul, 1, device=flat.device)

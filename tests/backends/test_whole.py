@@ -175,6 +175,7 @@ def test_what_is_kept_from_the_first_call_serves_the_others(mode: str) -> None:
     assert torch.func.grad(lambda x: product(x, y).sum())(x).isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 @BOTH
 def test_batches_of_any_size_in_one_exported_graph(run: Any) -> None:
     class Module(torch.nn.Module):
@@ -184,9 +185,8 @@ def test_batches_of_any_size_in_one_exported_graph(run: Any) -> None:
     product = layer("uvw", 3)
     key = product.plan.form.key
     rows = torch.export.Dim("rows")
-    exported = torch.export.export(
-        Module(), tuple(operands(product, True)), dynamic_shapes={"x": {0: rows}, "y": {0: rows}, "w": None}
-    )
+    sizes = {"x": {0: rows}, "y": {0: rows}, "w": None}
+    exported = torch.export.export(Module(), tuple(operands(product, True)), dynamic_shapes=sizes, strict=False)
     given = operands(product, True, rows=9)
     assert torch.equal(exported.module()(*given), run(key, *given))
 
