@@ -75,7 +75,7 @@ _exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling
 def traced_for_others() -> bool:
     """Whether the graph that is being traced may run in another process: torch.export, make_fx and torch.jit.trace.
 
-    A graph of torch.compile stays in the process that traced it.
+    A graph of torch.compile stays in the process that traced it. Without the name for torch.jit.trace: its public twin.
     """
     if torch.compiler.is_compiling():
         return _exporting()
@@ -83,13 +83,16 @@ def traced_for_others() -> bool:
 
 
 def being_traced() -> bool:
-    """Whether values cannot be looked at, because a graph is being traced."""
+    """Whether values cannot be looked at, because a graph is being traced. The guard's context is for torch 2.6 alone."""
     return torch.compiler.is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """What is computed inside is a constant for the trace that is running: tables that follow from an info alone."""
+    """What is computed inside is a constant for the trace that is running: tables that follow from an info alone.
+
+    Without it: make the tables when a layer is built, for every dtype and device.
+    """
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         yield
 
@@ -97,7 +100,7 @@ def outside_of_traces() -> Iterator[None]:
 def traced_by_running(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Lets torch.compile put a call of ``function`` into its graph as it is, and trace it by running it.
 
-    Its arguments must be tensors, modules, numbers and strings.
+    Its arguments must be tensors, modules, numbers and strings. Without it: an operator that is made of others.
     """
     mark = torch.compiler.allow_in_graph if _IS_2_6 else torch._dynamo.nonstrict_trace
     return mark(function)
@@ -119,24 +122,30 @@ def outside_of_autocast(device: str) -> AbstractContextManager[object]:
 
 
 def as_constant(t: Tensor) -> Tensor:
-    """A table that is kept, for use with operands: a constant of the graph that is being traced, or of fake tensors."""
+    """A table that is kept, for use with operands: a constant of the graph that is being traced, or of fake tensors.
+
+    Without the number of modes: lift always, which costs every call an operation.
+    """
     return torch.ops.aten.lift_fresh.default(t) if torch._C._len_torch_dispatch_stack() or being_traced() else t
 
 
 def wrapped_by_func(t: Tensor) -> bool:
-    """Whether a transform of torch.func has put something around the tensor."""
+    """Whether a transform of torch.func has put something around the tensor. Without it: sort edges in every call."""
     return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(t)
 
 
 def outside_of_func() -> AbstractContextManager[object]:
-    """What is computed inside from plain tensors is plain, too, and survives the transform that is running."""
+    """What is computed inside from plain tensors is plain, too, and survives the transform that is running.
+
+    Without it: keep nothing that is made while one runs.
+    """
     if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
         return nullcontext()
     return temporarily_clear_interpreter_stack()
 
 
 def unwrapped(t: Tensor) -> Tensor:
-    """The tensor without the wrappers of torch.func: with the axes that vmap hides."""
+    """The tensor without the wrappers of torch.func: with the axes that vmap hides. Without it: no look at indices."""
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
@@ -157,6 +166,7 @@ def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
     """Lets the outer levels of torch.func follow a ``jvp(ctx, *tangents)``.
 
     Torch switches forward mode off while it runs, for all levels: sums in it would be constants for the others.
+    Without it: forward mode in forward mode is wrong, and must be refused.
     """
 
     @wraps(jvp)
@@ -205,7 +215,10 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 
 
 def single_level() -> AbstractContextManager[object]:
-    """Where a `SingleLevelFunction` may be applied: torch.func forbids such functions, as it cannot know them."""
+    """Where a `SingleLevelFunction` may be applied: torch.func forbids such functions, as it cannot know them.
+
+    Without it: autograd.Function with setup_context.
+    """
     return enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING
 
 

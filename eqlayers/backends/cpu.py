@@ -171,9 +171,8 @@ class _Runner:
             segments, others = (receivers, senders) if by_dst else (senders, receivers)
             ptr, numbers, ends = getattr(tables(edges, senders, receivers), self.walk)
             packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
-            if (
-                ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != edges
-            ):  # rows would be left as they are
+            last = ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value
+            if last != edges:  # rows would be left as they are
                 raise not_of_this_graph()
         try:
             self.compiled(segments, packed, chunks, workers, past_caches=largest * self.item > PAST_CACHES_BYTES)

@@ -8,7 +8,6 @@ name, in float64: it is the definition.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import pairwise
 from string import ascii_letters
 
@@ -108,6 +107,9 @@ class PathSum:
         self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
         self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._steps: dict[
+            bool, list[tuple[tuple[int, ...], Pair]]
+        ] = {}  # for shared weights and others, when asked for
 
     def _letters(self, operand: str) -> str:
         """Its axes, the slowest first."""
@@ -120,8 +122,11 @@ class PathSum:
         operands = [block.squeeze(1) for block in blocks] + [self._table(x)]
         if self.path.weight is not None:
             operands.append(self._weights(w))
-        for places, _, contract_pair in self._steps[w.ndim == 1]:
-            operands.append(contract_pair(*(operands.pop(place) for place in places)))
+        shared = w.ndim == 1
+        if shared not in self._steps:
+            self._steps[shared] = [(places, contraction(spec, self.sizes)) for places, spec in self._order(shared)]
+        for places, pair in self._steps[shared]:
+            operands.append(pair(*(operands.pop(place) for place in places)))
         return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
 
     def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -148,12 +153,8 @@ class PathSum:
     def _weight_spec(self, shared: bool) -> str:
         return ("" if shared else "n") + self.letters["w"]
 
-    @cached_property
-    def _steps(self) -> dict[bool, list[tuple[tuple[int, ...], str, Pair]]]:
-        """For weights per row and shared: which operands are contracted, last first, how, and what does it."""
-        return {shared: self._order(shared) for shared in (False, True)}
-
-    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str, Pair]]:
+    def _order(self, shared: bool) -> list[tuple[tuple[int, ...], str]]:
+        """Which operands are contracted, last first, and how."""
         i, j, k = (letter if self.sizes[letter] > 1 else "" for letter in "ijk")  # none for scalars: axes cost time
         specs = [f"n{i}{self.letters['x']}", f"n{j}{self.letters['y']}", f"{i}{j}{k}"]
         if self.path.weight is not None:
@@ -166,8 +167,7 @@ class PathSum:
             taken = [specs.pop(place) for place in places]
             needed = set(result).union(*specs)
             kept = "".join(c for c in self.sizes if c in needed and any(c in spec for spec in taken))
-            spec = f"{','.join(taken)}->{kept if specs else result}"
-            steps.append((places, spec, contraction(spec, self.sizes)))
+            steps.append((places, f"{','.join(taken)}->{kept if specs else result}"))
             specs.append(kept)
         return steps
 

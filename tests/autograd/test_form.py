@@ -1,4 +1,4 @@
-"""Whole products and convolutions as operators: derivatives against the composed form, tracing, what is kept."""
+"""Whole products and convolutions as operators: derivatives against backend torch, tracing, what is kept."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ SUBSETS = [s for s in itertools.product((True, False), repeat=3) if any(s)]
 
 
 @pytest.mark.parametrize(("graph", "shared"), [(False, False), (True, True)], ids=["rows", "graph, shared weights"])
-def test_three_orders_equal_those_of_the_composed_form(graph: bool, shared: bool) -> None:
+def test_three_orders_equal_those_of_torch(graph: bool, shared: bool) -> None:
     got = towers(function(graph, "cpu"), operands(graph, shared), 3)
     assert_close(got, towers(function(graph, "torch"), operands(graph, shared), 3))
     assert all(value.any() for value in got[-3:])

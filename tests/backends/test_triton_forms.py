@@ -182,7 +182,7 @@ def test_slices_ask_for_no_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.gpu
-def test_composed_convolutions_repeat_bit_by_bit() -> None:
+def test_convolutions_that_mix_channels_repeat_bit_by_bit() -> None:
     torch.use_deterministic_algorithms(False)
     conv = eq.TensorProductConv("8x0e + 8x1o", "0e + 1o", "8x0e", [(0, 0, 0, "uvw", True), (1, 1, 0, "uvw", True)])
     conv = conv.to(DEVICE)

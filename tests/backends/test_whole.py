@@ -107,8 +107,8 @@ def test_the_order_of_contractions_follows_the_sizes() -> None:
     product = eq.TensorProduct("8x1o", "30x0e", "8x1o", [(0, 0, 0, "uvw", True)], internal_weights=False)
     path = whole.WholeForm(product.plan.form.program).paths[0]
     for steps in (path._order(True), path._order(False)):
-        assert [len(places) for places, _, _ in steps] == [2, 2, 2]
-        assert all(len(set(spec.partition("->")[2]) - set("nijk")) <= 2 for _, spec, _ in steps)
+        assert [len(places) for places, _ in steps] == [2, 2, 2]
+        assert all(len(set(spec.partition("->")[2]) - set("nijk")) <= 2 for _, spec in steps)
     harmonics = whole.WholeForm(layer("uvu", 8).plan.form.program).paths[0]
     assert harmonics._order(True)[-1][1].endswith("->nka")
 
