@@ -83,7 +83,7 @@ def traced_for_others() -> bool:
 
 
 def being_traced() -> bool:
-    """Whether values cannot be looked at, because a graph is being traced. The guard's context is for torch 2.6 alone."""
+    """Whether values cannot be looked at, because a graph is being traced. The guard is for torch 2.6 alone."""
     return torch.compiler.is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 

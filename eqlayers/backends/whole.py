@@ -107,9 +107,7 @@ class PathSum:
         self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
         self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
         self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
-        self._steps: dict[
-            bool, list[tuple[tuple[int, ...], Pair]]
-        ] = {}  # for shared weights and others, when asked for
+        self._steps: dict[bool, list[tuple[tuple[int, ...], Pair]]] = {}  # by whether weights are shared
 
     def _letters(self, operand: str) -> str:
         """Its axes, the slowest first."""
