@@ -1,0 +1,387 @@
+"""Functions of columns as graphs of sums and products: what polynomials and harmonics are, with all their derivatives.
+
+A formula maps components of its operands to components of its results, for every row and channel alike. Its gradient is
+a formula again, of the operands and of cotangents of the results, and so is its derivative along tangents: one kind of
+kernel serves every order. `Operand.rows` says which row of an operand belongs to a row of the batch; a result that
+has such a map is summed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+#: Rows of an operand: one for each row of the batch; one for all; that of the row's sender; that of its receiver.
+ROWS = ("each", "one", "src", "dst")
+
+
+class Block(NamedTuple):
+    """Component i of channel c stands in column ``start + i * component + c * channel``, for ``dim`` components."""
+
+    start: int
+    dim: int
+    component: int = 1
+    channel: int = 0
+
+
+class Operand(NamedTuple):
+    """One operand or result: flat rows of blocks.
+
+    Attributes:
+        name: For messages.
+        width: Columns of a row.
+        blocks: Where its components stand, in order.
+        rows: One of `ROWS`. A result with rows of senders is summed over those that send, and so on.
+    """
+
+    name: str
+    width: int
+    blocks: tuple[Block, ...]
+    rows: str = "each"
+
+    @property
+    def components(self) -> int:
+        """Number of components."""
+        return sum(block.dim for block in self.blocks)
+
+    def column(self, component: int) -> tuple[int, int]:
+        """Column of a component of channel 0, and columns from channel to channel."""
+        for block in self.blocks:
+            if component < block.dim:
+                return block.start + component * block.component, block.channel
+            component -= block.dim
+        raise IndexError(f"component must be below {self.components}")
+
+    def columns(self, channels: int) -> list[list[int]]:
+        """Column of every component and channel."""
+        places = (self.column(i) for i in range(self.components))
+        return [[start + c * step for c in range(channels)] for start, step in places]
+
+
+class Node(NamedTuple):
+    """One value: 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two numbers of nodes),
+    'inverse_length' (components of a vector; 0 of the zero vector), 'is_positive' (one node; 1 or 0)."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+class Graph:
+    """Collects nodes; equal ones are one, sums with 0 and products with 0 and 1 are none."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self.nodes: list[Node] = list(nodes)
+        self._known = {node: number for number, node in enumerate(self.nodes)}
+        self.zero, self.one = self.constant(0.0), self.constant(1.0)
+
+    def _node(self, kind: str, *args: Any) -> int:
+        node = Node(kind, args)
+        number = self._known.setdefault(node, len(self.nodes))
+        if number == len(self.nodes):
+            self.nodes.append(node)
+        return number
+
+    def load(self, operand: int, component: int) -> int:
+        """A component of an operand."""
+        return self._node("load", operand, component)
+
+    def constant(self, value: float) -> int:
+        """A number."""
+        return self._node("constant", float(value))
+
+    def add(self, *terms: int) -> int:
+        """Sum, from the left."""
+        total = self.zero
+        for term in terms:
+            if total == self.zero or term == self.zero:
+                total = term if total == self.zero else total
+            else:
+                total = self._node("add", total, term)
+        return total
+
+    def multiply(self, *factors: int) -> int:
+        """Product, from the left; numbers first."""
+        product, number = self.one, 1.0
+        for factor in factors:
+            node = self.nodes[factor]
+            if node.kind == "constant":
+                number *= node.args[0]
+            elif product == self.one:
+                product = factor
+            else:
+                product = self._node("multiply", *sorted((product, factor)))
+        if number == 0.0 or product == self.one or number == 1.0:
+            return self.zero if number == 0.0 else self.constant(number) if product == self.one else product
+        node = self.nodes[product]
+        if node.kind == "multiply" and self.nodes[node.args[0]].kind == "constant":
+            return self.multiply(self.constant(number * self.nodes[node.args[0]].args[0]), node.args[1])
+        return self._node("multiply", self.constant(number), product)
+
+    def scale(self, number: float, value: int) -> int:
+        """Product with a number."""
+        return self.multiply(self.constant(number), value)
+
+    def inverse_length(self, *vector: int) -> int:
+        """One over the length of a vector, 0 of the zero vector."""
+        return self._node("inverse_length", *vector)
+
+    def is_positive(self, value: int) -> int:
+        """1 of what is above 0, else 0; its derivative is 0."""
+        return self._node("is_positive", value)
+
+
+def _is_number(node: Node) -> bool:
+    return node.kind in ("load", "constant")
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A function of operands.
+
+    Attributes:
+        operands: What it reads.
+        results: What it writes.
+        nodes: Its values; each names earlier ones.
+        outputs: For each result the node of every component; None where the result is 0.
+        channels: Channels of every operand and result; 0 if rows have none.
+
+    Raises:
+        ValueError: A block lies outside its row, or an operand lacks the channels.
+    """
+
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[tuple[int | None, ...], ...]
+    channels: int = 0
+
+    def __post_init__(self) -> None:
+        """Check what a printer relies on: it prints offsets without looking."""
+        for one in (*self.operands, *self.results):
+            if one.rows not in ROWS:
+                raise ValueError(f"rows of {one.name} must be one of {', '.join(ROWS)}, got {one.rows!r}. Pick one.")
+            columns = [c for channel in one.columns(max(self.channels, 1)) for c in channel]
+            if columns and (min(columns) < 0 or max(columns) >= one.width or len(set(columns)) < len(columns)):
+                raise ValueError(
+                    f"blocks of {one.name} must be apart and lie in {one.width} columns, got {one.blocks} of "
+                    f"{self.channels} channels. Correct the blocks."
+                )
+        for number, node in enumerate(self.nodes):
+            earlier = () if _is_number(node) else node.args
+            if any(not 0 <= arg < number for arg in earlier):
+                raise ValueError(f"node {number} must name earlier nodes, got {node}. Sort the nodes.")
+            if node.kind == "load" and not 0 <= node.args[1] < self.operands[node.args[0]].components:
+                raise ValueError(f"node {number} must load a component that is there, got {node}. Count components.")
+        for result, outputs in zip(self.results, self.outputs, strict=True):
+            if len(outputs) != result.components:
+                raise ValueError(
+                    f"{result.name} must have {result.components} outputs, got {len(outputs)}. Give each a node or None."
+                )
+
+    @cached_property
+    def key(self) -> str:
+        """Short content hash: equal formulas have equal keys, on every machine."""
+        fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
+        return hashlib.sha256(repr([tuple(part) if isinstance(part, tuple) else part for part in fields]).encode()).hexdigest()[:16]
+
+    @property
+    def operations(self) -> int:
+        """Sums and products per row and channel."""
+        return sum(not _is_number(node) for node in self.nodes)
+
+    def __str__(self) -> str:
+        """One line per operand and result."""
+
+        def line(sign: str, one: Operand) -> str:
+            return f"  {sign} {one.name}: {one.components} components in {one.width} columns, rows {one.rows}"
+
+        head = f"formula {self.key}: {self.operations} operations, {self.channels or 'no'} channels"
+        return "\n".join([head, *(line("<-", one) for one in self.operands), *(line("->", o) for o in self.results)])
+
+    # -- derivatives --------------------------------------------------------------------------------------------------
+
+    def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> Formula:
+        """The gradients of ``sum(result * cotangent)``.
+
+        Args:
+            given: For each result, whether it has a cotangent; these become operands, behind the others.
+            wanted: For each operand, whether its gradient is wanted; these are the results.
+        """
+        graph = Graph(self.nodes)
+        cotangents = [one for one, has in zip(self.results, given, strict=True) if has]
+        back: dict[int, int] = {}
+        number = len(self.operands)
+        for outputs, has in zip(self.outputs, given, strict=True):
+            for component, node in enumerate(outputs) if has else ():
+                if node is not None:
+                    back[node] = graph.add(back.get(node, graph.zero), graph.load(number, component))
+            number += has
+        needed = self._that_depend_on(lambda node: bool(wanted[node.args[0]]))
+        for place in range(len(self.nodes) - 1, -1, -1):
+            if place not in back or place not in needed:
+                continue
+            for arg, factor in _partials(graph, self.nodes[place], place):
+                if arg in needed:
+                    part = _nested(graph, back[place], factor)
+                    back[arg] = graph.add(back.get(arg, graph.zero), part)
+        loads = {node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back}
+        outputs = tuple(
+            tuple(loads.get((number, component)) for component in range(one.components))
+            for number, (one, want) in enumerate(zip(self.operands, wanted, strict=True))
+            if want
+        )
+        results = tuple(
+            one._replace(name=f"gradient of {one.name}") for one, want in zip(self.operands, wanted, strict=True) if want
+        )
+        new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
+        return _made(graph, (*self.operands, *new), results, outputs, self.channels)
+
+    def along(self, moving: Sequence[bool]) -> Formula:
+        """The derivative of the results along tangents of the operands that move, which are operands behind the others."""
+        graph = Graph(self.nodes)
+        numbers, extra = {}, []
+        for number, (one, moves) in enumerate(zip(self.operands, moving, strict=True)):
+            if moves:
+                numbers[number] = len(self.operands) + len(extra)
+                extra.append(one._replace(name=f"tangent of {one.name}"))
+        tangent: dict[int, int] = {}
+        for place, node in enumerate(self.nodes):
+            if node.kind == "load" and node.args[0] in numbers:
+                tangent[place] = graph.load(numbers[node.args[0]], node.args[1])
+            elif not _is_number(node):
+                parts = [
+                    _nested(graph, tangent[arg], factor)
+                    for arg, factor in _partials(graph, node, place)
+                    if arg in tangent
+                ]
+                if parts:
+                    tangent[place] = graph.add(*parts)
+        outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
+        results = tuple(one._replace(name=f"tangent of {one.name}") for one in self.results)
+        return _made(graph, (*self.operands, *extra), results, outputs, self.channels)
+
+    def _that_depend_on(self, chosen: Callable[[Node], bool]) -> set[int]:
+        """Nodes that depend on the chosen loads."""
+        out: set[int] = set()
+        for place, node in enumerate(self.nodes):
+            if chosen(node) if node.kind == "load" else node.kind != "constant" and any(a in out for a in node.args):
+                out.add(place)
+        return out
+
+    def part(self, kept: Sequence[Sequence[bool]]) -> Formula:
+        """The same formula with these components of the results alone: the others are None, and cost nothing."""
+        outputs = tuple(
+            tuple(node if keep else None for node, keep in zip(nodes, keeps, strict=True))
+            for nodes, keeps in zip(self.outputs, kept, strict=True)
+        )
+        return _made(Graph(self.nodes), self.operands, self.results, outputs, self.channels)
+
+
+def _partials(graph: Graph, node: Node, place: int) -> list[tuple[int, list[int]]]:
+    """For each argument of a node, the factors of the derivative by it."""
+    if node.kind == "add":
+        return [(arg, []) for arg in node.args]
+    if node.kind == "multiply":
+        return [(node.args[0], [node.args[1]]), (node.args[1], [node.args[0]])]
+    if node.kind == "inverse_length":
+        # d(1/r) = -(1/r)^2 u dv with the unit vector u: no power of 1/r comes before a small number has met it
+        minus = graph.constant(-1.0)
+        return [(arg, [place, place, minus, graph.multiply(arg, place)]) for arg in node.args]
+    return []
+
+
+def _nested(graph: Graph, first: int, factors: Sequence[int]) -> int:
+    """Product from the left: what is small meets each factor in turn."""
+    for factor in factors:
+        first = graph.multiply(first, factor)
+    return first
+
+
+def _made(
+    graph: Graph,
+    operands: tuple[Operand, ...],
+    results: tuple[Operand, ...],
+    outputs: Sequence[Sequence[int | None]],
+    channels: int,
+) -> Formula:
+    """The formula of what the outputs need, and nothing else."""
+    needed: set[int] = {node for part in outputs for node in part if node is not None}
+    for place in range(len(graph.nodes) - 1, -1, -1):
+        if place in needed and not _is_number(graph.nodes[place]):
+            needed.update(graph.nodes[place].args)
+    numbers = {old: new for new, old in enumerate(sorted(needed))}
+    nodes = tuple(
+        node if _is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
+        for node in (graph.nodes[old] for old in sorted(needed))
+    )
+    placed = tuple(
+        tuple(None if n is None or n == graph.zero else numbers[n] for n in part) for part in outputs
+    )
+    return Formula(operands, results, nodes, placed, channels)
+
+
+def formula(
+    graph: Graph,
+    operands: Sequence[Operand],
+    results: Sequence[Operand],
+    outputs: Sequence[Sequence[int | None]],
+    channels: int = 0,
+) -> Formula:
+    """A formula from the nodes of a graph.
+
+    Example:
+        >>> graph = Graph()
+        >>> x, y = graph.load(0, 0), graph.load(0, 1)
+        >>> row = (Operand("x", 2, (Block(0, 2),)),)
+        >>> length = formula(graph, row, (Operand("z", 1, (Block(0, 1),)),), [[graph.add(graph.multiply(x, x), y)]])
+        >>> length.gradient([True], [True]).operations
+        3
+    """
+    return _made(graph, tuple(operands), tuple(results), outputs, channels)
+
+
+def derived(base: Formula, way: str) -> Formula:
+    """The formula that a key's derivation names: 'g<given>:<wanted>' or 'a<moving>', each digit 1 or 0, '/' between.
+
+    Raises:
+        ValueError: The text names no derivation of this formula.
+    """
+    for step in way.split("/") if way else ():
+        given, _, wanted = step[1:].partition(":")
+        flags = [[{"0": False, "1": True}[c] for c in part] for part in (given, wanted)]
+        base = base.gradient(*flags) if step[0] == "g" else base.along(flags[0])
+    return base
+
+
+def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
+    """The outputs from arrays of any package.
+
+    Args:
+        base: What to compute.
+        load: Gives a component of an operand, one number per row and channel.
+        primitives: An object with ``inverse_length(*vector)`` and ``is_positive(value)``.
+    """
+    values: list[Any] = []
+    for node in base.nodes:
+        if node.kind == "load":
+            values.append(load(*node.args))
+        elif node.kind == "constant":
+            values.append(node.args[0])
+        else:
+            args = [values[arg] for arg in node.args]
+            if node.kind == "add":
+                values.append(args[0] + args[1])
+            elif node.kind == "multiply":
+                values.append(args[0] * args[1])
+            else:
+                values.append(getattr(primitives, node.kind)(*args))
+    return [[None if n is None else values[n] for n in part] for part in base.outputs]
+
+
+def renamed_rows(base: Formula, rows: Sequence[str]) -> Formula:
+    """The same formula with other maps of the operands' rows."""
+    operands = tuple(one._replace(rows=r) for one, r in zip(base.operands, rows, strict=True))
+    return replace(base, operands=operands)
