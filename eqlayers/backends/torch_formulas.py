@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -106,18 +107,28 @@ def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
 
 def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
     """``[rows, width]`` from its components; columns of none are 0."""
-    index = torch.full((one.width,), -1)
-    for component, columns in enumerate(one.columns(max(channels, 1))):
-        index[columns] = component * max(channels, 1) + torch.arange(len(columns))
     if not parts:
         return like.new_zeros(rows, one.width)
-    flat = torch.stack(list(parts), 1).reshape(rows, -1)
-    if torch.equal(index, torch.arange(flat.shape[1])):
+    flat = torch.stack(list(parts), 1)
+    flat = flat.flatten(1) if channels else flat
+    places = _order(one, max(channels, 1))
+    if places == list(range(flat.shape[1])):
         return flat
-    with outside_of_traces(), outside_of_func():
-        place = index.to(like.device)
-    out = flat.index_select(1, as_constant(place.clamp(min=0)))
-    return out if bool((index >= 0).all()) else out * as_constant((place >= 0).to(out.dtype))
+    with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
+        index = torch.tensor([max(place, 0) for place in places], device=like.device)
+        kept = torch.tensor([float(place >= 0) for place in places], device=like.device, dtype=like.dtype)
+    out = flat.index_select(1, as_constant(index))
+    return out if min(places) >= 0 else out * as_constant(kept)
+
+
+@cache
+def _order(one: Operand, channels: int) -> list[int]:
+    """For every column the number of its component and channel, -1 of none."""
+    out = [-1] * one.width
+    for component, columns in enumerate(one.columns(channels)):
+        for channel, column in enumerate(columns):
+            out[column] = component * channels + channel
+    return out
 
 
 def _summed(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
