@@ -17,7 +17,7 @@ from eqlayers_kernels.formula import Formula
 
 from ..backends import BACKENDS
 from ..backends.formulas import BY_DEVICE, check_formula, runner_of
-from ..backends.torch_formulas import run_in_torch
+from ..backends.torch_formulas import Ends, run_in_torch
 from ..info.graph import Graph
 from ..ops.formula import find_formula, formula_text, register_formula
 from ..torch_internals import (
@@ -56,12 +56,12 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
+    sizes = _sizes(base, operands, graph)
+    check_formula(base, operands, sizes, graph is not None)
     first = operands[0]
     name = chosen(first.device.type, first.dtype, backend, "")
-    sizes = _sizes(base, operands, graph)
     if BACKENDS[name].whole is not None:
-        check_formula(base, operands, sizes, graph is not None)
-        ends = None if graph is None else (*graph.ends, graph.num_src, graph.num_dst)
+        ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     key = register_formula(base)
     key = formula_text(key) if traced_for_others() else key
@@ -132,9 +132,7 @@ def _flags(values: Any) -> str:
     return "".join("1" if value else "0" for value in values)
 
 
-def _follow(
-    operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int], *how: Any
-) -> list[Tensor]:
+def _follow(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int], *how: Any) -> list[Tensor]:
     if not followed(operands):
         with below_autograd():
             return _operator(operands, graph, sizes, *how)

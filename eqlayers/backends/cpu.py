@@ -97,6 +97,7 @@ def _make_runner(use: FormUse) -> Runner:
 
 @contextmanager
 def as_backend_error() -> Iterator[None]:
+    """Errors of the compiler are those of this backend."""
     try:
         yield
     except CompilerError as error:
@@ -186,6 +187,7 @@ class _Runner:
 
 
 def empty(like: Tensor, rows: int, width: int) -> Tensor:
+    """``[rows, width]``, in huge pages where that is worth it."""
     out = like.new_empty(rows, width)
     if (size := rows * width * out.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)

@@ -18,9 +18,7 @@ from .operands import not_of_this_graph, receivers_of
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 
 
-def check_formula(
-    base: Formula, operands: Sequence[Tensor], sizes: Sequence[int], graph: Tensor | bool | None
-) -> None:
+def check_formula(base: Formula, operands: Sequence[Tensor], sizes: Sequence[int], graph: Tensor | bool | None) -> None:
     """Raise unless the operands are those of a formula: kernels read addresses.
 
     Args:
@@ -38,27 +36,33 @@ def check_formula(
             f"operands must be {len(base.operands)} tensors for this formula, {names}, got {len(operands)}. Call it "
             f"through a layer."
         )
+    if (graph is None or graph is False) and any(o.rows in ("src", "dst") for o in (*base.operands, *base.results)):
+        raise ShapeError("a formula with rows of senders or receivers must be given a graph, got None. Pass it.")
     first = operands[0]
     if first.dtype not in ACCUMULATE:
         raise DTypeError(
-            f"{base.operands[0].name} must be float64, float32, float16 or bfloat16, got {first.dtype}. Convert it with "
-            f"`.to(...)`."
+            f"{base.operands[0].name} must be float64, float32, float16 or bfloat16, got {first.dtype}. Convert it "
+            f"with `.to(...)`."
         )
     count = dict(zip(("each", "src", "dst"), sizes, strict=True))
     for one, t in zip(base.operands, operands, strict=True):
         wanted = (one.width,) if one.rows == "one" else (count[one.rows], one.width)
         if tuple(t.shape) != wanted:
-            raise ShapeError(f"{one.name} must be {list(wanted)}, got {list(t.shape)}. Give it a row of {one.width} columns for each.")
+            raise ShapeError(
+                f"{one.name} must be {list(wanted)}, got {list(t.shape)}. Give it {one.width} columns and these rows."
+            )
         if t.dtype != first.dtype:
-            raise DTypeError(f"{one.name} must be {first.dtype} as {base.operands[0].name}, got {t.dtype}. Convert it.")
+            raise DTypeError(
+                f"{one.name} must be {first.dtype} as {base.operands[0].name}, got {t.dtype}. Convert one of them."
+            )
         if t.device != first.device:
-            raise DeviceError(f"{one.name} must be on {first.device} as {base.operands[0].name}, got {t.device}. Move it.")
+            raise DeviceError(
+                f"{one.name} must be on {first.device} as {base.operands[0].name}, got {t.device}. Move it there."
+            )
     if isinstance(graph, Tensor):
         rows, senders, receivers = sizes
         if receivers_of(graph, senders, rows, first.device) != receivers:
             raise not_of_this_graph()
-    elif not graph and any(one.rows in ("src", "dst") for one in (*base.operands, *base.results)):
-        raise ShapeError("a formula with rows of senders or receivers must be given a graph, got None. Pass its tables.")
 
 
 def runner_of(key: str, operands: Sequence[Tensor], graph: Tensor | None, backend: str) -> Runner:

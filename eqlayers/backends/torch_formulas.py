@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +14,14 @@ from eqlayers_kernels.formula import Block, Formula, Operand, evaluate
 from ..ops.call import ACCUMULATE
 from ..torch_internals import as_constant, outside_of_func, outside_of_traces
 
-Ends = tuple[Tensor, Tensor, int, int]  # senders and receivers of the batch's rows, and how many of each there are
+
+class Ends(NamedTuple):
+    """Senders and receivers of the batch's rows, and how many of each there are."""
+
+    src: Tensor
+    dst: Tensor
+    num_src: int
+    num_dst: int
 
 
 class Primitives:
@@ -58,7 +66,7 @@ def run_in_torch(
         _components(one, _gathered(one.rows, t, ends), base.channels)
         for one, t in zip(base.operands, operands, strict=True)
     ]
-    rows = ends[0].shape[0] if ends is not None else _rows(base.operands, operands)
+    rows = ends.src.shape[0] if ends is not None else _rows(base.operands, operands)
     outputs = evaluate(base, lambda operand, component: columns[operand][component], Primitives)
     like = operands[0]
     shape = (rows, base.channels) if base.channels else (rows,)
@@ -78,7 +86,7 @@ def _gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
     if rows in ("each", "one"):
         return t if rows == "each" else t.unsqueeze(0)
     assert ends is not None
-    return t.index_select(0, ends[rows == "dst"])
+    return t.index_select(0, ends.dst if rows == "dst" else ends.src)
 
 
 def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
@@ -98,9 +106,7 @@ def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
 
 def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
     steps = range(channels) if block.channel else (0,)
-    index = [
-        [block.start + i * block.component + c * block.channel for c in steps] for i in range(block.dim)
-    ]
+    index = [[block.start + i * block.component + c * block.channel for c in steps] for i in range(block.dim)]
     parts = [t[:, columns] for columns in index]
     return parts if block.channel else [part[:, 0] for part in parts]
 
@@ -135,5 +141,5 @@ def _summed(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
     if rows in ("each", "one"):
         return t if rows == "each" else t.sum(0)
     assert ends is not None
-    count = ends[2 + (rows == "dst")]
-    return t.new_zeros(count, t.shape[1]).index_add(0, ends[rows == "dst"], t)
+    index, count = (ends.dst, ends.num_dst) if rows == "dst" else (ends.src, ends.num_src)
+    return t.new_zeros(count, t.shape[1]).index_add(0, index, t)

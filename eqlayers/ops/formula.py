@@ -37,7 +37,9 @@ def find_formula(key: str) -> Formula:
             try:
                 found = derived(find_formula(start), step)
             except (ValueError, KeyError, IndexError) as error:
-                raise ConfigError(f"the key of a derivative must be one that its formula has, got {step!r}. Correct it.") from error
+                raise ConfigError(
+                    f"the key of a derivative must be one that its formula has, got {step!r}. Correct it."
+                ) from error
         elif key.startswith(PREFIX):
             found = read_formula(key)
         else:
@@ -71,7 +73,7 @@ def read_formula(text: str) -> Formula:
 
 def _formula(content: Any) -> Formula:
     operands, results, nodes, outputs, channels = content
-    if type(channels) is not int or not 0 <= channels:
+    if type(channels) is not int or not channels >= 0:
         raise TypeError(f"expected a number of channels, got {channels!r}")
     return Formula(
         tuple(_operand(*one) for one in operands),

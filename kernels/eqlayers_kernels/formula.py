@@ -9,10 +9,14 @@ has such a map is summed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+
+from .expression import Graph as Graph
+from .expression import Node as Node
+from .expression import is_number, nested, partials
 
 #: Rows of an operand: one for each row of the batch; one for all; that of the row's sender; that of its receiver.
 ROWS = ("each", "one", "src", "dst")
@@ -61,82 +65,6 @@ class Operand(NamedTuple):
         return [[start + c * step for c in range(channels)] for start, step in places]
 
 
-class Node(NamedTuple):
-    """One value: 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two numbers of nodes),
-    'inverse_length' (components of a vector; 0 of the zero vector), 'is_positive' (one node; 1 or 0)."""
-
-    kind: str
-    args: tuple[Any, ...]
-
-
-class Graph:
-    """Collects nodes; equal ones are one, sums with 0 and products with 0 and 1 are none."""
-
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
-        self.nodes: list[Node] = list(nodes)
-        self._known = {node: number for number, node in enumerate(self.nodes)}
-        self.zero, self.one = self.constant(0.0), self.constant(1.0)
-
-    def _node(self, kind: str, *args: Any) -> int:
-        node = Node(kind, args)
-        number = self._known.setdefault(node, len(self.nodes))
-        if number == len(self.nodes):
-            self.nodes.append(node)
-        return number
-
-    def load(self, operand: int, component: int) -> int:
-        """A component of an operand."""
-        return self._node("load", operand, component)
-
-    def constant(self, value: float) -> int:
-        """A number."""
-        return self._node("constant", float(value))
-
-    def add(self, *terms: int) -> int:
-        """Sum, from the left."""
-        total = self.zero
-        for term in terms:
-            if total == self.zero or term == self.zero:
-                total = term if total == self.zero else total
-            else:
-                total = self._node("add", total, term)
-        return total
-
-    def multiply(self, *factors: int) -> int:
-        """Product, from the left; numbers first."""
-        product, number = self.one, 1.0
-        for factor in factors:
-            node = self.nodes[factor]
-            if node.kind == "constant":
-                number *= node.args[0]
-            elif product == self.one:
-                product = factor
-            else:
-                product = self._node("multiply", *sorted((product, factor)))
-        if number == 0.0 or product == self.one or number == 1.0:
-            return self.zero if number == 0.0 else self.constant(number) if product == self.one else product
-        node = self.nodes[product]
-        if node.kind == "multiply" and self.nodes[node.args[0]].kind == "constant":
-            return self.multiply(self.constant(number * self.nodes[node.args[0]].args[0]), node.args[1])
-        return self._node("multiply", self.constant(number), product)
-
-    def scale(self, number: float, value: int) -> int:
-        """Product with a number."""
-        return self.multiply(self.constant(number), value)
-
-    def inverse_length(self, *vector: int) -> int:
-        """One over the length of a vector, 0 of the zero vector."""
-        return self._node("inverse_length", *vector)
-
-    def is_positive(self, value: int) -> int:
-        """1 of what is above 0, else 0; its derivative is 0."""
-        return self._node("is_positive", value)
-
-
-def _is_number(node: Node) -> bool:
-    return node.kind in ("load", "constant")
-
-
 @dataclass(frozen=True)
 class Formula:
     """A function of operands.
@@ -170,7 +98,7 @@ class Formula:
                     f"{self.channels} channels. Correct the blocks."
                 )
         for number, node in enumerate(self.nodes):
-            earlier = () if _is_number(node) else node.args
+            earlier = () if is_number(node) else node.args
             if any(not 0 <= arg < number for arg in earlier):
                 raise ValueError(f"node {number} must name earlier nodes, got {node}. Sort the nodes.")
             if node.kind == "load" and not 0 <= node.args[1] < self.operands[node.args[0]].components:
@@ -178,19 +106,21 @@ class Formula:
         for result, outputs in zip(self.results, self.outputs, strict=True):
             if len(outputs) != result.components:
                 raise ValueError(
-                    f"{result.name} must have {result.components} outputs, got {len(outputs)}. Give each a node or None."
+                    f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
                 )
 
     @cached_property
     def key(self) -> str:
         """Short content hash: equal formulas have equal keys, on every machine."""
         fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
-        return hashlib.sha256(repr([tuple(part) if isinstance(part, tuple) else part for part in fields]).encode()).hexdigest()[:16]
+        return hashlib.sha256(
+            repr([tuple(part) if isinstance(part, tuple) else part for part in fields]).encode()
+        ).hexdigest()[:16]
 
     @property
     def operations(self) -> int:
         """Sums and products per row and channel."""
-        return sum(not _is_number(node) for node in self.nodes)
+        return sum(not is_number(node) for node in self.nodes)
 
     def __str__(self) -> str:
         """One line per operand and result."""
@@ -223,26 +153,35 @@ class Formula:
         for place in range(len(self.nodes) - 1, -1, -1):
             if place not in back or place not in needed:
                 continue
-            for arg, factor in _partials(graph, self.nodes[place], place):
+            for arg, factor in partials(graph, self.nodes[place], place):
                 if arg in needed:
-                    part = _nested(graph, back[place], factor)
+                    part = nested(graph, back[place], factor)
                     back[arg] = graph.add(back.get(arg, graph.zero), part)
-        loads = {node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back}
-        outputs = tuple(
+        loads = {
+            node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back
+        }
+        found = tuple(
             tuple(loads.get((number, component)) for component in range(one.components))
             for number, (one, want) in enumerate(zip(self.operands, wanted, strict=True))
             if want
         )
         results = tuple(
-            one._replace(name=f"gradient of {one.name}") for one, want in zip(self.operands, wanted, strict=True) if want
+            one._replace(name=f"gradient of {one.name}")
+            for one, want in zip(self.operands, wanted, strict=True)
+            if want
         )
         new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
-        return _made(graph, (*self.operands, *new), results, outputs, self.channels)
+        return _made(graph, (*self.operands, *new), results, found, self.channels)
 
     def along(self, moving: Sequence[bool]) -> Formula:
-        """The derivative of the results along tangents of the operands that move, which are operands behind the others."""
+        """The derivative of the results along tangents.
+
+        Args:
+            moving: For each operand, whether it has a tangent; these become operands, behind the others.
+        """
         graph = Graph(self.nodes)
-        numbers, extra = {}, []
+        numbers: dict[int, int] = {}
+        extra: list[Operand] = []
         for number, (one, moves) in enumerate(zip(self.operands, moving, strict=True)):
             if moves:
                 numbers[number] = len(self.operands) + len(extra)
@@ -251,10 +190,10 @@ class Formula:
         for place, node in enumerate(self.nodes):
             if node.kind == "load" and node.args[0] in numbers:
                 tangent[place] = graph.load(numbers[node.args[0]], node.args[1])
-            elif not _is_number(node):
+            elif not is_number(node):
                 parts = [
-                    _nested(graph, tangent[arg], factor)
-                    for arg, factor in _partials(graph, node, place)
+                    nested(graph, tangent[arg], factor)
+                    for arg, factor in partials(graph, node, place)
                     if arg in tangent
                 ]
                 if parts:
@@ -280,26 +219,6 @@ class Formula:
         return _made(Graph(self.nodes), self.operands, self.results, outputs, self.channels)
 
 
-def _partials(graph: Graph, node: Node, place: int) -> list[tuple[int, list[int]]]:
-    """For each argument of a node, the factors of the derivative by it."""
-    if node.kind == "add":
-        return [(arg, []) for arg in node.args]
-    if node.kind == "multiply":
-        return [(node.args[0], [node.args[1]]), (node.args[1], [node.args[0]])]
-    if node.kind == "inverse_length":
-        # d(1/r) = -(1/r)^2 u dv with the unit vector u: no power of 1/r comes before a small number has met it
-        minus = graph.constant(-1.0)
-        return [(arg, [place, place, minus, graph.multiply(arg, place)]) for arg in node.args]
-    return []
-
-
-def _nested(graph: Graph, first: int, factors: Sequence[int]) -> int:
-    """Product from the left: what is small meets each factor in turn."""
-    for factor in factors:
-        first = graph.multiply(first, factor)
-    return first
-
-
 def _made(
     graph: Graph,
     operands: tuple[Operand, ...],
@@ -311,11 +230,11 @@ def _made(
     outputs = [[None if node == graph.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
     for place in range(len(graph.nodes) - 1, -1, -1):
-        if place in needed and not _is_number(graph.nodes[place]):
+        if place in needed and not is_number(graph.nodes[place]):
             needed.update(graph.nodes[place].args)
     numbers = {old: new for new, old in enumerate(sorted(needed))}
     nodes = tuple(
-        node if _is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
+        node if is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
         for node in (graph.nodes[old] for old in sorted(needed))
     )
     placed = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)

@@ -16,7 +16,7 @@ SIZES = (11, 4, 6)  # rows, senders, receivers; some nodes have no rows
 RNG = np.random.default_rng(0)
 EDGES = np.stack([RNG.integers(0, 3, SIZES[0]), RNG.integers(1, 5, SIZES[0])])
 TYPES = {"float32": (np.float32, 2.0**-24), "float64": (np.float64, 2.0**-53)}
-COUNT = dict(zip(("each", "src", "dst"), SIZES))
+COUNT = dict(zip(("each", "src", "dst"), SIZES, strict=False))
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def expected(base, arrays):
     channels = max(base.channels, 1)
     index = {"each": np.arange(SIZES[0]), "one": np.zeros(SIZES[0], int), "src": EDGES[0], "dst": EDGES[1]}
     places = [one.columns(channels) for one in base.operands]
-    rows = [a.astype(np.float64)[index[one.rows]] for a, one in zip(arrays, base.operands)]
+    rows = [a.astype(np.float64)[index[one.rows]] for a, one in zip(arrays, base.operands, strict=False)]
     parts = evaluate(base, lambda n, component: rows[n][:, places[n][component]], Primitives)
     out = []
     for one, components in zip(base.results, parts, strict=True):
@@ -66,7 +66,7 @@ def run(base, arrays, dtype, walk, chunks, workers=1):
         segments, others = SIZES[1:] if walk == "by_src" else SIZES[:0:-1]
         packed += [SIZES[0], others]
     compiled(segments, packed, chunks, workers)
-    return [z.sum(0, keepdims=True) if one.rows == "one" else z for z, one in zip(results, base.results)]
+    return [z.sum(0, keepdims=True) if one.rows == "one" else z for z, one in zip(results, base.results, strict=False)]
 
 
 def assert_equal_to_rounding(found, want, base, dtype):

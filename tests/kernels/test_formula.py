@@ -39,15 +39,15 @@ SAMPLES = {"edges": edges_of_points(), "cubic": cubic(1)}
 def test_gradients_and_derivatives_along_are_those_of_finite_differences(name):
     base = SAMPLES[name]
     operands, tangents, step = some(base), some(base, 1), 1e-6
-    ahead, behind = (run(base, [o + s * t for o, t in zip(operands, tangents)]) for s in (step, -step))
-    expected = [(a - b) / (2 * step) for a, b in zip(ahead, behind)]
+    ahead, behind = (run(base, [o + s * t for o, t in zip(operands, tangents, strict=False)]) for s in (step, -step))
+    expected = [(a - b) / (2 * step) for a, b in zip(ahead, behind, strict=False)]
     along = run(base.along([True] * len(operands)), [*operands, *tangents])
     for found, want in zip(along, expected, strict=True):
         np.testing.assert_allclose(found, want, atol=1e-7)
     cotangents = [np.random.default_rng(2).normal(size=z.shape) for z in along]
     gradients = run(base.gradient([True] * len(along), [True] * len(operands)), [*operands, *cotangents])
-    left = sum((c * d).sum(0) for c, d in zip(cotangents, along))
-    right = sum((g * t).sum(0) for g, t in zip(gradients, tangents))
+    left = sum((c * d).sum(0) for c, d in zip(cotangents, along, strict=False))
+    right = sum((g * t).sum(0) for g, t in zip(gradients, tangents, strict=False))
     np.testing.assert_allclose(left, right, atol=1e-12)
 
 
@@ -61,12 +61,13 @@ def test_second_derivatives_are_symmetric_and_third_are_those_of_the_second(name
     operands, cotangents = some(base), [np.ones((one.components, 4)) for one in base.results]
     first_way, second_way = some(base, 1), some(base, 2)
     found = [run(second, [*operands, *cotangents, *way]) for way in (first_way, second_way)]
-    left = sum((f * t).sum(0) for f, t in zip(found[0], second_way))
-    right = sum((f * t).sum(0) for f, t in zip(found[1], first_way))
+    left = sum((f * t).sum(0) for f, t in zip(found[0], second_way, strict=False))
+    right = sum((f * t).sum(0) for f, t in zip(found[1], first_way, strict=False))
     np.testing.assert_allclose(left, right, atol=1e-11)
     third, step = second.along([*b, *[False] * (results + count)]), 1e-6
     ahead, behind = (
-        run(second, [*(o + s * t for o, t in zip(operands, second_way)), *cotangents, *first_way]) for s in (step, -step)
+        run(second, [*(o + s * t for o, t in zip(operands, second_way, strict=False)), *cotangents, *first_way])
+        for s in (step, -step)
     )
     for got, x, y in zip(run(third, [*operands, *cotangents, *first_way, *second_way]), ahead, behind, strict=True):
         np.testing.assert_allclose(got, (x - y) / (2 * step), atol=1e-5)
