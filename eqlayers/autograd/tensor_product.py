@@ -15,7 +15,8 @@ from ..errors import DeviceError, ShapeError
 from ..info.graph import Graph
 from ..info.plan import ProductPlan
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
-from ..ops.form import Form, FormCall, text_of
+from ..ops.form import Form, FormCall
+from ..ops.forms import text_of
 from ..torch_internals import traced_for_others
 from .form import form_operator, sorted_edges
 
@@ -70,7 +71,7 @@ def run_convolution(
         )
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
     if plan.paths and BACKENDS[name].whole is None:
-        return apply_form([x, y, w], graph.tables(sorted_edges), plan.form, name, deterministic)
+        return apply_form([x, y, w], graph, plan.form, name, deterministic)
     src, dst = graph.ends
     messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
     out = messages.new_zeros(graph.num_dst, messages.shape[-1])
@@ -88,14 +89,14 @@ def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
 
 
 def apply_form(
-    operands: Sequence[Tensor], graph: Tensor | None, form: Form, backend: str, deterministic: bool = True
+    operands: Sequence[Tensor], graph: Graph | None, form: Form, backend: str, deterministic: bool = True
 ) -> Tensor:
     """Run a form.
 
     Args:
-        operands: ``[N, width]`` each in the order of the program; ``[width]`` for one row that serves all. With a
-            graph the first has a row per sender, the others have one per edge.
-        graph: None, or the sorted edges of a graph, for backends with kernels of forms.
+        operands: x, y and w of the program, ``[N, width]`` each; ``[width]`` of weights that serve all. With a graph x
+            has a row per sender, the others have one per edge.
+        graph: None, or the edges of a graph, for backends with kernels of forms.
         form: The program.
         backend: Name of the backend that runs it.
         deterministic: Whether sums must have a fixed order.
@@ -106,9 +107,13 @@ def apply_form(
     whole = BACKENDS[backend].whole if form.program.paths else contract
     if whole is not None:
         return whole(form.key, *operands)
-    key = text_of(form.key) if traced_for_others() else form.key
+    key = form.key_of(graph is not None, operands[2].ndim == 1)
+    key = text_of(key) if traced_for_others() else key
+    sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
+    tables = None if graph is None else graph.tables(sorted_edges)
     own = backend == BY_DEVICE.get(operands[0].device.type)
-    return form_operator(operands, graph, key, "" if own else backend, deterministic)
+    found: Tensor = form_operator(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
+    return found
 
 
 @torch.compiler.assume_constant_result

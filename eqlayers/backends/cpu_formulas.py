@@ -15,7 +15,6 @@ from eqlayers_kernels.c.formula import FormulaKernel
 from eqlayers_kernels.formula import Formula, Operand
 
 from ..ops.call import ACCUMULATE
-from ..ops.formula import find_formula
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
 
@@ -23,7 +22,7 @@ Runner = Callable[[Sequence[Tensor], Tensor | None, Sequence[int]], list[Tensor]
 _runners: dict[tuple[str, torch.dtype, bool], Runner] = {}
 
 
-def find_runner(key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> Runner:
+def find_runner(key: str, base: Formula, dtype: torch.dtype, graph: bool) -> Runner:
     """The kernels of a formula; sums have a fixed order.
 
     Raises:
@@ -33,7 +32,7 @@ def find_runner(key: str, dtype: torch.dtype, graph: bool, device: torch.device)
     found = _runners.get(use)
     if found is None:
         with as_backend_error():
-            found = _runners[use] = _make_runner(find_formula(key), dtype, graph)
+            found = _runners[use] = _make_runner(base, dtype, graph)
     return found
 
 

@@ -1,68 +1,127 @@
-"""Whole forms and the tables of graphs, whoever runs them: the tensors' device says who, or the caller."""
+"""Forms and the tables of graphs, whoever runs them: the tensors' device says who, or the caller."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from eqlayers_kernels.c import edges as c_edges
+from eqlayers_kernels.product_form import AnyForm, ProductForm, SumForm
 from eqlayers_kernels.triton import edges as triton_edges
-from eqlayers_kernels.writer import Kind
 
 from ..errors import BackendError
-from ..ops.form import FormCall, find_form
+from ..ops.form import FormCall, known
+from ..ops.forms import find as find_form
 from . import cpu
-from .operands import check_edges, check_operands
-from .registry import FormUse, Runner, find, select
+from .cpu_formulas import find_runner as find_formula_runner
+from .operands import check_edges, check_operands, shape_of
+from .registry import FormUse, find, select
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 
 
-def prepare(
-    kind: Kind,
-    tensors: Mapping[str, Tensor],
+def run_form(
+    operands: Sequence[Tensor],
     graph: Tensor | None,
+    rows: int,
+    num_src: int,
+    num_dst: int,
     key: str,
     backend: str = "",
     deterministic: bool = True,
-) -> tuple[Runner, dict[str, int]]:
-    """Look at the operands of a form, and find who runs it.
+) -> list[Tensor]:
+    """Look at the operands of a form, and run it.
 
     Args:
-        kind: What is wanted.
-        tensors: By the kernels' names: x, y, w, g and the tangents dx, dy, dw. ``[N, width]``, or w and dw ``[width]``
-            if shared. In a convolution x has a row per sender, g per receiver, y and w per edge.
-        graph: None, or the tables of :func:`edge_tables`.
-        key: Of a :class:`eqlayers.ops.form.Form`.
+        operands: ``[rows, width]`` each as the form says, ``[width]`` for one row that serves all.
+        graph: The tables of :func:`edge_tables`; None if no operand or result has rows of senders or receivers.
+        rows, num_src, num_dst: Rows of the batch, senders and receivers.
+        key: See :mod:`eqlayers.ops.forms`.
         backend: Who runs it; empty for the one of the tensors' device.
         deterministic: Whether sums must have a fixed order.
 
     Returns:
-        A function of tensors, graph and rows, which gives the results by operand; and the rows.
+        The results, ``[rows, width]`` or ``[width]`` each.
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
         BackendError: The compiler failed, or the backend runs no such forms. ConfigError: Nobody knows the key.
-        IndexRangeError: (when it runs) The tables are others than those of its edges; found on CPU only.
+        IndexRangeError: The tables are others than those of its rows; found on CPU only.
     """
-    rows = check_operands(find_form(key).program.widths, tensors, graph)
-    x = tensors["x"]
-    home = BY_DEVICE[x.device.type]
-    find_runner = find(backend or home).form
-    if find_runner is None:
+    form, sizes = find_form(key), (rows, num_src, num_dst)
+    check_operands(form, operands, graph, sizes)
+    first = operands[0]
+    home = BY_DEVICE[first.device.type]
+    name = backend or home
+    if find(name).form is None:
         raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
-    if backend and backend != home:  # on another device than its own it would read addresses that are none
-        select(FormCall(x.dtype, x.device.type, key), backend)
-    if not kind.results:
-        return _nothing, rows
-    use = FormUse(key, kind, x.dtype, graph is not None, tensors["w"].ndim == 1, deterministic)
-    return find_runner(use, x.device), rows
+    if name != home:  # on another device than its own it would read addresses that are none
+        program = known(form.program) if isinstance(form, ProductForm) else ""
+        select(FormCall(first.dtype, first.device.type, program), name)
+    return _run(form, key, operands, graph, sizes, name, deterministic)
 
 
-def _nothing(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
-    return {}
+def _run(
+    form: AnyForm,
+    key: str,
+    operands: Sequence[Tensor],
+    graph: Tensor | None,
+    sizes: Sequence[int],
+    backend: str,
+    deterministic: bool,
+) -> list[Tensor]:
+    if isinstance(form, ProductForm):
+        return _run_product(form, operands, graph, sizes, backend, deterministic)
+    if isinstance(form, SumForm):
+        return _run_sum(form, key, operands, graph, sizes, backend, deterministic)
+    if backend != "cpu":
+        raise BackendError(f"backend must run formulas here, got {backend!r}. Pass backend='torch'.")
+    runner = find_formula_runner(key, form, operands[0].dtype, graph is not None)
+    return runner(operands, graph, sizes)
+
+
+def _run_product(
+    form: ProductForm,
+    operands: Sequence[Tensor],
+    graph: Tensor | None,
+    sizes: Sequence[int],
+    backend: str,
+    deterministic: bool,
+) -> list[Tensor]:
+    if not form.kind.results:
+        return []
+    first, rows = operands[0], sizes[0]
+    use = FormUse(known(form.program), form.kind, first.dtype, graph is not None, form.rows[2] == "one", deterministic)
+    count = {"x": rows, "y": rows, "w": rows, "z": rows}
+    if graph is not None:
+        count["x"], count["z"] = sizes[1:]
+    runner = find(backend).form
+    assert runner is not None
+    found = runner(use, first.device)(dict(zip(form.names, operands, strict=True)), graph, count)
+    return [found[name] for name in form.kind.results]
+
+
+def _run_sum(
+    form: SumForm,
+    key: str,
+    operands: Sequence[Tensor],
+    graph: Tensor | None,
+    sizes: Sequence[int],
+    backend: str,
+    deterministic: bool,
+) -> list[Tensor]:
+    out: list[Tensor | None] = [None] * len(form.results)
+    for number, (part, picks, targets) in enumerate(form.parts):
+        own = [operands[pick] for pick in picks]
+        for target, value in zip(
+            targets, _run(part, f"{key}[{number}]", own, graph, sizes, backend, deterministic), strict=True
+        ):
+            known = out[target]
+            out[target] = value if known is None else known + value
+    like = operands[0]
+    return [like.new_zeros(shape_of(one, sizes)) if t is None else t for t, one in zip(out, form.results, strict=True)]
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -33,8 +33,8 @@ class Primitives:
         square = vector[0] * vector[0]
         for part in vector[1:]:
             square = square + part * part
-        there = square > smallest_square(square.dtype)
-        return torch.where(there, torch.where(there, square, 1.0).rsqrt(), 0.0)
+        none = square <= smallest_square(square.dtype)  # a NaN is no zero
+        return torch.where(none, 0.0, torch.where(none, 1.0, square).rsqrt())
 
     @staticmethod
     def is_positive(value: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from eqlayers_kernels.c import cache as disk
+from eqlayers_kernels.product_form import ProductForm
 from eqlayers_kernels.triton import aot, availability, groups, launch
 from eqlayers_kernels.triton.forms import GATHERED
 
@@ -306,7 +307,7 @@ def _names(model: torch.nn.Module, seen: Iterable[SeenUse]) -> dict[str, str]:
             whole = layer.whole_call(dtype, torch.device(device))
             if whole is not None:
                 form = find_form(whole[1].key)
-                for key in (form.key, form.weighted.key):
+                for key in (form.key, ProductForm(form.program).weighted.program.key):
                     paths.setdefault(key, {})[path or type(layer).__name__] = None
     shown = {key: (next(iter(found)), len(found) - 1) for key, found in paths.items()}
     return {key: f"{first} (+{more} more)" if more else first for key, (first, more) in shown.items()}

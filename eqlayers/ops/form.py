@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,6 +29,11 @@ class Form:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.key = program.key
+        self._keys = {  # by graph and shared; see eqlayers.ops.forms
+            (graph, shared): f"{self.key}/m{'s' if graph else 'e'}e{'o' if shared else 'e'}{'d' if graph else 'e'}"
+            for graph in (False, True)
+            for shared in (False, True)
+        }
         _forms.setdefault(self.key, self)
 
     @cached_property
@@ -37,11 +41,9 @@ class Form:
         """The program as text."""
         return write_program(self.program)
 
-    @cached_property
-    def weighted(self) -> Form:
-        """The form of the paths with weights: what remains when another vector takes the weights' place."""
-        paths = tuple(path for path in self.program.paths if path.weight is not None)
-        return Form(replace(self.program, paths=paths))
+    def key_of(self, graph: bool, shared: bool) -> str:
+        """The key of the form along a graph, or row by row, with weights of every row, or one set for all."""
+        return self._keys[graph, shared]
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
         return Form, (self.program,)  # a process that loads it knows its key from then on
@@ -51,6 +53,11 @@ class Form:
 
     def __repr__(self) -> str:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
+
+
+def known(program: Program) -> str:
+    """The key of a program, which this process knows from now on."""
+    return program.key if program.key in _forms else Form(program).key
 
 
 def find_form(key: str) -> Form:
@@ -68,18 +75,6 @@ def find_form(key: str) -> Form:
             )
         form = _forms[key] = Form(read_program(key))
     return form
-
-
-@torch.compiler.assume_constant_result
-def text_of(key: str) -> str:
-    """The text of the form with a short key; a constant for compilers."""
-    return find_form(key).text
-
-
-def weighted_key(key: str) -> str:
-    """The key of :attr:`Form.weighted`, of the kind of ``key``: a text for a text."""
-    form = find_form(key).weighted
-    return form.text if key.startswith(PREFIX) else form.key
 
 
 class FormCall(NamedTuple):

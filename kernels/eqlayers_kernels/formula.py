@@ -131,6 +131,15 @@ class Formula:
         head = f"formula {self.key}: {self.operations} operations, {self.channels or 'no'} channels"
         return "\n".join([head, *(line("<-", one) for one in self.operands), *(line("->", o) for o in self.results)])
 
+    def with_rows(self, operands: Sequence[str], results: Sequence[str] | None = None) -> Formula:
+        """The same formula with other rows of its operands, and of its results."""
+        given = results or [one.rows for one in self.results]
+        return replace(
+            self,
+            operands=tuple(one._replace(rows=rows) for one, rows in zip(self.operands, operands, strict=True)),
+            results=tuple(one._replace(rows=rows) for one, rows in zip(self.results, given, strict=True)),
+        )
+
     # -- derivatives --------------------------------------------------------------------------------------------------
 
     def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> Formula:
@@ -261,19 +270,6 @@ def formula(
     return _made(graph, tuple(operands), tuple(results), outputs, channels)
 
 
-def derived(base: Formula, way: str) -> Formula:
-    """The formula that a key's derivation names: 'g<given>:<wanted>' or 'a<moving>', each digit 1 or 0, '/' between.
-
-    Raises:
-        ValueError: The text names no derivation of this formula.
-    """
-    for step in way.split("/") if way else ():
-        given, _, wanted = step[1:].partition(":")
-        flags = [[{"0": False, "1": True}[c] for c in part] for part in (given, wanted)]
-        base = base.gradient(*flags) if step[0] == "g" else base.along(flags[0])
-    return base
-
-
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
     """The outputs from arrays of any package.
 
@@ -297,9 +293,3 @@ def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) ->
             else:
                 values.append(getattr(primitives, node.kind)(*args))
     return [[None if n is None else values[n] for n in part] for part in base.outputs]
-
-
-def renamed_rows(base: Formula, rows: Sequence[str]) -> Formula:
-    """The same formula with other maps of the operands' rows."""
-    operands = tuple(one._replace(rows=r) for one, r in zip(base.operands, rows, strict=True))
-    return replace(base, operands=operands)

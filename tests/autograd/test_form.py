@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
-from eqlayers.autograd import form as operators
+from eqlayers.backends import forms
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.c import compiler
 from eqlayers_kernels.writer import Kind
@@ -125,13 +125,13 @@ def test_finite_differences(graph: bool) -> None:
 
 def test_gradients_that_nobody_needs_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds: list[Kind] = []
-    real = operators.prepare
+    real = forms._run_product
 
-    def counted(kind: Kind, *rest: Any) -> Any:
-        kinds.append(kind)
-        return real(kind, *rest)
+    def counted(form: Any, *rest: Any) -> Any:
+        kinds.append(form.kind)
+        return real(form, *rest)
 
-    monkeypatch.setattr(operators, "prepare", counted)
+    monkeypatch.setattr(forms, "_run_product", counted)
     for requires in SUBSETS:
         inputs = operands(False, False, requires)
         live = [t for t in inputs if t.requires_grad]
@@ -202,12 +202,16 @@ def test_opcheck(graph: bool, shared: bool) -> None:
     g = torch.randn(RECEIVERS if graph else COUNT, 16, dtype=torch.float64, requires_grad=True)
     dx, dw = (torch.randn_like(t).requires_grad_() for t in (x, w))
     tables = torch.ops.eqlayers.edge_tables(EDGES, SENDERS, RECEIVERS) if graph else None
-    ops, key = torch.ops.eqlayers, PLAN.form.key
-    torch.library.opcheck(ops.form.default, ([x, y, w], tables, key))
-    torch.library.opcheck(ops.form_backward.default, ([x, y, w], g, [True, True, True], tables, key))
-    torch.library.opcheck(ops.form_backward.default, ([x.detach(), y, w], g, [False, True, True], tables, key))
+    op, key = torch.ops.eqlayers.form.default, PLAN.form.key_of(graph, shared)
+    sizes = [COUNT, SENDERS, RECEIVERS] if graph else [COUNT, 0, 0]
+    torch.library.opcheck(op, ([x, y, w], tables, *sizes, key))
+    torch.library.opcheck(op, ([x, y, w, g], tables, *sizes, f"{key}/g1:111"))
+    torch.library.opcheck(op, ([x.detach(), y, w, g], tables, *sizes, f"{key}/g1:011"))
+    torch.library.opcheck(op, ([x, y, w, g, dx, dw], tables, *sizes, f"{key}/g1:101/g11:1111", "", False))
+    more = [torch.randn_like(t).requires_grad_() for t in (x, g)]
+    third = f"{key}/g1:101/g11:1111/g1001:111111"
     torch.library.opcheck(
-        ops.form_double_backward.default, ([x, y, w], g, [dx, None, dw], [True] * 4, tables, key, "", False)
+        op, ([x, y, w, g, dx, dw, *more], tables, *sizes, third), test_utils=("test_schema", "test_faketensor")
     )
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eqlayers as eq
-from eqlayers.backends import cpu, forms, verdicts
+from eqlayers.backends import cpu, verdicts
+from eqlayers.backends.operands import receivers_of
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
 from eqlayers.ops.form import Form, FormCall, find_form
 from eqlayers_kernels.c import compiler, edges, launch
@@ -54,8 +55,20 @@ def operands(form: Form, rows: int = 6, shared: bool = False, dtype: torch.dtype
 
 
 def run(form: Form, kind: Kind, tensors: dict[str, Tensor], graph: Tensor | None = None) -> dict[str, Tensor]:
-    runner, rows = forms.prepare(kind, tensors, graph, form.key)
-    return runner(tensors, graph, rows)
+    def flags(names: tuple[str, ...], of: str) -> str:
+        return "".join(str(int(name in names)) for name in of)
+
+    steps = {0: "", 1: f"/g1:{flags(kind.results, 'xyw')}"}.get(kind.order)
+    if steps is None:
+        steps = f"/g1:{flags(kind.tangents, 'xyw')}/g{'1' * len(kind.tangents)}:{flags(kind.results, 'xywz')}"
+    rows, sizes = tensors["y"].shape[0], [tensors["y"].shape[0], 0, 0]
+    if graph is not None:
+        sizes = [rows, tensors["x"].shape[0], receivers_of(graph, tensors["x"].shape[0], rows, graph.device)]
+    key = form.key_of(graph is not None, tensors["w"].ndim == 1) + steps
+    moving = [name for name in "xyw" if name in kind.tangents]
+    given = [tensors[name] for name in (*"xyw", *("g" * min(kind.order, 1)), *(f"d{name}" for name in moving))]
+    found = torch.ops.eqlayers.form(given, graph, *sizes, key)
+    return dict(zip([name for name in "xywz" if name in kind.results], found, strict=True))
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
@@ -106,8 +119,8 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor):
-            self.bytes = max(self.bytes, out.untyped_storage().nbytes())
+        for t in [out] if isinstance(out, Tensor) else out:
+            self.bytes = max(self.bytes, t.untyped_storage().nbytes())
         return out
 
 
@@ -287,7 +300,7 @@ def test_forms_are_known_by_their_content() -> None:
     assert pickle.loads(pickle.dumps(form)).key == form.key
     assert find_form(form.key).program == form.program
     with pytest.raises(ConfigError, match=r"got the key 'nobody', which no layer of this process has\. Build"):
-        forms.prepare(FORWARD, operands(form), None, "nobody")
+        torch.ops.eqlayers.form([torch.ones(1, 1)], None, 1, 0, 0, "nobody")
 
 
 # -- what it refuses --------------------------------------------------------------------------------------------------

@@ -157,11 +157,11 @@ def test_the_interpreter_runs_only_when_named() -> None:
 
 def test_operators_say_what_they_want() -> None:
     layer = product("mul_ir", "triton")
-    weight, key = layer.weight.detach(), layer.plan.form.key
+    weight, key = layer.weight.detach(), layer.plan.form.key_of(False, True)
     with pytest.raises(eq.errors.ShapeError, match=r"y must be \[3, 4\] for this form, got \[3, 5\]"):
-        torch.ops.eqlayers.form([draw(3, 14), draw(3, 5), weight], None, key, "triton")
+        torch.ops.eqlayers.form([draw(3, 14), draw(3, 5), weight], None, 3, 0, 0, key, "triton")
     with pytest.raises(eq.errors.BackendError, match="must run whole forms here, got 'torch'"):
-        torch.ops.eqlayers.form([draw(3, 14), draw(3, 4), weight], None, key, "torch")
+        torch.ops.eqlayers.form([draw(3, 14), draw(3, 4), weight], None, 3, 0, 0, key, "torch")
 
 
 def test_slices_ask_for_no_kernel_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

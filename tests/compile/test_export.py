@@ -18,7 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError
-from eqlayers.ops.form import PREFIX, find_form, weighted_key
+from eqlayers.ops.form import PREFIX, find_form
+from eqlayers.ops.forms import find, text_of
 from eqlayers.ops.program_text import read_program, write_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -167,9 +168,8 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
     assert form.text == write_program(again)
     assert find_form(form.text).program == form.program
     assert find_form(form.text) is find_form(form.text)
-    assert weighted_key(form.key) == form.weighted.key != form.key
-    assert weighted_key(form.text) == form.weighted.text
-    assert find_form(weighted_key(form.text)).program == form.weighted.program
+    assert text_of(f"{form.key}/mseod/g1:111") == f"{form.text}/mseod/g1:111"
+    assert find(f"{form.text}/mseod") == find(f"{form.key}/mseod")
 
 
 @pytest.mark.parametrize(

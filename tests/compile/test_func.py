@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import eqlayers as eq
-from eqlayers.autograd import form as operators
+from eqlayers.backends import forms
 from eqlayers_kernels.c import compiler
 
 IN1, IN2, OUT = "3x0e + 1x1o", "0e + 1o", "3x0e + 1x1o + 1x1e"
@@ -278,13 +278,13 @@ def test_vmap_over_graphs(backend: str) -> None:
 
 def test_vmap_is_one_call_where_rows_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    real = operators.prepare
+    real = forms.check_operands
 
-    def counted(kind: Any, tensors: Any, *how: Any) -> Any:
-        calls.append(tensors["y"].shape[0])
-        return real(kind, tensors, *how)
+    def counted(form: Any, operands: Any, *rest: Any) -> None:
+        calls.append(operands[1].shape[0])
+        real(form, operands, *rest)
 
-    monkeypatch.setattr(operators, "prepare", counted)
+    monkeypatch.setattr(forms, "check_operands", counted)
     x, y, w = operands(False, True, 2, (3,))
     vmap(function(False, "cpu"), (0, 0, None))(x, y, w[0])
     vmap(grad(scalar(function(False, "cpu")), ALL), (0, 0, None))(x, y, w[0])

@@ -9,7 +9,7 @@ from eqlayers.testing.formulas import cubic, edges_of_points
 from eqlayers_kernels.c import compiler, launch
 from eqlayers_kernels.c.edges import sort_edges, tables
 from eqlayers_kernels.c.formula import FormulaKernel
-from eqlayers_kernels.formula import evaluate, renamed_rows
+from eqlayers_kernels.formula import evaluate
 from tests.kernels.test_formula import Primitives
 
 SIZES = (11, 4, 6)  # rows, senders, receivers; some nodes have no rows
@@ -113,7 +113,7 @@ def test_rows_without_channels(dtype, walk, chunks):
 
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_rows_without_channels_and_without_a_graph(chunks):
-    base = renamed_rows(edges_of_points(), ("each", "one", "each"))
+    base = edges_of_points().with_rows(("each", "one", "each"))
     arrays = data(base, np.float64)
     assert_equal_to_rounding(run(base, arrays, "float64", "rows", chunks), expected(base, arrays), base, "float64")
     back = base.gradient([True] * 3, [True] * 3)

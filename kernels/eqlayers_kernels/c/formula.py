@@ -16,7 +16,7 @@ TYPES = {"float32": ("float", 4, "__builtin_sqrtf", "1e-18f"), "float64": ("doub
 
 _PRIMITIVES = """static inline V inverse_length(V q) {{
   V h;
-  for (int l = 0; l < LANES; l++) h[l] = q[l] > {tiny} ? 1 / {sqrt}(q[l]) : 0;
+  for (int l = 0; l < LANES; l++) h[l] = q[l] <= {tiny} ? 0 : 1 / {sqrt}(q[l]);
   return h;
 }}
 static inline V is_positive(V v) {{
