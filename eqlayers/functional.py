@@ -238,8 +238,8 @@ def spherical_harmonics(
         ``[..., sum(2 l + 1)]``.
 
     Raises:
-        IrrepsError, ConfigError: Degrees or options that there are not. ShapeError, DTypeError: x is no such tensor.
-        BackendError: There is no such backend.
+        IrrepsError, ConfigError: Degrees, options or a backend that there are not.
+        ShapeError, DTypeError: x is no such tensor.
 
     Example:
         >>> import torch

@@ -61,8 +61,7 @@ class EdgeGeometry(torch.nn.Module):
         irreps_out: Of the harmonics.
 
     Raises:
-        IrrepsError, ConfigError: Degrees, parities or options that there are not. BackendError: There is no such
-            backend.
+        IrrepsError, ConfigError: Degrees, parities, options or a backend that there are not.
 
     Example:
         >>> geometry = EdgeGeometry("0e + 1o + 2e")

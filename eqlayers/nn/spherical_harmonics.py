@@ -35,8 +35,7 @@ class SphericalHarmonics(torch.nn.Module):
         irreps_in: Of the vector. irreps_out: Of the harmonics, simplified.
 
     Raises:
-        IrrepsError, ConfigError: Degrees, parities or options that there are not. BackendError: There is no such
-            backend.
+        IrrepsError, ConfigError: Degrees, parities, options or a backend that there are not.
 
     Source:
         See :mod:`eqlayers.info.spherical`.
