@@ -13,6 +13,7 @@ from e3nn import o3
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from eqlayers.nn import EdgeGeometry, EdgeVectors
 from eqlayers.testing import check_derivatives, random_orthogonal
@@ -50,6 +51,7 @@ def energy(edges: EdgeVectors) -> Tensor:
 
 
 def close(ours: Tensor, theirs: Tensor, depth: int = DEPTH) -> None:
+    ours, theirs = ours.detach(), theirs.detach()
     assert ours.shape == theirs.shape
     assert (ours - theirs).abs().max() <= 8 * depth * EPS * max(1.0, float(theirs.abs().max()))
 
@@ -150,11 +152,12 @@ def test_rotation_translation_and_order() -> None:
     geometry, pos = EdgeGeometry("0e + 1o + 2e + 3o"), positions()
     edges = geometry(pos, EDGES)
     for determinant in (1, -1):
-        rotation = torch.as_tensor(random_orthogonal(3, determinant), dtype=torch.float64)
+        rotation = random_orthogonal(3, determinant)
         moved = geometry(pos @ rotation.T + 1.0, EDGES)
         close(moved.vectors, edges.vectors @ rotation.T)
         close(moved.lengths, edges.lengths)
-        close(moved.harmonics, edges.harmonics @ geometry.irreps_out.D_from_matrix(rotation).T)
+        turn = torch.as_tensor(representation_matrix(geometry.irreps_out, rotation))
+        close(moved.harmonics, edges.harmonics @ turn.T)
     back = geometry(pos, EDGES.flip(0))
     close(back.vectors, -edges.vectors)
     assert geometry.irreps_out == o3.Irreps("0e + 1o + 2e + 3o")
