@@ -50,7 +50,7 @@ def _rule(
     widths = find_form(key).program.widths
     more = sum(width for width, own in zip(widths, spread, strict=False) if own)
     if graph is not None or (rows != 1 and more > sum(widths) - more):
-        return _one_by_one(op, size, in_dims, (*tensors, *wanted, *rest))
+        return one_by_one(op, size, in_dims, (*tensors, *wanted, *rest))
     kept = [one and not own for one, own in zip(shared, spread, strict=True)]
 
     def flat(t: Tensor | None, dim: int | None, kept: bool) -> Tensor | None:
@@ -81,7 +81,7 @@ def _rows(operands: Sequence[Tensor], dims: Sequence[int | None], shared: Sequen
     return 1
 
 
-def _one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+def one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
     """One call per sample, stacked."""
     leaves, spec = tree_flatten(list(args))
     dims = _flat_dims(list(args), list(in_dims))
@@ -112,7 +112,7 @@ def _sample(t: Tensor, dim: int, number: int) -> Tensor:
 
 
 def _tables_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-    return _one_by_one(torch.ops.eqlayers.edge_tables.default, info.batch_size, in_dims, args)
+    return one_by_one(torch.ops.eqlayers.edge_tables.default, info.batch_size, in_dims, args)
 
 
 #: By operator, as ``torch.library.register_vmap`` wants them.

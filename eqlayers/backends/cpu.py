@@ -26,7 +26,7 @@ from .registry import Backend, Call, FormUse, Runner
 
 #: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 _runners: dict[FormUse, Runner] = {}
 _said: set[str] = set()
@@ -71,7 +71,7 @@ def find_runner(use: FormUse, device: torch.device) -> Runner:
     """
     found = _runners.get(use)
     if found is None:
-        with _as_backend_error():
+        with as_backend_error():
             found = _runners[use] = _make_runner(use)
     return found
 
@@ -96,7 +96,7 @@ def _make_runner(use: FormUse) -> Runner:
 
 
 @contextmanager
-def _as_backend_error() -> Iterator[None]:
+def as_backend_error() -> Iterator[None]:
     try:
         yield
     except CompilerError as error:
@@ -114,7 +114,7 @@ class _Runner:
     def __init__(self, use: FormUse, walk: str) -> None:
         program, kind, shared = find_form(use.form).program, use.kind, use.shared
         self.dtype, self.compute = use.dtype, ACCUMULATE[use.dtype]
-        name = _NAMES[self.compute]
+        name = NAMES[self.compute]
         kernel = Kernel(program, kind, name, walk, shared)
         self.compiled = launch.load(kernel)
         widths = dict(zip(OPERANDS, program.widths, strict=True))
@@ -161,7 +161,7 @@ class _Runner:
         results, largest = {}, 0
         for operand, width in self.made:
             count = chunks if operand == "w" and self.sums_weights else rows[operand]
-            made = results[operand] = _empty(keep[0], count, width)
+            made = results[operand] = empty(keep[0], count, width)
             packed += (made.data_ptr(), width)
             largest = max(largest, count * width)
         segments = edges
@@ -185,7 +185,7 @@ class _Runner:
         return results
 
 
-def _empty(like: Tensor, rows: int, width: int) -> Tensor:
+def empty(like: Tensor, rows: int, width: int) -> Tensor:
     out = like.new_empty(rows, width)
     if (size := rows * width * out.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)
@@ -193,7 +193,7 @@ def _empty(like: Tensor, rows: int, width: int) -> Tensor:
 
 
 def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
-    out = _empty(tensor, tensor.shape[0], tensor.shape[1])
+    out = empty(tensor, tensor.shape[0], tensor.shape[1])
     packed = [tensor.data_ptr(), tensor.stride(0), out.data_ptr(), out.stride(0)]
     turn(tensor.shape[0], packed, launch.chunks_for(2 * tensor.numel(), workers, False), workers)
     return out
@@ -208,7 +208,7 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     edges = edge_index.to(torch.int64).contiguous()
     count = edges.shape[1]
     out = torch.empty(tables(count, num_src, num_dst).length, dtype=torch.int64, device="cpu")
-    with _as_backend_error():
+    with as_backend_error():
         wrong = sort_edges(edges.data_ptr(), count, num_src, num_dst, out.data_ptr())
     if wrong is not None:
         row, edge = wrong

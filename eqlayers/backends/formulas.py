@@ -1,120 +1,70 @@
-"""Formulas in torch: node by node on columns, which torch differentiates to any order."""
+"""Formulas: what operators may be given, and who runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from eqlayers_kernels.formula import Block, Formula, Operand, evaluate
+from eqlayers_kernels.formula import Formula
 
-from ..torch_internals import as_constant, outside_of_func, outside_of_traces
+from ..errors import BackendError, DeviceError, DTypeError, ShapeError
+from ..ops.call import ACCUMULATE
+from . import cpu_formulas
+from .cpu_formulas import Runner
+from .operands import not_of_this_graph, receivers_of
 
-Ends = tuple[Tensor, Tensor, int, int]  # senders and receivers of the batch's rows, and how many of each there are
-
-
-class Primitives:
-    """What formulas need beside sums and products."""
-
-    @staticmethod
-    def inverse_length(*vector: Tensor) -> Tensor:
-        """One over the length of a vector, 0 of the zero vector; derivatives of the zero vector are 0."""
-        square = vector[0] * vector[0]
-        for part in vector[1:]:
-            square = square + part * part
-        there = square > smallest_square(square.dtype)
-        return torch.where(there, torch.where(there, square, 1.0).rsqrt(), 0.0)
-
-    @staticmethod
-    def is_positive(value: Tensor) -> Tensor:
-        """1 of what is above 0, else 0."""
-        return (value.detach() > 0).to(value.dtype)
+#: The backend that runs formulas on each type of device.
+BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 
 
-def smallest_square(dtype: torch.dtype) -> float:
-    """Vectors whose squared length is not above count as zero: third derivatives of the others are finite."""
-    return 1e-18 if dtype == torch.float32 else 1e-100
-
-
-def run_in_torch(base: Formula, operands: Sequence[Tensor], ends: Ends | None) -> list[Tensor]:
-    """The results of a formula, ``[rows, width]`` each, and ``[width]`` of a sum over all rows.
+def check_formula(
+    base: Formula, operands: Sequence[Tensor], sizes: Sequence[int], graph: Tensor | bool | None
+) -> None:
+    """Raise unless the operands are those of a formula: kernels read addresses.
 
     Args:
-        base: What to compute.
+        base: The formula.
         operands: ``[rows, width]`` each, ``[width]`` for one row that serves all.
-        ends: For operands and results with rows of senders or receivers.
+        sizes: Rows of the batch, senders and receivers.
+        graph: The tables of :func:`eqlayers.backends.forms.edge_tables`; or whether there is a graph.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: They are not.
     """
-    columns = [
-        _components(one, _gathered(one.rows, t, ends), base.channels)
-        for one, t in zip(base.operands, operands, strict=True)
-    ]
-    rows = ends[0].shape[0] if ends is not None else _rows(base.operands, operands)
-    outputs = evaluate(base, lambda operand, component: columns[operand][component], Primitives)
-    like = operands[0]
-    shape = (rows, base.channels) if base.channels else (rows,)
-    found = []
-    for one, parts in zip(base.results, outputs, strict=True):
-        zeros = like.new_zeros(shape)
-        whole = [zeros if p is None else zeros + p if not isinstance(p, Tensor) else p.expand(shape) for p in parts]
-        found.append(_summed(one.rows, _placed(one, whole, like, rows, base.channels), ends))
-    return found
+    if len(operands) != len(base.operands):
+        names = ", ".join(one.name for one in base.operands)
+        raise ShapeError(
+            f"operands must be {len(base.operands)} tensors for this formula, {names}, got {len(operands)}. Call it "
+            f"through a layer."
+        )
+    first = operands[0]
+    if first.dtype not in ACCUMULATE:
+        raise DTypeError(
+            f"{base.operands[0].name} must be float64, float32, float16 or bfloat16, got {first.dtype}. Convert it with "
+            f"`.to(...)`."
+        )
+    count = dict(zip(("each", "src", "dst"), sizes, strict=True))
+    for one, t in zip(base.operands, operands, strict=True):
+        wanted = (one.width,) if one.rows == "one" else (count[one.rows], one.width)
+        if tuple(t.shape) != wanted:
+            raise ShapeError(f"{one.name} must be {list(wanted)}, got {list(t.shape)}. Give it a row of {one.width} columns for each.")
+        if t.dtype != first.dtype:
+            raise DTypeError(f"{one.name} must be {first.dtype} as {base.operands[0].name}, got {t.dtype}. Convert it.")
+        if t.device != first.device:
+            raise DeviceError(f"{one.name} must be on {first.device} as {base.operands[0].name}, got {t.device}. Move it.")
+    if isinstance(graph, Tensor):
+        rows, senders, receivers = sizes
+        if receivers_of(graph, senders, rows, first.device) != receivers:
+            raise not_of_this_graph()
+    elif not graph and any(one.rows in ("src", "dst") for one in (*base.operands, *base.results)):
+        raise ShapeError("a formula with rows of senders or receivers must be given a graph, got None. Pass its tables.")
 
 
-def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
-    return next((t.shape[0] for one, t in zip(operands, tensors, strict=True) if one.rows != "one"), 1)
-
-
-def _gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
-    if rows in ("each", "one"):
-        return t if rows == "each" else t.unsqueeze(0)
-    assert ends is not None
-    return t.index_select(0, ends[rows == "dst"])
-
-
-def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
-    """``[rows, channels]`` or ``[rows]`` of every component."""
-    out: list[Tensor] = []
-    for block in one.blocks:
-        if not channels:
-            out += t.narrow(1, block.start, block.dim).unbind(1) if block.component == 1 else _picked(block, t, 1)
-        elif (block.component, block.channel) == (channels, 1):
-            out += t.narrow(1, block.start, block.dim * channels).unflatten(1, (block.dim, channels)).unbind(1)
-        elif (block.component, block.channel) == (1, block.dim):
-            out += t.narrow(1, block.start, block.dim * channels).unflatten(1, (channels, block.dim)).unbind(2)
-        else:
-            out += _picked(block, t, channels)
-    return out
-
-
-def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
-    steps = range(channels) if block.channel else (0,)
-    index = [
-        [block.start + i * block.component + c * block.channel for c in steps] for i in range(block.dim)
-    ]
-    parts = [t[:, columns] for columns in index]
-    return parts if block.channel else [part[:, 0] for part in parts]
-
-
-def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
-    """``[rows, width]`` from its components; columns of none are 0."""
-    index = torch.full((one.width,), -1)
-    for component, columns in enumerate(one.columns(max(channels, 1))):
-        index[columns] = component * max(channels, 1) + torch.arange(len(columns))
-    if not parts:
-        return like.new_zeros(rows, one.width)
-    flat = torch.stack(list(parts), 1).reshape(rows, -1)
-    if torch.equal(index, torch.arange(flat.shape[1])):
-        return flat
-    with outside_of_traces(), outside_of_func():
-        place = index.to(like.device)
-    out = flat.index_select(1, as_constant(place.clamp(min=0)))
-    return out if bool((index >= 0).all()) else out * as_constant((place >= 0).to(out.dtype))
-
-
-def _summed(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
-    if rows in ("each", "one"):
-        return t if rows == "each" else t.sum(0)
-    assert ends is not None
-    count = ends[2 + (rows == "dst")]
-    return t.new_zeros(count, t.shape[1]).index_add(0, ends[rows == "dst"], t)
+def runner_of(key: str, operands: Sequence[Tensor], graph: Tensor | None, backend: str) -> Runner:
+    """Who runs a formula: the backend of the operands' device, or the named one."""
+    first = operands[0]
+    home = BY_DEVICE[first.device.type]
+    if (backend or home) != "cpu" or home != "cpu":
+        raise BackendError(f"backend must run formulas here, got {backend or home!r}. Pass backend='torch'.")
+    return cpu_formulas.find_runner(key, first.dtype, graph is not None, first.device)

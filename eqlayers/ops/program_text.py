@@ -1,24 +1,15 @@
-"""Programs as text: what a saved graph carries, so that a process that never built the layer can run it.
-
-The text is ``eqlayers-1:<key>:<payload>``: the version of this format, the hash of the program's content, and the
-program itself as compressed JSON in URL-safe base64. JSON writes a float64 so that reading gives the same bits.
-"""
+"""Programs as text, ``eqlayers-1:<key>:<payload>``; see :mod:`eqlayers.ops.packed_text`."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import zlib
 from typing import Any
 
 from eqlayers_kernels.program import Axis, Path, Program, Slot
 
-from ..errors import ConfigError
+from .packed_text import pack, unpack
 
 PREFIX = "eqlayers-"
 _VERSION = "1"
-_MAX_BYTES = 1 << 28  # of the JSON; the largest programs of tests have 1e5 terms, 3 MB
 
 
 def write_program(program: Program) -> str:
@@ -29,9 +20,7 @@ def write_program(program: Program) -> str:
         >>> read_program(write_program(program)) == program
         True
     """
-    content = json.dumps([program.layout, program.widths, program.paths], separators=(",", ":"))
-    payload = base64.urlsafe_b64encode(zlib.compress(content.encode(), 9)).decode()
-    return f"{PREFIX}{_VERSION}:{program.key}:{payload}"
+    return pack(PREFIX + _VERSION, program.key, [program.layout, program.widths, program.paths])
 
 
 def read_program(text: str) -> Program:
@@ -40,30 +29,7 @@ def read_program(text: str) -> Program:
     Raises:
         ConfigError: The text is of another version, damaged, or no program.
     """
-    tag, _, rest = text.partition(":")
-    if tag != PREFIX + _VERSION:
-        raise ConfigError(
-            f"the text of a program must begin with '{PREFIX}{_VERSION}:', got {_short(text)}. It was saved by another "
-            f"version of eqlayers: export the model again with this one."
-        )
-    key, _, payload = rest.partition(":")
-    try:
-        unzip = zlib.decompressobj()
-        content = unzip.decompress(base64.b64decode(payload, altchars=b"-_", validate=True), _MAX_BYTES)
-        if not unzip.eof:
-            raise ValueError("it is cut short")
-        program = _program(json.loads(content, parse_constant=_refuse_constant))
-    except (binascii.Error, zlib.error, ValueError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"the text of a program must hold a program, got {_short(text)}, which does not ({error}). The file is "
-            f"damaged: export the model again."
-        ) from error
-    if program.key != key:
-        raise ConfigError(
-            f"the text of a program must hold the program of its key, {key[:16]}, got that of {program.key}. The file "
-            f"is damaged: export the model again."
-        )
-    return program
+    return unpack(PREFIX + _VERSION, text, _program, "program")
 
 
 def _program(content: Any) -> Program:
@@ -95,11 +61,3 @@ def _whole(values: Any) -> list[int]:
     if not all(type(value) is int for value in values):
         raise TypeError(f"expected whole numbers, got {values!r}")
     return list(values)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"expected finite numbers, got {name}")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "...")

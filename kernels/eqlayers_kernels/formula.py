@@ -308,6 +308,7 @@ def _made(
     channels: int,
 ) -> Formula:
     """The formula of what the outputs need, and nothing else."""
+    outputs = [[None if node == graph.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
     for place in range(len(graph.nodes) - 1, -1, -1):
         if place in needed and not _is_number(graph.nodes[place]):
@@ -317,9 +318,7 @@ def _made(
         node if _is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
         for node in (graph.nodes[old] for old in sorted(needed))
     )
-    placed = tuple(
-        tuple(None if n is None or n == graph.zero else numbers[n] for n in part) for part in outputs
-    )
+    placed = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)
     return Formula(operands, results, nodes, placed, channels)
 
 

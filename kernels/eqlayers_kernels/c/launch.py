@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ..program import Program, Slot
 from . import compiler, openmp, threads
+from .formula import FormulaKernel
 from .loops import NO_ROOM, NO_TABLES
 from .printer import Kernel, print_import
 
@@ -83,7 +84,7 @@ def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
     return SHARED_CHUNKS if shared_result else CHUNKS_PER_THREAD * workers if workers > 1 else 1
 
 
-def load(kernel: Kernel) -> Compiled:
+def load(kernel: Kernel | FormulaKernel) -> Compiled:
     """Print, compile and load a kernel; what was compiled before comes from the cache.
 
     Raises:

@@ -1,0 +1,142 @@
+"""Formulas as generated C, compiled at first use."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.c import launch
+from eqlayers_kernels.c.edges import tables
+from eqlayers_kernels.c.formula import FormulaKernel
+from eqlayers_kernels.formula import Formula, Operand
+
+from ..ops.call import ACCUMULATE
+from ..ops.formula import find_formula
+from .cpu import NAMES, as_backend_error, empty
+from .operands import not_of_this_graph
+
+Runner = Callable[[Sequence[Tensor], Tensor | None, Sequence[int]], list[Tensor]]
+_runners: dict[tuple[str, torch.dtype, bool], Runner] = {}
+
+
+def find_runner(key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> Runner:
+    """The kernels of a formula; sums have a fixed order.
+
+    Raises:
+        BackendError: The compiler failed.
+    """
+    use = (key, dtype, graph)
+    found = _runners.get(use)
+    if found is None:
+        with as_backend_error():
+            found = _runners[use] = _make_runner(find_formula(key), dtype, graph)
+    return found
+
+
+def walks_of(base: Formula) -> dict[str, list[int]]:
+    """The results that each walk over a graph computes: sums at senders by these, at receivers by those."""
+    maps = {one.rows for one in base.operands}
+    out: dict[str, list[int]] = {}
+    for number, one in enumerate(base.results):
+        if one.rows in ("src", "dst"):
+            out.setdefault(f"by_{one.rows}", []).append(number)
+    others = [number for number, one in enumerate(base.results) if one.rows not in ("src", "dst")]
+    if others:
+        walk = next(iter(out), "by_src" if "src" in maps and "dst" not in maps else "by_dst")
+        out.setdefault(walk, []).extend(others)
+    return out
+
+
+def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> Runner:
+    walks = walks_of(base) if graph else {"rows": list(range(len(base.results)))}
+    parts = [(numbers, _Runner(only(base, numbers), dtype, walk)) for walk, numbers in walks.items()]
+    if len(parts) == 1 and parts[0][0] == list(range(len(base.results))):
+        return parts[0][1]
+
+    def run(operands: Sequence[Tensor], tables: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        out: dict[int, Tensor] = {}
+        for numbers, runner in parts:
+            out |= dict(zip(numbers, runner(operands, tables, sizes), strict=True))
+        return [out[number] for number in range(len(base.results))]
+
+    return run
+
+
+def only(base: Formula, numbers: Sequence[int]) -> Formula:
+    """The formula of these results alone."""
+    kept = [[number in numbers] * len(outputs) for number, outputs in enumerate(base.outputs)]
+    part = base.part(kept)
+    return replace(
+        part,
+        results=tuple(base.results[number] for number in numbers),
+        outputs=tuple(part.outputs[number] for number in numbers),
+    )
+
+
+def covered(one: Operand, outputs: Sequence[int | None], channels: int) -> bool:
+    """Whether a kernel writes every column of a result."""
+    columns = {c for channel in one.columns(max(channels, 1)) for c in channel}
+    return None not in outputs and len(columns) == one.width
+
+
+class _Runner:
+    """A kernel that is loaded.
+
+    Args:
+        base: The formula.
+        dtype: Of operands and results; half precision is computed in float32.
+        walk: 'rows', 'by_src' or 'by_dst'.
+    """
+
+    def __init__(self, base: Formula, dtype: torch.dtype, walk: str) -> None:
+        self.dtype, self.compute, self.walk = dtype, ACCUMULATE[dtype], walk
+        self.compiled = launch.load(FormulaKernel(base, NAMES[self.compute], walk))
+        self.shared = [one.rows == "one" for one in base.operands]
+        self.made = [
+            (one.rows, one.width, covered(one, outputs, base.channels) and one.rows != "one")
+            for one, outputs in zip(base.results, base.outputs, strict=True)
+        ]
+        self.elements = sum(one.width for one in (*base.operands, *base.results)) + base.operations
+        self.sums = any(one.rows == "one" for one in base.results)
+
+    def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        """Results; ``sizes`` are rows, senders and receivers."""
+        rows, senders, receivers = sizes
+        workers, compute = torch.get_num_threads(), self.compute
+        chunks = launch.chunks_for(rows * self.elements, workers, self.sums)
+        packed: list[int] = []
+        keep = []
+        for tensor, shared in zip(operands, self.shared, strict=True):
+            if tensor.dtype is not compute:
+                tensor = tensor.to(compute)
+            if tensor.stride()[-1] != 1 and tensor.shape[-1] > 1:
+                tensor = tensor.contiguous()
+            keep.append(tensor)  # lives until the kernel has read it
+            packed += (tensor.data_ptr(), 0 if shared else tensor.stride(0))
+        results = []
+        count = {"each": rows, "src": senders, "dst": receivers, "one": chunks}
+        for maps, width, whole in self.made:
+            shape = (count[maps], width)
+            result = empty(keep[0], *shape) if whole else keep[0].new_zeros(shape)
+            results.append(result)
+            packed += (result.data_ptr(), width)
+        segments = rows
+        if self.walk != "rows":
+            assert graph is not None
+            graph = graph.contiguous()
+            first = graph.data_ptr()
+            segments, others = (receivers, senders) if self.walk == "by_dst" else (senders, receivers)
+            ptr, numbers, ends = getattr(tables(rows, senders, receivers), self.walk)
+            packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, rows, others)
+            if ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != rows:
+                raise not_of_this_graph()
+        try:
+            self.compiled(segments, packed, chunks, workers)
+        except IndexError as error:
+            raise not_of_this_graph() from error
+        results = [r.sum(0) if maps == "one" else r for r, (maps, _, _) in zip(results, self.made, strict=True)]
+        return results if compute is self.dtype else [r.to(self.dtype) for r in results]

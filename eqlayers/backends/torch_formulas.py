@@ -1,0 +1,139 @@
+"""Formulas in torch: node by node on columns, which torch differentiates to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.formula import Block, Formula, Operand, evaluate
+
+from ..ops.call import ACCUMULATE
+from ..torch_internals import as_constant, outside_of_func, outside_of_traces
+
+Ends = tuple[Tensor, Tensor, int, int]  # senders and receivers of the batch's rows, and how many of each there are
+
+
+class Primitives:
+    """What formulas need beside sums and products."""
+
+    @staticmethod
+    def inverse_length(*vector: Tensor) -> Tensor:
+        """One over the length of a vector, 0 of the zero vector; derivatives of the zero vector are 0."""
+        square = vector[0] * vector[0]
+        for part in vector[1:]:
+            square = square + part * part
+        there = square > smallest_square(square.dtype)
+        return torch.where(there, torch.where(there, square, 1.0).rsqrt(), 0.0)
+
+    @staticmethod
+    def is_positive(value: Tensor) -> Tensor:
+        """1 of what is above 0, else 0."""
+        return (value.detach() > 0).to(value.dtype)
+
+
+def smallest_square(dtype: torch.dtype) -> float:
+    """Vectors whose squared length is not above count as zero: third derivatives of the others are finite."""
+    return 1e-18 if dtype == torch.float32 else 1e-100
+
+
+def run_in_torch(
+    base: Formula, operands: Sequence[Tensor], ends: Ends | None, term_by_term: bool = False
+) -> list[Tensor]:
+    """The results of a formula, ``[rows, width]`` each, and ``[width]`` of a sum over all rows.
+
+    Args:
+        base: What to compute.
+        operands: ``[rows, width]`` each, ``[width]`` for one row that serves all.
+        ends: For operands and results with rows of senders or receivers.
+        term_by_term: Whether to compute in float64: the definition.
+    """
+    dtype = torch.float64 if term_by_term else ACCUMULATE[operands[0].dtype]
+    if operands[0].dtype != dtype:
+        found = run_in_torch(base, [t.to(dtype) for t in operands], ends)
+        return [t.to(operands[0].dtype) for t in found]
+    columns = [
+        _components(one, _gathered(one.rows, t, ends), base.channels)
+        for one, t in zip(base.operands, operands, strict=True)
+    ]
+    rows = ends[0].shape[0] if ends is not None else _rows(base.operands, operands)
+    outputs = evaluate(base, lambda operand, component: columns[operand][component], Primitives)
+    like = operands[0]
+    shape = (rows, base.channels) if base.channels else (rows,)
+    found = []
+    for one, parts in zip(base.results, outputs, strict=True):
+        zeros = like.new_zeros(shape)
+        whole = [zeros if p is None else zeros + p if not isinstance(p, Tensor) else p.expand(shape) for p in parts]
+        found.append(_summed(one.rows, _placed(one, whole, like, rows, base.channels), ends))
+    return found
+
+
+def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
+    return next((t.shape[0] for one, t in zip(operands, tensors, strict=True) if one.rows != "one"), 1)
+
+
+def _gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
+    if rows in ("each", "one"):
+        return t if rows == "each" else t.unsqueeze(0)
+    assert ends is not None
+    return t.index_select(0, ends[rows == "dst"])
+
+
+def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
+    """``[rows, channels]`` or ``[rows]`` of every component."""
+    out: list[Tensor] = []
+    for block in one.blocks:
+        if not channels:
+            out += t.narrow(1, block.start, block.dim).unbind(1) if block.component == 1 else _picked(block, t, 1)
+        elif (block.component, block.channel) == (channels, 1):
+            out += t.narrow(1, block.start, block.dim * channels).unflatten(1, (block.dim, channels)).unbind(1)
+        elif (block.component, block.channel) == (1, block.dim):
+            out += t.narrow(1, block.start, block.dim * channels).unflatten(1, (channels, block.dim)).unbind(2)
+        else:
+            out += _picked(block, t, channels)
+    return out
+
+
+def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
+    steps = range(channels) if block.channel else (0,)
+    index = [
+        [block.start + i * block.component + c * block.channel for c in steps] for i in range(block.dim)
+    ]
+    parts = [t[:, columns] for columns in index]
+    return parts if block.channel else [part[:, 0] for part in parts]
+
+
+def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
+    """``[rows, width]`` from its components; columns of none are 0."""
+    if not parts:
+        return like.new_zeros(rows, one.width)
+    flat = torch.stack(list(parts), 1)
+    flat = flat.flatten(1) if channels else flat
+    places = _order(one, max(channels, 1))
+    if places == list(range(flat.shape[1])):
+        return flat
+    with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
+        index = torch.tensor([max(place, 0) for place in places], device=like.device)
+        kept = torch.tensor([float(place >= 0) for place in places], device=like.device, dtype=like.dtype)
+    out = flat.index_select(1, as_constant(index))
+    return out if min(places) >= 0 else out * as_constant(kept)
+
+
+@cache
+def _order(one: Operand, channels: int) -> list[int]:
+    """For every column the number of its component and channel, -1 of none."""
+    out = [-1] * one.width
+    for component, columns in enumerate(one.columns(channels)):
+        for channel, column in enumerate(columns):
+            out[column] = component * channels + channel
+    return out
+
+
+def _summed(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
+    if rows in ("each", "one"):
+        return t if rows == "each" else t.sum(0)
+    assert ends is not None
+    count = ends[2 + (rows == "dst")]
+    return t.new_zeros(count, t.shape[1]).index_add(0, ends[rows == "dst"], t)

@@ -1,0 +1,68 @@
+"""Formulas to test with: every map of rows, channels and none, every kind of node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
+
+
+def edges_of_points() -> Formula:
+    """Vector, length and a few harmonics between two points: rows of senders and receivers, no channels."""
+    graph = Graph()
+    ends = [[graph.load(operand, i) for i in range(3)] for operand in range(3)]
+    vector = [graph.add(b, graph.scale(-1.0, a), s) for a, b, s in zip(*ends, strict=True)]
+    inverse = graph.inverse_length(*vector)
+    x, y, z = (graph.multiply(v, inverse) for v in vector)
+    length = graph.multiply(graph.add(*(graph.multiply(v, v) for v in vector)), inverse)
+    there = graph.is_positive(inverse)
+    harmonics = [
+        graph.one,
+        *(x, y, z),
+        graph.scale(1.5, graph.multiply(x, y)),
+        graph.add(graph.scale(1.5, graph.multiply(z, z)), graph.scale(-0.5, there)),
+        None,
+    ]
+    row = (Block(0, 3),)
+    operands = [Operand("from", 3, row, "src"), Operand("to", 3, row, "dst"), Operand("shift", 4, row)]
+    results = [Operand("vector", 3, row), Operand("length", 1, (Block(0, 1),)), Operand("harmonics", 9, (Block(1, 7),))]
+    return formula(graph, operands, results, [vector, [length], harmonics])
+
+
+def cubic(channels: int, layout: str = "ir_mul", rows: str = "src", components: Sequence[int] = (1, 3)) -> Formula:
+    """Scalars and a vector of powers 1 to 3 with coefficients, per channel.
+
+    Args:
+        channels: Of every operand.
+        layout: Of x and of the result: 'ir_mul', 'mul_ir', or 'channels' for rows ``[channels, components]``.
+        rows: Of the coefficients.
+        components: Of the irreps of x.
+    """
+    graph, count = Graph(), sum(components)
+    x = [graph.load(0, i) for i in range(count)]
+    number, outputs = 0, []
+    for k in range(2):
+        total = graph.zero
+        for i in range(count):
+            inner = graph.load(1, number)
+            number += 1
+            for j in range(i, count, 1 + k):
+                last = [graph.multiply(x[m], graph.load(1, number + m - j)) for m in range(j, count)]
+                number += len(last)
+                inner = graph.add(inner, graph.multiply(x[j], graph.add(*last)))
+            total = graph.add(total, graph.multiply(x[i], inner))
+        outputs.append(total)
+
+    def blocks(dims: Sequence[int]) -> tuple[Block, ...]:
+        if layout == "channels":
+            return (Block(0, sum(dims), 1, sum(dims)),)
+        starts = [channels * sum(dims[:i]) for i in range(len(dims))]
+        steps = [(channels, 1) if layout == "ir_mul" else (1, dim) for dim in dims]
+        return tuple(Block(start, dim, *step) for start, dim, step in zip(starts, dims, steps, strict=True))
+
+    operands = [
+        Operand("x", channels * count, blocks(components)),
+        Operand("coefficients", channels * number, (Block(0, number, channels, 1),), rows),
+    ]
+    results = [Operand("z", channels * 2, blocks((1, 1)))]
+    return formula(graph, operands, results, [outputs], channels)

@@ -1,0 +1,140 @@
+"""Formulas as C against their definition: layouts, ragged channels and rows, every walk, any number of chunks."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from eqlayers.testing.formulas import cubic, edges_of_points
+from eqlayers_kernels.c import compiler, launch
+from eqlayers_kernels.c.edges import sort_edges, tables
+from eqlayers_kernels.c.formula import FormulaKernel
+from eqlayers_kernels.formula import evaluate, renamed_rows
+from tests.kernels.test_formula import Primitives
+
+SIZES = (11, 4, 6)  # rows, senders, receivers; some nodes have no rows
+RNG = np.random.default_rng(0)
+EDGES = np.stack([RNG.integers(0, 3, SIZES[0]), RNG.integers(1, 5, SIZES[0])])
+TYPES = {"float32": (np.float32, 2.0**-24), "float64": (np.float64, 2.0**-53)}
+COUNT = dict(zip(("each", "src", "dst"), SIZES))
+
+
+@pytest.fixture(autouse=True)
+def needs_a_compiler():
+    if compiler.why_not() is not None:
+        pytest.skip(compiler.why_not())
+
+
+def data(base, dtype):
+    rng = np.random.default_rng(1)
+    return [rng.normal(size=(COUNT.get(one.rows, 1), one.width)).astype(dtype) for one in base.operands]
+
+
+def expected(base, arrays):
+    """Results in float64, and the largest sums of absolute values that rounding is relative to."""
+    channels = max(base.channels, 1)
+    index = {"each": np.arange(SIZES[0]), "one": np.zeros(SIZES[0], int), "src": EDGES[0], "dst": EDGES[1]}
+    places = [one.columns(channels) for one in base.operands]
+    rows = [a.astype(np.float64)[index[one.rows]] for a, one in zip(arrays, base.operands)]
+    parts = evaluate(base, lambda n, component: rows[n][:, places[n][component]], Primitives)
+    out = []
+    for one, components in zip(base.results, parts, strict=True):
+        z = np.zeros((COUNT.get(one.rows, 1), one.width))
+        for columns, value in zip(one.columns(channels), components, strict=True):
+            value = np.zeros((SIZES[0], channels)) + (0.0 if value is None else value)
+            np.add.at(z, (index[one.rows][:, None], columns), value)
+        out.append(z)
+    return out
+
+
+def run(base, arrays, dtype, walk, chunks, workers=1):
+    compiled = launch.load(FormulaKernel(base, dtype, walk))
+    results, packed = [], []
+    for a in arrays:
+        packed += [a.ctypes.data, a.shape[1]]
+    for one in base.results:
+        rows = chunks if one.rows == "one" else COUNT[one.rows]
+        results.append(np.zeros((rows, one.width), TYPES[dtype][0]))
+        packed += [results[-1].ctypes.data, one.width]
+    segments = SIZES[0]
+    if walk != "rows":
+        place = tables(*SIZES)
+        buffer = np.zeros(place.length, np.int64)
+        edges = np.ascontiguousarray(EDGES)
+        assert sort_edges(edges.ctypes.data, *SIZES, buffer.ctypes.data) is None
+        packed += [buffer.ctypes.data + 8 * start for start in getattr(place, walk)]
+        segments, others = SIZES[1:] if walk == "by_src" else SIZES[:0:-1]
+        packed += [SIZES[0], others]
+    compiled(segments, packed, chunks, workers)
+    return [z.sum(0, keepdims=True) if one.rows == "one" else z for z, one in zip(results, base.results)]
+
+
+def assert_equal_to_rounding(found, want, base, dtype):
+    bound = 4 * (base.operations + SIZES[0]) * TYPES[dtype][1]  # of values of order 1 to 100
+    for f, w in zip(found, want, strict=True):
+        np.testing.assert_allclose(f, w, atol=bound * max(np.abs(w).max(), 1.0), rtol=0)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("layout", ["ir_mul", "mul_ir", "channels"])
+@pytest.mark.parametrize(("channels", "chunks"), [(1, 1), (5, 3), (16, 1), (35, 4)])
+def test_channels(dtype, layout, channels, chunks):
+    base = cubic(channels, layout)
+    arrays = data(base, TYPES[dtype][0])
+    assert_equal_to_rounding(run(base, arrays, dtype, "by_src", chunks), expected(base, arrays), base, dtype)
+
+
+@pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
+@pytest.mark.parametrize("rows", ["src", "one", "each"])
+def test_sums_over_the_rows_of_a_node_and_over_all(layout, rows):
+    base = cubic(19, layout, rows).gradient([True], [True, True])
+    arrays = data(base, np.float64)
+    for chunks in (1, 3):
+        found = run(base, arrays, "float64", "by_src" if rows == "src" else "rows", chunks)
+        assert_equal_to_rounding(found, expected(base, arrays), base, "float64")
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("walk", ["by_src", "by_dst"])
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_rows_without_channels(dtype, walk, chunks):
+    base = edges_of_points()
+    arrays = data(base, TYPES[dtype][0])
+    assert_equal_to_rounding(run(base, arrays, dtype, walk, chunks), expected(base, arrays), base, dtype)
+    wanted = [walk == "by_src", walk == "by_dst", True]
+    back = base.gradient([True] * 3, wanted)
+    arrays = data(back, TYPES[dtype][0])
+    found = run(back, arrays, dtype, walk, chunks)
+    # gradients grow with the inverse length of the shortest vector, and errors with its square
+    bound = 64 * TYPES[dtype][1] * 100
+    for f, w in zip(found, expected(back, arrays), strict=True):
+        np.testing.assert_allclose(f, w, atol=bound * np.abs(w).max(), rtol=0)
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_rows_without_channels_and_without_a_graph(chunks):
+    base = renamed_rows(edges_of_points(), ("each", "one", "each"))
+    arrays = data(base, np.float64)
+    assert_equal_to_rounding(run(base, arrays, "float64", "rows", chunks), expected(base, arrays), base, "float64")
+    back = base.gradient([True] * 3, [True] * 3)
+    arrays = data(back, np.float64)
+    for f, w in zip(run(back, arrays, "float64", "rows", chunks), expected(back, arrays), strict=True):
+        np.testing.assert_allclose(f, w, atol=1e-12 * np.abs(w).max(), rtol=0)
+
+
+def test_tables_of_another_graph_are_refused():
+    base = cubic(4)
+    compiled = launch.load(FormulaKernel(base, "float64", "by_src"))
+    arrays = [np.zeros((SIZES[0], base.operands[0].width)), np.zeros((SIZES[1], base.operands[1].width))]
+    out, wrong = np.zeros((SIZES[0], 8)), np.zeros(100, np.int64)
+    packed = [number for a in (*arrays, out) for number in (a.ctypes.data, a.shape[1])]
+    address = wrong.ctypes.data
+    with pytest.raises(IndexError, match="tables of a graph"):
+        compiled(SIZES[1], [*packed, address, address, address, SIZES[0], SIZES[2]])
+    edges, place = np.ascontiguousarray(EDGES), tables(*SIZES)
+    right = np.zeros(place.length, np.int64)
+    assert sort_edges(edges.ctypes.data, *SIZES, right.ctypes.data) is None
+    right[place.by_src[1] + 2] = SIZES[0]  # an edge that is not there
+    with pytest.raises(IndexError, match="tables of a graph"):
+        compiled(SIZES[1], [*packed, *(right.ctypes.data + 8 * s for s in place.by_src), SIZES[0], SIZES[2]])
+    assert ctypes.sizeof(ctypes.c_int64) == 8
