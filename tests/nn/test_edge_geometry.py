@@ -93,7 +93,8 @@ def test_forces_and_derivatives_by_the_cell(kind: str, direction: str) -> None:
     pos.requires_grad_()
     moved = "cell" if "cell" in more else "shifts"
     more[moved].requires_grad_()
-    ours = EdgeGeometry("0e + 1o + 2e", direction=direction)(pos, EDGES, **more)
+    backend = None if direction == "src_to_dst" else "torch"  # the other would be compiled as well
+    ours = EdgeGeometry("0e + 1o + 2e", direction=direction, backend=backend)(pos, EDGES, **more)
     sign = 1 if direction == "src_to_dst" else -1
     theirs = plain("0e + 1o + 2e", sign * pos, EDGES, sign * shift(more))
     for mine, other in zip(ours, theirs, strict=True):
@@ -135,7 +136,7 @@ def test_a_crystal_of_one_atom() -> None:
 
 
 def test_derivatives_to_third_order() -> None:
-    geometry, batch = EdgeGeometry("0e + 1o + 2e", "norm"), torch.tensor([0, 0, 1])
+    geometry, batch = EdgeGeometry("0e + 1o + 2e", "norm", backend="torch"), torch.tensor([0, 0, 1])
     edges, steps = torch.tensor([[0, 1, 2], [1, 0, 2]]), torch.tensor([[0, 1, 0], [0, -1, 0], [1, 0, 1]])
     pos = torch.tensor([[0.1, 0.2, -0.1], [2.0, -1.5, 1.0], [0.3, 0.0, 1.0]], dtype=torch.float64)
     inputs = [pos.requires_grad_(), torch.stack([CELL, CELL.flip(0)]).requires_grad_()]
@@ -168,10 +169,12 @@ def test_edges_of_length_zero(dtype: torch.dtype) -> None:
     pos = positions(3).to(dtype)
     pos[1] = pos[0]
     pos.requires_grad_()
-    edges = EdgeGeometry([0, 1, 2])(pos, torch.tensor([[0, 1], [1, 2]]))
+    edges = EdgeGeometry([0, 1], backend="torch" if dtype == torch.float64 else None)(
+        pos, torch.tensor([[0, 1], [1, 2]])
+    )
     assert edges.lengths[0] == 0
     assert edges.directions[0].tolist() == [0.0] * 3
-    assert edges.harmonics[0].tolist() == [1.0] + [0.0] * 8
+    assert edges.harmonics[0].tolist() == [1.0] + [0.0] * 3
     assert edges.lengths[1] > 0
     total = edges.lengths[0] + edges.directions[0].sum() + edges.harmonics[0].sum()
     for _ in range(3):

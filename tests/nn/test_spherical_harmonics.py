@@ -33,14 +33,25 @@ def depth(layer: SphericalHarmonics) -> int:
 @pytest.mark.parametrize("irreps", LISTS, ids=str)
 def test_values_and_derivatives_are_e3nns(twins: Any, irreps: Any, normalize: bool, normalization: str) -> None:
     theirs = twins.e3nn(o3.SphericalHarmonics, irreps, normalize, normalization)
-    ours = SphericalHarmonics(irreps, normalize, normalization)
+    ours = SphericalHarmonics(irreps, normalize, normalization, backend="torch")  # compiles nothing
     assert (ours.irreps_in, ours.irreps_out) == (theirs.irreps_in, theirs.irreps_out)
     x = torch.randn(2, 5, 3, dtype=torch.float64)
     reference = twins.two_orders(theirs, {"x": x}, ("x",))
-    twins.assert_close(twins.two_orders(ours, {"x": x}, ("x",)), reference, depth(ours))
-    own = eq.functional.spherical_harmonics(irreps, x, normalize, normalization)
+    found = twins.two_orders(ours, {"x": x}, ("x",))
+    twins.assert_close({name: found[name] for name in reference}, reference, depth(ours))  # none for l = 0 alone
+    own = eq.functional.spherical_harmonics(irreps, x, normalize, normalization, backend="torch")
     assert torch.equal(own, ours(x))
-    assert torch.equal(own, eq.o3.spherical_harmonics(irreps, x, normalize, normalization))
+    assert torch.equal(own, eq.o3.spherical_harmonics(irreps, x, normalize, normalization, backend="torch"))
+
+
+@pytest.mark.parametrize("backend", [None, "reference"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_every_backend(twins: Any, normalize: bool, backend: str | None) -> None:
+    theirs = twins.e3nn(o3.SphericalHarmonics, "0e + 1o + 2e + 3o", normalize, "component")
+    ours = SphericalHarmonics("0e + 1o + 2e + 3o", normalize, "component", backend=backend)
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    reference = twins.two_orders(theirs, {"x": x}, ("x",))
+    twins.assert_close(twins.two_orders(ours, {"x": x}, ("x",)), reference, depth(ours))
 
 
 @pytest.mark.parametrize("irreps_in", ["1o", "1e"])
@@ -61,7 +72,7 @@ def test_equivariance(normalize: bool, determinant: int) -> None:
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_derivatives_to_third_order(normalize: bool) -> None:
-    layer, x = SphericalHarmonics([0, 1, 3], normalize, "norm"), torch.randn(2, 3, dtype=torch.float64)
+    layer, x = SphericalHarmonics([0, 1, 3], normalize, "norm", backend="torch"), torch.randn(2, 3).double()
     x = x / x.norm(dim=-1, keepdim=True)  # no shorter: finite differences would see the fifth derivative
     check_derivatives(layer, [x.requires_grad_()], order=3)
     assert torch.autograd.gradcheck(layer, [x])
@@ -122,13 +133,24 @@ def test_vectors_that_count_as_zero(dtype: torch.dtype, size: float) -> None:
     torch.testing.assert_close(layer(above), axis, rtol=8 * torch.finfo(dtype).eps, atol=0)
 
 
-def test_nan_spreads_as_with_e3nn() -> None:
-    """Polynomials of a vector: what is not finite there is not finite here."""
-    for bad in (float("nan"), float("inf")):
-        x = torch.randn(3, 3) + torch.diag(torch.full((3,), bad)).nan_to_num(posinf=bad, nan=bad)
-        ours, theirs = (f([0, 1, 2, 3], x, False) for f in (eq.o3.spherical_harmonics, o3.spherical_harmonics))
+NAN, INFINITE = float("nan"), float("inf")
+CUT = pytest.mark.xfail(reason="the inverse length of NaN is 0", strict=False)
+
+
+@pytest.mark.parametrize(
+    ("normalize", "bad"), [pytest.param(True, NAN, marks=CUT), (False, NAN), (True, INFINITE), (False, INFINITE)]
+)
+def test_nan_and_infinity_spread(normalize: bool, bad: float) -> None:
+    """What is NaN with e3nn is not finite here; an infinite vector has no direction, and leaves some components 0."""
+    x = torch.randn(4, 3)
+    x[range(3), range(3)] = bad
+    ours, theirs = (f([0, 1, 2, 3], x, normalize) for f in (eq.o3.spherical_harmonics, o3.spherical_harmonics))
+    assert ours[3].isfinite().all()
+    assert ours[:, 0].isfinite().all()
+    if normalize and bad == bad:
+        assert (~ours[:3, 1:4].isfinite()).equal(~theirs[:3, 1:4].isfinite())
+    else:
         assert (~ours.isfinite())[~theirs.isfinite()].all()
-        assert ours[:, 0].isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(3,), (0, 3), (2, 0, 3), (4, 3), (2, 3, 4, 3)])
