@@ -58,6 +58,10 @@ WRONG: dict[str, list[Any]] = {
         torch.zeros(2, 3).bool(),
               torch.zeros(2, 2).long(), torch.full((2, 3), 9), torch.full((2, 3), -1), torch.zeros(6).long(),
                   object()],
+    "degrees": [None, -1, 1.5, "8x", "1z", "1o + 1e", "2o", [], [-1], [1.5], [None], [True], 21, [0, 21], object(),
+        {"a": 1}, torch.ones(2), lambda: 0],
+    "vector irreps": ["0e", "2e", "2x1o", "1o + 1o", 1, "x", object(), torch.ones(2)],
+    "numbers": [1, "x", [0] * 4, torch.zeros(3).long(), torch.zeros(4), torch.full((4,), 2), torch.full((4,), -1)],
     "nodes": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
     "index": [None, 1, "x", [0.5, 1.0], [9, 9], [-1, 0], [[0, 1]], [None, 1], ["a", "b"], [1j, 1], torch.ones(2),
         torch.zeros(1, 2).long(), [0]],
@@ -158,6 +162,12 @@ CASES: dict[str, Case] = {
     "Linear with channels": Case(eq.Linear, {"irreps_in": "0e", "irreps_out": "0e", "f_in": 2, "f_out": 2}, {
         "f_in": "width", "f_out": "width"}),
     "Norm": Case(nn.Norm, {"irreps_in": "2x1o"}, {"irreps_in": "irreps", "squared": "flag", **LAYER}),
+    "SphericalHarmonics": Case(nn.SphericalHarmonics, {"irreps_out": "0e + 1o", "normalize": True}, {
+        "irreps_out": "degrees", "normalize": "flag", "normalization": "choice", "irreps_in": "vector irreps",
+        "backend": "backend"}),
+    "EdgeGeometry": Case(nn.EdgeGeometry, {"irreps_out": "0e + 1o"}, {
+        "irreps_out": "degrees", "normalization": "choice", "irreps_in": "vector irreps", "direction": "choice",
+        "backend": "backend"}),
     "SO3Scale": Case(eq.SO3Scale, {"irreps": "2x0e + 1o"}, {
         "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
     "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "2x0e + 1o", "scale": "fixed", "values": 1.0},
@@ -188,6 +198,14 @@ CASES: dict[str, Case] = {
         "bias": "weight"}),
     "SO3Scale.forward": Case(EXTERNAL.forward, {"x": X, "scales": torch.ones(4, 3)}, {"x": "features",
         "scales": "features"}),
+    "SphericalHarmonics.forward": Case(nn.SphericalHarmonics(1, True).forward, {"x": torch.ones(4, 3)}, {
+        "x": "features"}),
+    "EdgeGeometry.forward": Case(nn.EdgeGeometry([0, 1]).forward, {
+        "pos": torch.ones(4, 3), "edge_index": EDGES, "shifts": torch.ones(3, 3), "cell": torch.ones(2, 3, 3),
+        "batch": torch.zeros(4).long()}, {
+        "pos": "features", "edge_index": "edges", "shifts": "features", "cell": "features", "batch": "numbers"}),
+    "spherical_harmonics": Case(functional.spherical_harmonics, {"l": 1, "x": torch.ones(4, 3), "normalize": True}, {
+        "l": "degrees", "x": "features", "normalize": "flag", "normalization": "choice", "backend": "backend"}),
     "Norm.forward": Case(nn.Norm("2x0e + 1o").forward, {"features": X}, {"features": "features"}),
     "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {"x": "features"}),
     "PolynomialCutoff.forward": Case(nn.PolynomialCutoff().forward, {"lengths": torch.ones(4)},
@@ -284,6 +302,7 @@ WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(valu
 #: Values of the table that an argument takes after all, with the reason.
 TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
+    ("EdgeGeometry.forward", "cell"): lambda value: value is None,  # the shifts then are vectors
     ("warmup", "model"): lambda value: value is None,
     ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),
 }
@@ -319,7 +338,7 @@ def test_bad_calls(name: str) -> None:
 #: Public names that the table leaves out, with the reason.
 OTHERS = {
     "made by a function of the table": (
-        "Channels", "Coverage", "DerivativeReport", "Report", "Row", "WarmupReport", "WarmupRow"),
+        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "Report", "Row", "WarmupReport", "WarmupRow"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",

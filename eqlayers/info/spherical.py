@@ -25,6 +25,7 @@ from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
 from ..algebra import as_irreps
 from ..checks import check_choice, check_integer, check_items, is_integer
 from ..errors import ConfigError, IrrepsError
+from ..ops.formula import register_formula
 
 __all__ = ["LARGEST_DEGREE", "NORMALIZATIONS", "SHIFTS", "edge_formula", "harmonics_formula", "read_degrees"]
 
@@ -112,7 +113,7 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
     else:
         square = graph.add(*(graph.multiply(part, part) for part in (z, x, y)))
         outputs = _harmonics(graph, (x, y, z), degrees, normalization, square, False)
-    return formula(graph, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs])
+    return _known(formula(graph, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
 
 
 @lru_cache(maxsize=256)
@@ -148,7 +149,13 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
     length = graph.add(*(graph.multiply(part, along) for part, along in zip(vector, unit, strict=True)))
     harmonics = _harmonics(graph, unit, degrees, normalization, graph.is_positive(inverse), True)
     results = [_row("vectors", 3), _row("lengths", 1), _row("directions", 3), _row("harmonics", len(harmonics))]
-    return formula(graph, operands, results, [vector, [length], unit, harmonics])
+    return _known(formula(graph, operands, results, [vector, [length], unit, harmonics]))
+
+
+def _known(base: Formula) -> Formula:
+    """The formula, registered: torch.compile, which may be the first to run it, cannot do that."""
+    register_formula(base)
+    return base
 
 
 def _row(name: str, width: int, rows: str = "each") -> Operand:
