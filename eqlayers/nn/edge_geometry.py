@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from ..checks import check_choice
 from ..functional import as_graph
 from ..info.graph import Graph
 from ..info.spherical import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
+from .torchscript import described, is_tracing, operator
 
 #: Vectors from where to where, with the sign of receiver minus sender.
 _SIGNS = {"src_to_dst": 1, "dst_to_src": -1}
@@ -86,10 +88,10 @@ class EdgeGeometry(torch.nn.Module):
             find(backend)
         self.normalization = check_choice("normalization", normalization, NORMALIZATIONS)
         self.direction = check_choice("direction", direction, _SIGNS)
-        degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
+        self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         self.backend = backend
         sign = _SIGNS[self.direction]
-        self._formulas = {shift: edge_formula(degrees, self.normalization, shift, sign) for shift in SHIFTS}
+        self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
 
     def forward(
         self,
@@ -115,12 +117,38 @@ class EdgeGeometry(torch.nn.Module):
         Raises:
             ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit each other.
         """
+        if is_tracing():
+            edges = edge_index.edge_index if isinstance(edge_index, Graph) else edge_index
+            return EdgeVectors(*_layer_edges(self._spec(), pos, edges, shifts, cell, batch))
         pos = check_positions(pos)
         graph = as_graph(edge_index, pos.shape[0], pos.shape[0])
         shift = read_shifts(pos, graph, shifts, cell, batch)
         return EdgeVectors(*run_edges(self._formulas[shift.kind], pos, graph, shift, self.backend))
 
+    def _spec(self) -> str:
+        """All that it takes to build the layer again."""
+        options = (self.normalization, str(self.irreps_in), self.direction, self.backend)
+        return json.dumps([self._degrees, *options])
+
     def extra_repr(self) -> str:
         """Irreps, options and backend."""
         kind = f"{self.direction}, {self.normalization}, backend {self.backend or 'auto'}"
         return f"{self.irreps_in} -> {self.irreps_out} | {kind}"
+
+
+@described
+def _layer(found: Any) -> EdgeGeometry:
+    """The layer of a description."""
+    *options, direction, backend = found
+    return EdgeGeometry(*options, direction=direction, backend=backend)
+
+
+@operator(
+    "layer_edges(str spec, Tensor pos, Tensor edge_index, Tensor? shifts, Tensor? cell, Tensor? batch) "
+    "-> (Tensor, Tensor, Tensor, Tensor)"
+)
+def _run(spec: str, *operands: Any) -> Any:
+    return tuple(_layer(spec).forward(*operands))
+
+
+_layer_edges = torch.ops.eqlayers.layer_edges.default

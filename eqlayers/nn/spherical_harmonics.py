@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..autograd.harmonics import run_harmonics
 from ..backends import find
 from ..checks import check_choice, check_flag
 from ..info.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
+from .torchscript import HarmonicsTwin, described, is_tracing, operator, refuse_other_forward
 
 
 @compile_mode("trace")  # for e3nn.util.jit
@@ -46,9 +48,6 @@ class SphericalHarmonics(torch.nn.Module):
         tensor([1.0000, 0.0000, 0.6000, 0.8000])
     """
 
-    normalize: bool
-    normalization: str
-
     def __init__(
         self,
         irreps_out: Any,
@@ -76,7 +75,18 @@ class SphericalHarmonics(torch.nn.Module):
         Raises:
             ShapeError, DTypeError: x is no such tensor of floating-point numbers.
         """
+        if is_tracing():
+            return _layer_harmonics(self._spec(), x)
         return run_harmonics(self._formula, x, self.backend)
+
+    def _spec(self) -> str:
+        """All that it takes to build the layer again."""
+        options = (self.normalize, self.normalization, str(self.irreps_in), self.backend)
+        return json.dumps([self._ls_list, *options])
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
+        refuse_other_forward(self, SphericalHarmonics)
+        return HarmonicsTwin(self, self._spec())
 
     def extra_repr(self) -> str:
         """Irreps, options and backend."""
@@ -84,3 +94,19 @@ class SphericalHarmonics(torch.nn.Module):
         return (
             f"{self.irreps_in} -> {self.irreps_out} | of {of}, {self.normalization}, backend {self.backend or 'auto'}"
         )
+
+
+@described
+def _layer(found: Any) -> SphericalHarmonics:
+    """The layer of a description."""
+    *options, backend = found
+    return SphericalHarmonics(*options, backend=backend)
+
+
+@operator("layer_harmonics(str spec, Tensor x) -> Tensor")
+def _run(spec: str, x: Tensor) -> Tensor:
+    layer = _layer(spec)
+    return run_harmonics(layer._formula, x, layer.backend)
+
+
+_layer_harmonics = torch.ops.eqlayers.layer_harmonics.default

@@ -198,6 +198,15 @@ def test_graphs_and_kinds_of_edges() -> None:
     assert torch.equal(half.lengths, geometry(pos.half().float(), EDGES).lengths.half())
 
 
+def test_traced_and_compiled() -> None:
+    geometry, pos = EdgeGeometry("0e + 1o", direction="dst_to_src"), positions()
+    traced = torch.jit.trace(geometry, (pos, EDGES[:, :3], STEPS[:3], CELL))
+    compiled = torch.compile(geometry, fullgraph=True, backend="aot_eager")
+    for function in (traced, compiled):
+        for mine, other in zip(function(pos, EDGES, STEPS, CELL), geometry(pos, EDGES, STEPS, CELL), strict=True):
+            assert torch.equal(mine, other)
+
+
 @pytest.mark.parametrize("atoms", [0, 1, 5])
 @pytest.mark.parametrize("kind", ["none", *CRYSTALS])
 def test_no_edges(kind: str, atoms: int) -> None:
