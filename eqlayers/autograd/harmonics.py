@@ -12,7 +12,7 @@ from eqlayers_kernels.formula import Formula
 from ..checks import check_floating, check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..info.graph import Graph, check_range
-from ..ops.call import ACCUMULATE, check_same_kind
+from ..ops.call import check_same_kind
 from .formula import run_formula
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -28,9 +28,8 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     check_same_kind(x=x)
     if x.shape[-1:] != (3,):
         raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(x.shape)}. Move the axis there.")
-    rows = x.to(ACCUMULATE[x.dtype])
-    (y,) = run_formula(base, [rows if x.ndim == 2 else rows.reshape(-1, 3)], backend=backend)
-    return (y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])).to(x.dtype)
+    (y,) = run_formula(base, [x if x.ndim == 2 else x.reshape(-1, 3)], backend=backend)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])
 
 
 class Shift(NamedTuple):
@@ -124,8 +123,5 @@ def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: s
             f"edge_index must be on the device of pos, {pos.device}, got {graph.edge_index.device}. Move it with "
             f"`.to('{pos.device}')`."
         )
-    wide = ACCUMULATE[pos.dtype]
-    place = pos.to(wide)
-    operands = [place, place, *(t.to(wide) for t in shift.operands)]
-    vectors, lengths, directions, harmonics = (t.to(pos.dtype) for t in run_formula(base, operands, graph, backend))
+    vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
     return vectors, lengths.squeeze(1), directions, harmonics

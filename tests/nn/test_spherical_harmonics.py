@@ -180,9 +180,10 @@ def test_strided_vectors() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("backend", [None, "torch"])
+def test_half_precision_is_computed_in_float32(backend: str | None, dtype: torch.dtype) -> None:
     x = (torch.randn(20, 3) * 3).to(dtype).requires_grad_()
-    layer = SphericalHarmonics([0, 1, 2, 3], True, "component")
+    layer = SphericalHarmonics([0, 1, 2, 3], True, "component", backend=backend)
     y = layer(x)
     assert torch.equal(y, layer(x.float()).to(dtype))
     (slope,) = torch.autograd.grad(y.sum(), x)
