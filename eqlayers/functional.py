@@ -1,4 +1,4 @@
-"""The sparse products, the sparse scale and whole tensor products as functions: what layers are made of."""
+"""Sparse products and scales, whole tensor products and spherical harmonics as functions: what layers are made of."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 from torch import Tensor
 
 from .autograd import SparseScale
+from .autograd.harmonics import run_harmonics
 from .autograd.product import sparse_form
 from .autograd.tensor_product import run_convolution, run_product
-from .checks import check_flag, check_tensor, check_type
+from .backends import find
+from .checks import check_choice, check_flag, check_tensor, check_type
 from .errors import ShapeError
 from .info.graph import Graph
 from .info.plan import ProductPlan
+from .info.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
 from .info.structs import SparseProductInfo, SparseScaleInfo
 from .ops.channels import Channels
 from .ops.table import PRODUCTS, channels_of
@@ -29,6 +32,7 @@ __all__ = [
     "sparse_scavec",
     "sparse_vecmat",
     "sparse_vecsca",
+    "spherical_harmonics",
     "tensor_product",
     "tensor_product_conv",
 ]
@@ -215,6 +219,38 @@ def tensor_product_conv(
     graph = as_graph(edge_index, x.shape[0])
     fixed = check_flag("deterministic", deterministic)
     return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, fixed)
+
+
+def spherical_harmonics(
+    l: Any, x: Tensor, normalize: bool, normalization: str = "integral", *, backend: str | None = None
+) -> Tensor:
+    r"""Real spherical harmonics :math:`Y_l(x)`, as ``e3nn.o3.spherical_harmonics``.
+
+    Args:
+        l: Irreps, one degree or a list of degrees, in any order, each up to 20.
+        x: ``[..., 3]``.
+        normalize: Whether of the direction of x; else polynomials of x, homogeneous of degree l.
+        normalization: 'integral', 'component' or 'norm'; see :class:`eqlayers.nn.SphericalHarmonics`, also for the
+            zero vector.
+        backend: Name of a backend, or None for the best of the device.
+
+    Returns:
+        ``[..., sum(2 l + 1)]``.
+
+    Raises:
+        IrrepsError, ConfigError: Degrees, options or a backend that there are not.
+        ShapeError, DTypeError: x is no such tensor.
+
+    Example:
+        >>> import torch
+        >>> spherical_harmonics([0, 1], torch.tensor([0.0, 2.0, 0.0]), True, "component")
+        tensor([1.0000, 0.0000, 1.7321, 0.0000])
+    """
+    if backend is not None:
+        find(backend)
+    kind = check_choice("normalization", normalization, NORMALIZATIONS)
+    base = harmonics_formula(read_degrees(l)[0], check_flag("normalize", normalize), kind)
+    return run_harmonics(base, x, backend)
 
 
 def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:

@@ -2,7 +2,7 @@
 
 Change ``from e3nn import o3`` to ``from eqlayers import o3``; every public name of the installed e3nn is here. Ours are
 ``TensorProduct``, ``FullyConnectedTensorProduct``, ``ElementwiseTensorProduct``, ``FullTensorProduct``,
-``TensorSquare``, ``Linear`` and ``Norm``.
+``TensorSquare``, ``Linear``, ``Norm``, ``SphericalHarmonics`` and ``spherical_harmonics``.
 
 Example:
     >>> from eqlayers import o3
@@ -18,12 +18,14 @@ from typing import Any
 from e3nn import o3 as _theirs
 from e3nn.o3 import *  # noqa: F403 -- whatever the installed version offers
 
+from .functional import spherical_harmonics  # noqa: F401 -- after the line above, so that ours hold
 from .nn import (  # noqa: F401 -- after the line above, so that ours hold
     ElementwiseTensorProduct,
     FullTensorProduct,
     FullyConnectedTensorProduct,
     Linear,
     Norm,
+    SphericalHarmonics,
     TensorProduct,
     TensorSquare,
 )

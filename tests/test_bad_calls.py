@@ -40,13 +40,11 @@ WRONG: dict[str, list[Any]] = {
     "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
     "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
     "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],
-    "instructions": [None, 1, "uvw", [1], [()], [(0, 0, 0)], [(0, 0, 0, "uvw", "no")], [(0, 0, 0, "uvw", NAN)],
-                     [(0, 0, 0, "foo", True)], [(0, 0, 0, None, True)], [(None, 0, 0, "uvw", True)], [("0", 0, 0,
-                         "uvw", True)],
-                     [(0, 0.0, 0, "uvw", True)], [(0, 0, 9, "uvw", True)], [(0, 0, -1, "uvw", True)], [(0, 0, 0,
-                         "uvw", True, "x")],
-                     [(0, 0, 0, "uvw", True, NAN)], [(0, 0, 0, "uvw", True, None)], [(0, 0, 0, "uvw", True, -1)],
-                         {"a": 1}, torch.ones(2)],
+    "instructions": [
+        None, 1, "uvw", [1], [()], [(0, 0, 0)], [(0, 0, 0, "uvw", "no")], [(0, 0, 0, "uvw", NAN)], {"a": 1},
+        [(0, 0, 0, "foo", True)], [(0, 0, 0, None, True)], [(None, 0, 0, "uvw", True)], [("0", 0, 0, "uvw", True)],
+        [(0, 0.0, 0, "uvw", True)], [(0, 0, 9, "uvw", True)], [(0, 0, -1, "uvw", True)], [(0, 0, 0, "uvw", True, "x")],
+        [(0, 0, 0, "uvw", True, NAN)], [(0, 0, 0, "uvw", True, None)], [(0, 0, 0, "uvw", True, -1)], torch.ones(2)],
     "pairs": [1, "00", [0], [(0,)], [(0, 0, 0)], [(0, 9)], [(-1, 0)], [("0", 0)], [(0.0, 0)], [None], {"a": 1}],
     "biases": ["x", 1.5, NAN, [True], ["x", "y"], [None, None], b"x", {"a": 1}, object()],
     "features": [None, 1.0, "x", [1.0], np.ones((4, 5)), torch.ones(4, 6), torch.ones(()), torch.ones(4, 5).long(),
@@ -55,9 +53,12 @@ WRONG: dict[str, list[Any]] = {
     "weight": [1.0, "x", np.ones(4), torch.ones(3), torch.ones(()), torch.ones(4, 3), [1.0], [None], ["x"],
         [torch.ones(1)] * 9, object()],
     "edges": [None, 1, "x", [[0], [1]], np.zeros((2, 3), int), torch.zeros(3, 2).long(), torch.zeros(2, 3),
-        torch.zeros(2, 3).bool(),
-              torch.zeros(2, 2).long(), torch.full((2, 3), 9), torch.full((2, 3), -1), torch.zeros(6).long(),
-                  object()],
+        torch.zeros(2, 3).bool(), torch.zeros(2, 2).long(), torch.full((2, 3), 9), torch.full((2, 3), -1),
+        torch.zeros(6).long(), object()],
+    "degrees": [None, -1, 1.5, "8x", "1z", "1o + 1e", "2o", [], [-1], [1.5], [None], [True], 21, [0, 21], object(),
+        {"a": 1}, torch.ones(2), lambda: 0],
+    "vector irreps": ["0e", "2e", "2x1o", "1o + 1o", 1, "x", object(), torch.ones(2)],
+    "numbers": [1, "x", [0] * 4, torch.zeros(3).long(), torch.zeros(4), torch.full((4,), 2), torch.full((4,), -1)],
     "nodes": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
     "index": [None, 1, "x", [0.5, 1.0], [9, 9], [-1, 0], [[0, 1]], [None, 1], ["a", "b"], [1j, 1], torch.ones(2),
         torch.zeros(1, 2).long(), [0]],
@@ -65,8 +66,8 @@ WRONG: dict[str, list[Any]] = {
         [[1.0, 1.0]], object()],
     "size": [-1, 2.5, "3", None, NAN, [3], True, torch.ones(2)],
     "info": [None, 1, "x", (None,) * 7, torch.ones(2), object()],
-    "values": [None, "x", [NAN], [None, 1.0, 1.0], [1.0] * 2, ["1"] * 3, 1j, [[1.0] * 3], True, torch.ones(3,
-        requires_grad=True), {"a": 1}],
+    "values": [None, "x", [NAN], [None, 1.0, 1.0], [1.0] * 2, ["1"] * 3, 1j, [[1.0] * 3], True, {"a": 1},
+        torch.ones(3, requires_grad=True)],
     "sparse": [None, 1.0, "x", [1.0], np.ones((4, 2, 1)), torch.ones(4, 2, 1).long(), torch.ones(4, 2, 1) * 1j,
         torch.ones(()), object()],
     "product": ["foo", "", "u,v", "u,v->w", None, 1, "u,v->uv->u", "uu,v->v", object()],
@@ -126,13 +127,9 @@ INFOS = info.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2
 SCALES = info.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
 ONE = torch.ones(1, dtype=torch.float64)
 SPARSE = {"input1": torch.ones(4, 2, 1), "input2": torch.ones(4, 2, 1), "info_fwd": INFOS[0]}
-SPARSE_KINDS = {
-    "input1": "sparse",
-    "input2": "sparse",
-    "info_fwd": "info",
-    "out_accumulated": "flag",
-    "backend": "backend",
-}
+SPARSE_KINDS = {"input1": "sparse", "input2": "sparse", "info_fwd": "info"}
+SPARSE_KINDS |= {"out_accumulated": "flag", "backend": "backend"}
+HARMONICS = {"irreps_out": "degrees", "normalization": "choice", "irreps_in": "vector irreps", "backend": "backend"}
 BOTH = {"device": "device", "dtype": "dtype"}
 
 CASES: dict[str, Case] = {
@@ -158,6 +155,9 @@ CASES: dict[str, Case] = {
     "Linear with channels": Case(eq.Linear, {"irreps_in": "0e", "irreps_out": "0e", "f_in": 2, "f_out": 2}, {
         "f_in": "width", "f_out": "width"}),
     "Norm": Case(nn.Norm, {"irreps_in": "2x1o"}, {"irreps_in": "irreps", "squared": "flag", **LAYER}),
+    "SphericalHarmonics": Case(nn.SphericalHarmonics, {"irreps_out": 1, "normalize": True}, {
+        "normalize": "flag", **HARMONICS}),
+    "EdgeGeometry": Case(nn.EdgeGeometry, {"irreps_out": 1}, {"direction": "choice", **HARMONICS}),
     "SO3Scale": Case(eq.SO3Scale, {"irreps": "2x0e + 1o"}, {
         "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
     "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "2x0e + 1o", "scale": "fixed", "values": 1.0},
@@ -188,6 +188,13 @@ CASES: dict[str, Case] = {
         "bias": "weight"}),
     "SO3Scale.forward": Case(EXTERNAL.forward, {"x": X, "scales": torch.ones(4, 3)}, {"x": "features",
         "scales": "features"}),
+    "SphericalHarmonics.forward": Case(nn.SphericalHarmonics(1, True).forward, {"x": X[:, :3]}, {"x": "features"}),
+    "EdgeGeometry.forward": Case(nn.EdgeGeometry([0, 1]).forward, {
+        "pos": X[:, :3], "edge_index": EDGES, "shifts": X[:3, :3], "cell": torch.ones(2, 3, 3),
+        "batch": EDGES[0, [0] * 4]}, {
+        "pos": "features", "edge_index": "edges", "shifts": "features", "cell": "features", "batch": "numbers"}),
+    "spherical_harmonics": Case(functional.spherical_harmonics, {"l": 1, "x": X[:, :3], "normalize": True}, {
+        "l": "degrees", "x": "features", "normalize": "flag", "normalization": "choice", "backend": "backend"}),
     "Norm.forward": Case(nn.Norm("2x0e + 1o").forward, {"features": X}, {"features": "features"}),
     "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {"x": "features"}),
     "PolynomialCutoff.forward": Case(nn.PolynomialCutoff().forward, {"lengths": torch.ones(4)},
@@ -284,6 +291,7 @@ WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(valu
 #: Values of the table that an argument takes after all, with the reason.
 TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
+    ("EdgeGeometry.forward", "cell"): lambda value: value is None,  # the shifts then are vectors
     ("warmup", "model"): lambda value: value is None,
     ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),
 }
@@ -319,7 +327,7 @@ def test_bad_calls(name: str) -> None:
 #: Public names that the table leaves out, with the reason.
 OTHERS = {
     "made by a function of the table": (
-        "Channels", "Coverage", "DerivativeReport", "Report", "Row", "WarmupReport", "WarmupRow"),
+        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "Report", "Row", "WarmupReport", "WarmupRow"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",

@@ -16,21 +16,13 @@ from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, Shap
 from ..info.graph import Graph, check_range
 from ..nn.activation import GatedNonlinearity
 from ..nn.base import KeepsFloat64
+from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..torch_internals import assert_later, being_traced
 
 _KNOWN_Z = set(range(1, 119))
-LARGEST_DEGREE = 11  # of e3nn's spherical harmonics
-
-
-class SphericalHarmonics(o3.SphericalHarmonics):
-    """e3nn's, in copies and pickles without its scripted function, which torch 2.6 can neither copy nor pickle."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        state = {name: value for name, value in vars(self).items() if not isinstance(value, torch.jit.ScriptFunction)}
-        arguments = (str(self.irreps_out), self.normalize, self.normalization, str(self.irreps_in))
-        return type(self), arguments, state  # its constructor makes the function anew
+LARGEST_DEGREE = 11  # of e3nn's representations
 
 
 class MoleculeNetwork(KeepsFloat64):
@@ -106,7 +98,7 @@ class MoleculeNetwork(KeepsFloat64):
         if readout == "vector" and o3.Irrep("1o") not in irreps:
             raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
-        self.spherical_harmonics = SphericalHarmonics(self.irreps_sh, normalize=True, normalization="component")
+        self.geometry = EdgeGeometry(self.irreps_sh, direction="dst_to_src", backend=backend)
         self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
         kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         steps, current = [], scalars
@@ -190,13 +182,11 @@ class MoleculeNetwork(KeepsFloat64):
         if num_graphs is None:
             num_graphs = int(batch.max()) + 1 if batch.numel() else 0
         kind = self._check(z, pos, edge_index, batch, num_graphs)
-        vectors = pos.index_select(0, edge_index[0]) - pos.index_select(0, edge_index[1])
-        lengths = vectors.norm(dim=-1)
-        edge_attr = self.spherical_harmonics(vectors)
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
+        edges = self.geometry(pos, graph)
         for step in self.interactions:
-            x = step(x, edge_attr, lengths, graph)
+            x = step(x, edges.harmonics, edges.lengths, graph)
         out = self.read(self.gate(self.mix(x))).double()
         if self.readout == "vector":
             return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)

@@ -2,18 +2,22 @@
 
 from .activation import GatedNonlinearity, NormalizedActivation
 from .conv import TensorProductConv
+from .edge_geometry import EdgeGeometry, EdgeVectors
 from .explain import explain
 from .interaction import Interaction
 from .linear import Linear
 from .norm import Norm
 from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
+from .spherical_harmonics import SphericalHarmonics
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
 from .tensor_product import TensorProduct
 from .warmup import WarmupReport, WarmupRow, warmup
 
 __all__ = [
     "BesselBasis",
+    "EdgeGeometry",
+    "EdgeVectors",
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
@@ -25,6 +29,7 @@ __all__ = [
     "PolynomialCutoff",
     "RadialNetwork",
     "SO3Scale",
+    "SphericalHarmonics",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",

@@ -18,6 +18,7 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 from ..errors import ConfigError, ShapeError
 
 __all__ = [
+    "HarmonicsTwin",
     "LinearTwin",
     "ProductTwin",
     "SquareTwin",
@@ -133,3 +134,11 @@ class LinearTwin(_Twin):
     def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
         return torch.ops.eqlayers.layer_linear(self.spec, features, weight, bias, self.weight, self.bias)
+
+
+class HarmonicsTwin(_Twin):
+    """Of spherical harmonics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., 3]`` to ``[..., irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_harmonics(self.spec, x)

@@ -29,6 +29,7 @@ CLASSES = [
     "TensorSquare",
     "Linear",
     "Norm",
+    "SphericalHarmonics",
 ]
 ROWS = [(0, 0, 0, "uvw", True), (0, 0, 1, "uvu", False), (1, 0, 0, "uvw", True)]
 MAKES: dict[str, tuple[Any, ...]] = {
@@ -39,7 +40,12 @@ MAKES: dict[str, tuple[Any, ...]] = {
     "TensorSquare": ("3x0e + 2x1o", "2x0e + 1e"),
     "Linear": ("2x0e + 2x1o", "3x0e + 1x1o + 1x2e"),
     "Norm": ("2x0e + 3x1o",),
+    "SphericalHarmonics": ("0e + 1o + 2e", True),
 }
+#: Without weights and instructions, and not made from e3nn's modules.
+PLAIN = ("Norm", "SphericalHarmonics")
+#: What e3nn generates or compiles.
+GENERATED = {"__codegen__", "__e3nn_compile_mode__", "sph_func"}
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -75,9 +81,8 @@ def test_attributes_are_all_there(name: str) -> None:
     theirs = getattr(o3, name)(*MAKES[name])
     torch.manual_seed(0)
     ours = getattr(eq.o3, name)(*MAKES[name])
-    generated = {"__codegen__", "__e3nn_compile_mode__"}
     for key, value in vars(theirs).items():
-        if key.startswith(("_compiled", "_forward", "_backward", "_state_dict", "_load_state")) or key in generated:
+        if key.startswith(("_compiled", "_forward", "_backward", "_state_dict", "_load_state")) or key in GENERATED:
             continue
         assert hasattr(ours, key), key
         if isinstance(value, o3.Irreps | bool | int):
@@ -92,7 +97,7 @@ def test_attributes_are_all_there(name: str) -> None:
 
 def test_instructions_have_e3nns_fields_and_values() -> None:
     for name, args in MAKES.items():
-        if name != "Norm":
+        if name not in PLAIN:
             ours, theirs = getattr(eq.o3, name)(*args), getattr(o3, name)(*args)
             for mine, other in zip(ours.instructions, theirs.instructions, strict=True):
                 assert mine._fields == other._fields
@@ -136,7 +141,7 @@ def test_slices_of_linear_weights_are_e3nns() -> None:
         assert torch.equal(view, ours.weight_view_for_instruction(1))
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name != "Norm"])
+@pytest.mark.parametrize("name", [name for name in CLASSES if name not in PLAIN])
 def test_layers_made_from_e3nns_look_like_those_made_anew(name: str) -> None:
     theirs = getattr(o3, name)(*MAKES[name], **({} if name in ("Linear", "TensorSquare") else {"compile_right": True}))
     layer, new = getattr(eq.o3, name).from_e3nn(theirs), getattr(eq.o3, name)(*MAKES[name])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError, ShapeError
-from eqlayers.nn import Norm
+from eqlayers.nn import Norm, SphericalHarmonics
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
 
@@ -43,6 +43,8 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "linear without paths": lambda: eq.Linear("2x0e", "1o"),
     "linear ir_mul": lambda: eq.Linear("2x0e + 2x1o", "3x1o", instructions=[(1, 0)], layout="ir_mul"),
     "norm": lambda: Norm("2x0e + 2x1o"),
+    "harmonics": lambda: SphericalHarmonics("0e + 2x1e + 2e", True, "norm"),
+    "harmonics of half precision": lambda: SphericalHarmonics([2, 1], False, backend="torch").half(),
 }
 
 
