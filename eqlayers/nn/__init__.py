@@ -9,6 +9,7 @@ from .norm import Norm
 from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
+from .symmetric_contraction import SymmetricContraction
 from .tensor_product import TensorProduct
 from .warmup import WarmupReport, WarmupRow, warmup
 
@@ -25,6 +26,7 @@ __all__ = [
     "PolynomialCutoff",
     "RadialNetwork",
     "SO3Scale",
+    "SymmetricContraction",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",

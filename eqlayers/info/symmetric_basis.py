@@ -1,0 +1,244 @@
+r"""Equivariant polynomials of one feature with itself: the coupling paths of MACE's product basis, symmetrised.
+
+A product of n copies of one feature :math:`x` is symmetric in them, so that a coupling of n copies is a polynomial of
+degree n. Here every coupling is kept as its coefficients on the monomials :math:`x_{i_1} \cdots x_{i_n}` with
+:math:`i_1 \le \dots \le i_n`: 816 numbers for three copies of 16 components, not 4096.
+
+Source:
+    Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697, equations 10 and 11.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache, lru_cache
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from e3nn import o3
+
+from ..algebra import wigner_3j
+
+#: Coefficients below this part of the largest are rounding.
+ROUNDING = 1e-10
+
+Irrep = tuple[int, int]  # degree and parity
+
+
+@cache
+def monomials(dim: int, degree: int) -> tuple[tuple[int, ...], ...]:
+    """Monomials of a degree, each as its factors in climbing order.
+
+    Example:
+        >>> monomials(2, 2)
+        ((0, 0), (0, 1), (1, 1))
+    """
+    return tuple(combinations_with_replacement(range(dim), degree))
+
+
+@cache
+def monomial_numbers(dim: int, degree: int) -> dict[tuple[int, ...], int]:
+    """Where each monomial stands in `monomials`."""
+    return {factors: number for number, factors in enumerate(monomials(dim, degree))}
+
+
+@cache
+def permutations_of(dim: int, degree: int) -> np.ndarray:
+    """``[monomials]``: number of different orders of the factors of each."""
+    counts = [
+        math.factorial(degree) // math.prod(math.factorial(factors.count(i)) for i in set(factors))
+        for factors in monomials(dim, degree)
+    ]
+    return np.array(counts, dtype=np.float64)
+
+
+@cache
+def _times(dim: int, degree: int) -> np.ndarray:
+    """``[dim, monomials of the degree]``: the monomial of the next degree that a component and a monomial make."""
+    numbers = monomial_numbers(dim, degree + 1)
+    rows = [[numbers[tuple(sorted((*f, i)))] for f in monomials(dim, degree)] for i in range(dim)]
+    return np.array(rows, dtype=np.int64).reshape(dim, -1)
+
+
+def _coupled(left: np.ndarray, l_left: int, start: int, l: int, l_out: int, dim: int, degree: int) -> np.ndarray:
+    """``[2 l_out + 1, monomials]``: a polynomial of a degree coupled with the components of one irrep."""
+    w3j, times = wigner_3j(l_out, l_left, l), _times(dim, degree)
+    out = np.zeros((2 * l_out + 1, len(monomials(dim, degree + 1))))
+    for j in range(2 * l + 1):
+        out[:, times[start + j]] += w3j[:, :, j] @ left
+    return out
+
+
+class _Path(NamedTuple):
+    """One coupling.
+
+    Attributes:
+        ir: Its irrep.
+        groups: Which irreps of the input it couples, in climbing order.
+        polynomial: ``[2 l + 1, monomials]``.
+    """
+
+    ir: Irrep
+    groups: tuple[int, ...]
+    polynomial: np.ndarray
+
+
+def _irreps(text: str) -> list[tuple[int, int, Irrep]]:
+    """Number, first component and irrep of every group of single irreps."""
+    irreps = o3.Irreps(text)
+    return [(n, s.start, (ir.l, ir.p)) for n, (s, (_, ir)) in enumerate(zip(irreps.slices(), irreps, strict=True))]
+
+
+def _products(a: Irrep, b: Irrep) -> list[Irrep]:
+    return [(l, a[1] * b[1]) for l in range(abs(a[0] - b[0]), a[0] + b[0] + 1)]
+
+
+@lru_cache(maxsize=64)
+def _all_paths(text: str, degree: int, natural: bool) -> tuple[_Path, ...]:
+    """All iterated couplings from left to right, in the order of MACE's weights."""
+    groups, dim = _irreps(text), o3.Irreps(text).dim
+    if degree == 1:
+        found = []
+        for number, start, ir in groups:
+            unit = np.zeros((2 * ir[0] + 1, dim))
+            unit[:, start : start + 2 * ir[0] + 1] = np.eye(2 * ir[0] + 1)
+            found.append(_Path(ir, (number,), unit))
+    else:
+        found = [
+            _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
+            for left in _all_paths(text, degree - 1, natural)
+            for number, start, right in groups
+            for ir in _products(left.ir, right)
+            if not natural or ir[1] == (-1) ** ir[0]
+            for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)]
+        ]
+    return tuple(sorted(found, key=lambda path: path.ir))
+
+
+def _last_paths(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[_Path]:
+    """Those of `_all_paths` with one irrep, without the others of the highest degree."""
+    if degree == 1:
+        return [path for path in _all_paths(text, 1, natural) if path.ir == ir_out]
+    groups, dim = _irreps(text), o3.Irreps(text).dim
+    if natural and ir_out[1] != (-1) ** ir_out[0]:
+        return []
+    factor = math.sqrt(2 * ir_out[0] + 1)
+    return [
+        _Path(ir_out, tuple(sorted((*left.groups, number))), polynomial * factor)
+        for left in _all_paths(text, degree - 1, natural)
+        for number, start, right in groups
+        if ir_out in _products(left.ir, right)
+        for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir_out[0], dim, degree - 1)]
+    ]
+
+
+@lru_cache(maxsize=64)
+def _independent(text: str, degree: int, only: Irrep | None = None) -> tuple[_Path, ...]:
+    """A basis of all equivariant polynomials of a degree, of one irrep or of all: few entries, norm sqrt(2 l + 1)."""
+    if degree == 1:
+        return tuple(path for path in _all_paths(text, 1, False) if only in (None, path.ir))
+    groups, dim = _irreps(text), o3.Irreps(text).dim
+    candidates: dict[tuple[Irrep, tuple[int, ...]], list[np.ndarray]] = {}
+    for left in _independent(text, degree - 1):
+        for number, start, right in groups:
+            for ir in _products(left.ir, right):
+                if only in (None, ir):
+                    polynomial = _coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)
+                    candidates.setdefault((ir, tuple(sorted((*left.groups, number)))), []).append(polynomial)
+    found = []
+    for (ir, numbers), polynomials in sorted(candidates.items(), key=lambda item: item[0]):
+        found += [_Path(ir, numbers, p) for p in _chosen(polynomials, permutations_of(dim, degree))]
+    return tuple(found)
+
+
+def _chosen(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """As many as are independent, those with the fewest entries first."""
+    scaled = []
+    for polynomial in polynomials:
+        # a symmetric tensor has the entry c / count at count places
+        norm = math.sqrt(float((polynomial**2 / counts).sum()) / len(polynomial))
+        if norm > ROUNDING:
+            scaled.append(cleaned(polynomial / norm))
+    chosen: list[np.ndarray] = []
+    orthogonal: list[np.ndarray] = []
+    for polynomial in sorted(scaled, key=np.count_nonzero):
+        rest = (polynomial / np.sqrt(counts)).ravel()
+        rest = rest / np.linalg.norm(rest)
+        for _ in range(2):  # once more, for what rounding left
+            for other in orthogonal:
+                rest = rest - other * (other @ rest)
+        size = float(np.linalg.norm(rest))
+        if size > 1e-6:
+            chosen.append(polynomial)
+            orthogonal.append(rest / size)
+    return chosen
+
+
+def cleaned(values: np.ndarray) -> np.ndarray:
+    """The same with 0 for what is rounding beside the largest."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return np.where(np.abs(values) < ROUNDING * largest, 0.0, values)
+
+
+def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
+    """Coefficients of the polynomials that MACE's weights multiply, ``[2 l + 1, monomials, P]``; one of 0 for none.
+
+    Args:
+        text: Irreps of the feature, one copy of each.
+        ir_out: Irrep of the result.
+        degree: Number of copies of the feature.
+        reduced: Whether to take as many as are independent; else every path of couplings from left to right. Of degree
+            4 those whose irreps all have the parity of their degree.
+
+    Example:
+        >>> [paths("0e+1o+2e+3o", (1, -1), n, False).shape[-1] for n in (1, 2, 3)]
+        [1, 6, 51]
+        >>> [paths("0e+1o+2e+3o", (1, -1), n, True).shape[-1] for n in (1, 2, 3)]
+        [1, 3, 12]
+    """
+    if reduced:
+        return independent(text, ir_out, degree)
+    return _stacked(_last_paths(text, ir_out, degree, natural=degree == 4), text, ir_out, degree)
+
+
+def independent(text: str, ir_out: Irrep, degree: int) -> np.ndarray:
+    """A basis of all equivariant polynomials, ``[2 l + 1, monomials, R]``; one of 0 for none."""
+    return _stacked(_independent(text, degree, ir_out), text, ir_out, degree)
+
+
+def _stacked(found: list[_Path] | tuple[_Path, ...], text: str, ir_out: Irrep, degree: int) -> np.ndarray:
+    shape = (2 * ir_out[0] + 1, len(monomials(o3.Irreps(text).dim, degree)))
+    return cleaned(np.stack([path.polynomial for path in found], -1)) if found else np.zeros((*shape, 1))
+
+
+def dense(polynomials: np.ndarray, dim: int, degree: int) -> np.ndarray:
+    """The symmetric tensor ``[2 l + 1, dim, ..., dim, P]`` of polynomials ``[2 l + 1, monomials, P]``.
+
+    Example:
+        >>> dense(np.ones((1, 3, 1)), 2, 2)[0, ..., 0].tolist()
+        [[1.0, 0.5], [0.5, 1.0]]
+    """
+    even = polynomials / permutations_of(dim, degree)[:, None]
+    return even[:, _number_of_index(dim, degree)].reshape(len(even), *[dim] * degree, even.shape[-1])
+
+
+def from_dense(tensor: np.ndarray, dim: int, degree: int) -> np.ndarray:
+    """The polynomials ``[2 l + 1, monomials, P]`` of a tensor ``[2 l + 1, dim, ..., dim, P]``, symmetric or not."""
+    flat = tensor.reshape(len(tensor), -1, tensor.shape[-1])
+    out = np.zeros((len(monomials(dim, degree)), len(flat), flat.shape[-1]))
+    _, place = np.nonzero(np.abs(flat).max(-1, initial=0.0))
+    place = np.unique(place)
+    np.add.at(out, _number_of_index(dim, degree)[place], flat[:, place].swapaxes(0, 1))
+    return out.swapaxes(0, 1)
+
+
+@lru_cache(maxsize=16)
+def _number_of_index(dim: int, degree: int) -> np.ndarray:
+    """``[dim ** degree]``: the monomial of every choice of factors."""
+    table = np.zeros([dim] * degree, dtype=np.int64)
+    index = np.indices(table.shape).reshape(degree, -1)
+    climbing = np.sort(index, axis=0)
+    known = np.zeros([dim] * degree, dtype=np.int64)
+    known[tuple(np.array(monomials(dim, degree)).T)] = np.arange(len(monomials(dim, degree)))
+    return known[tuple(climbing)]
