@@ -115,9 +115,9 @@ class Formulas:
     """The formulas of a contraction.
 
     Attributes:
-        fold: Weights, of every irrep of the result those of the highest degree first, to coefficients; rows are species.
+        fold: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
         packed, flat: x and coefficients to the result, for ``[N, C, D]`` and for flat features.
-        used: Which weights the fold reads: pairs (irrep of the result, degree).
+        order: Of the weights: pairs (irrep of the result, degree).
         terms: Monomials that occur, of all components of the result.
         coefficients: Per species and channel.
     """
@@ -125,7 +125,7 @@ class Formulas:
     fold: Formula
     packed: Formula
     flat: Formula
-    used: tuple[tuple[int, int], ...]
+    order: tuple[tuple[int, int], ...]
     terms: int
     coefficients: int
 
@@ -173,22 +173,18 @@ def lowered(what: Contraction) -> Formulas:
     text, channels = single_copies(irreps_in), irreps_in[0].mul
     dim = o3.Irreps(text).dim
     coefficients = _Coefficients()
-    used: list[tuple[int, int]] = []
+    order: list[tuple[int, int]] = []
     results: list[dict[tuple[int, ...], Signed]] = []
     for k, (_, ir) in enumerate(irreps_out):
         components: list[dict[tuple[int, ...], Signed]] = [{} for _ in range(ir.dim)]
         for degree in range(what.correlation, 0, -1):
-            mixed = what.mixings[k][degree - 1]
-            if mixed.is_zero:
-                continue
-            reached = mixed.matrix.any(1)  # of all independent polynomials; the others have no weight
+            reached = what.mixings[k][degree - 1].matrix.any(1)  # the other polynomials have no weight
             basis = independent(text, (ir.l, ir.p), degree) * reached
             for m, number in zip(*np.nonzero(basis.any(-1)), strict=True):
-                row = basis[m, number]
-                components[m][monomials(dim, degree)[number]] = coefficients.add(len(used), row)
-            used.append((k, degree))
+                components[m][monomials(dim, degree)[number]] = coefficients.add(len(order), basis[m, number])
+            order.append((k, degree))
         results += components
-    mixings = [what.mixings[k][degree - 1] for k, degree in used]
+    mixings = [what.mixings[k][degree - 1] for k, degree in order]
     places = _in_order(results, dim, len(coefficients.rows))
     fold = _fold(coefficients.rows, places, mixings, channels)
     packed = (Block(0, dim, 1, dim),)
@@ -198,7 +194,7 @@ def lowered(what: Contraction) -> Formulas:
         for blocks in (packed, _blocks(irreps_in, what.layout))
     ]
     terms = sum(map(len, results))
-    return Formulas(fold, both[0], both[1], tuple(used), terms, len(coefficients.rows))
+    return Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
 
 
 def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count: int) -> list[int]:
@@ -220,14 +216,15 @@ def _fold(
 ) -> Formula:
     """Weights to coefficients, through the independent polynomials."""
     graph = Graph()
-    groups = [
-        [graph.add(*(graph.scale(float(one[p]), graph.load(number, p)) for p in np.flatnonzero(one))) for one in m.matrix]
-        for number, m in enumerate(mixings)
-    ]
+
+    def combined(factors: np.ndarray, values: Sequence[int]) -> int:
+        return graph.add(*(graph.scale(float(factors[i]), values[i]) for i in np.flatnonzero(factors).tolist()))
+
+    loads = [[graph.load(number, p) for p in range(m.shape[1])] for number, m in enumerate(mixings)]
+    groups = [[combined(row, loads[number]) for row in m.matrix] for number, m in enumerate(mixings)]
     outputs = [graph.zero] * len(rows)
     for (group, row), place in zip(rows, places, strict=True):
-        parts = (graph.scale(float(row[r]), groups[group][r]) for r in np.flatnonzero(row))
-        outputs[place] = graph.add(*parts)
+        outputs[place] = combined(row, groups[group])
     weights = [_columns(f"weights {number}", m.shape[1], channels) for number, m in enumerate(mixings)]
     return formula(graph, weights, [_columns("coefficients", len(rows), channels)], [outputs], channels)
 

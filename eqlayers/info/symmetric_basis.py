@@ -20,7 +20,7 @@ from e3nn import o3
 
 from ..algebra import wigner_3j
 
-#: Coefficients below this part of the largest are rounding.
+#: Coefficients below are rounding: of couplings, whose others are above 1e-4, or beside the largest of a matrix.
 ROUNDING = 1e-10
 
 Irrep = tuple[int, int]  # degree and parity
@@ -67,7 +67,7 @@ def _coupled(left: np.ndarray, l_left: int, start: int, l: int, l_out: int, dim:
     out = np.zeros((2 * l_out + 1, len(monomials(dim, degree + 1))))
     for j in range(2 * l + 1):
         out[:, times[start + j]] += w3j[:, :, j] @ left
-    return out
+    return np.where(np.abs(out) < ROUNDING, 0.0, out)  # an antisymmetric coupling is rounding throughout
 
 
 class _Path(NamedTuple):
@@ -104,33 +104,24 @@ def _all_paths(text: str, degree: int, natural: bool) -> tuple[_Path, ...]:
             unit = np.zeros((2 * ir[0] + 1, dim))
             unit[:, start : start + 2 * ir[0] + 1] = np.eye(2 * ir[0] + 1)
             found.append(_Path(ir, (number,), unit))
-    else:
-        found = [
-            _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
-            for left in _all_paths(text, degree - 1, natural)
-            for number, start, right in groups
-            for ir in _products(left.ir, right)
-            if not natural or ir[1] == (-1) ** ir[0]
-            for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)]
-        ]
+        return tuple(found)  # as given; those of higher degrees are sorted
+    found = [
+        _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
+        for left in _all_paths(text, degree - 1, natural)
+        for number, start, right in groups
+        for ir in _products(left.ir, right)
+        if not natural or ir[1] == (-1) ** ir[0]
+        for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)]
+    ]
     return tuple(sorted(found, key=lambda path: path.ir))
 
 
-def _last_paths(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[_Path]:
-    """Those of `_all_paths` with one irrep, without the others of the highest degree."""
-    if degree == 1:
-        return [path for path in _all_paths(text, 1, natural) if path.ir == ir_out]
-    groups, dim = _irreps(text), o3.Irreps(text).dim
+def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[tuple[_Path, int, int, Irrep]]:
+    """What makes the paths to one irrep: a path of the degree below, and number, start and irrep of the last factor."""
     if natural and ir_out[1] != (-1) ** ir_out[0]:
         return []
-    factor = math.sqrt(2 * ir_out[0] + 1)
-    return [
-        _Path(ir_out, tuple(sorted((*left.groups, number))), polynomial * factor)
-        for left in _all_paths(text, degree - 1, natural)
-        for number, start, right in groups
-        if ir_out in _products(left.ir, right)
-        for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir_out[0], dim, degree - 1)]
-    ]
+    before = _all_paths(text, degree - 1, natural)
+    return [(left, *group) for left in before for group in _irreps(text) if ir_out in _products(left.ir, group[2])]
 
 
 @lru_cache(maxsize=64)
@@ -199,17 +190,38 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
     """
     if reduced:
         return independent(text, ir_out, degree)
-    return _stacked(_last_paths(text, ir_out, degree, natural=degree == 4), text, ir_out, degree)
+    if degree == 1:
+        return _stacked([p.polynomial for p in _all_paths(text, 1, False) if p.ir == ir_out], text, ir_out, 1)
+    dim, factor = o3.Irreps(text).dim, math.sqrt(2 * ir_out[0] + 1)
+    found = [
+        _coupled(left.polynomial, left.ir[0], start, right[0], ir_out[0], dim, degree - 1) * factor
+        for left, _, start, right in _last_couplings(text, ir_out, degree, natural=degree == 4)
+    ]
+    return _stacked(found, text, ir_out, degree)
+
+
+def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
+    """Whether `paths` are any; their polynomials may be 0 nevertheless, of couplings that are antisymmetric.
+
+    Example:
+        >>> has_paths("1o", (1, 1), 2, False), has_paths("1o", (1, 1), 2, True), has_paths("1o", (0, -1), 2, False)
+        (True, False, False)
+    """
+    if reduced:
+        return bool(_independent(text, degree, ir_out))
+    if degree == 1:
+        return any(path.ir == ir_out for path in _all_paths(text, 1, False))
+    return bool(_last_couplings(text, ir_out, degree, natural=degree == 4))
 
 
 def independent(text: str, ir_out: Irrep, degree: int) -> np.ndarray:
     """A basis of all equivariant polynomials, ``[2 l + 1, monomials, R]``; one of 0 for none."""
-    return _stacked(_independent(text, degree, ir_out), text, ir_out, degree)
+    return _stacked([path.polynomial for path in _independent(text, degree, ir_out)], text, ir_out, degree)
 
 
-def _stacked(found: list[_Path] | tuple[_Path, ...], text: str, ir_out: Irrep, degree: int) -> np.ndarray:
+def _stacked(found: list[np.ndarray], text: str, ir_out: Irrep, degree: int) -> np.ndarray:
     shape = (2 * ir_out[0] + 1, len(monomials(o3.Irreps(text).dim, degree)))
-    return cleaned(np.stack([path.polynomial for path in found], -1)) if found else np.zeros((*shape, 1))
+    return np.stack(found, -1) if found else np.zeros((*shape, 1))
 
 
 def dense(polynomials: np.ndarray, dim: int, degree: int) -> np.ndarray:

@@ -60,11 +60,11 @@ class SymmetricContraction(EquivariantModule):
         Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697, equations 10 and 11.
 
     Example:
-        >>> layer = SymmetricContraction("8x0e + 8x1o", "8x0e", correlation=3, num_elements=2)
+        >>> layer = SymmetricContraction("2x0e + 2x1o", "2x0e", correlation=3, num_elements=2)
         >>> layer
-        SymmetricContraction(8x0e+8x1o -> 8x0e | correlation 3 | 2 species | 8 terms | 144 weights | mul_ir, backend auto)
-        >>> layer(torch.ones(5, 8, 4), torch.tensor([0, 1, 1, 0, 0])).shape
-        torch.Size([5, 8])
+        SymmetricContraction(2x0e+2x1o -> 2x0e, correlation 3 | 2 species | 9 terms | 28 weights | mul_ir, backend auto)
+        >>> layer(torch.ones(5, 2, 4), torch.tensor([0, 1, 1, 0, 0])).shape
+        torch.Size([5, 2])
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class SymmetricContraction(EquivariantModule):
             for _, ir in self.irreps_out
         )
         self._lower()
+        self.num_paths = sum(mixed.shape[1] for one in self._weights_of for mixed in one.mixings)
         self.register_load_state_dict_post_hook(_lower_again)
 
     def _lower(self) -> None:
@@ -152,10 +153,10 @@ class SymmetricContraction(EquivariantModule):
         """
         flat, formula = self._read_features(x)
         self._check_species(y, x)
-        weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.used]
+        weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
         flat, *weights = widest_under_autocast(flat, *weights)
         check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
-        if not weights:  # no polynomial has the irreps of the result
+        if not self.num_terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
@@ -209,7 +210,9 @@ class SymmetricContraction(EquivariantModule):
         if y.is_complex():
             raise DTypeError(f"y must be {want}, got {y.dtype}. Pass the species, or their one-hot rows.")
         if y.device != x.device:
-            raise DeviceError(f"y must be on the device of x, {x.device}, got {y.device}. Move it with `.to(x.device)`.")
+            raise DeviceError(
+                f"y must be on the device of x, {x.device}, got {y.device}. Move it with `.to('{x.device}')`."
+            )
         if y.ndim == 1:
             check_range("y", y, self.num_elements, "species")
 
@@ -228,10 +231,13 @@ class SymmetricContraction(EquivariantModule):
         super().__setstate__(state)
         self._lower()
 
+    def __repr__(self) -> str:  # in one line: the weights' modules are there for their names alone
+        return f"{type(self).__name__}({self.extra_repr()})"
+
     def extra_repr(self) -> str:
         """Irreps, correlation, species, terms, weights, layout and backend."""
         return (
-            f"{self.irreps_in} -> {self.irreps_out} | correlation {self.correlation} | {self.num_elements} species | "
+            f"{self.irreps_in} -> {self.irreps_out}, correlation {self.correlation} | {self.num_elements} species | "
             f"{self.num_terms} terms | {self.weight_numel} weights | {self._kind()}"
         )
 

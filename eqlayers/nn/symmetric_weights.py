@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..info.symmetric import Mixing, mixing, polynomials_of, read_tensor
-from ..info.symmetric_basis import dense
+from ..info.symmetric_basis import dense, has_paths
 
 
 class ContractionWeights(torch.nn.Module):
@@ -43,16 +43,15 @@ class ContractionWeights(torch.nn.Module):
         self._text, self._ir, self._correlation = text, (ir_out.l, ir_out.p), correlation
         self._own = tuple(mixing(text, self._ir, degree, reduced) for degree in range(1, correlation + 1))
         self.mixings = self._own
-        # MACE's flag i is that of degree i + 1, and freezes the weights i, which are those of degree correlation - 1 - i
-        empty = [mixed.is_zero for mixed in self._own]
+        # MACE's flag i is that of degree i + 1, but freezes weights.i, which are those of degree correlation - 1 - i
+        empty = [not has_paths(text, self._ir, degree, reduced) for degree in range(1, correlation + 1)]
         self.weights = torch.nn.ParameterList([])
         for place in range(correlation):
             degree = correlation - place
             paths = self._own[degree - 1].shape[1]
             frozen = empty[-1] if place == 0 else empty[place - 1]
-            value = torch.zeros(num_elements, paths, channels) if frozen else (
-                torch.randn(num_elements, paths, channels) / paths
-            )
+            shape = (num_elements, paths, channels)
+            value = torch.zeros(shape) if frozen else torch.randn(shape) / paths
             parameter = torch.nn.Parameter(value, requires_grad=not frozen)
             if place == 0:
                 self.weights_max = parameter
