@@ -158,6 +158,8 @@ class SymmetricContraction(EquivariantModule):
         check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
         if not self.num_terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
+        if not flat.shape[0]:
+            return flat.new_zeros(0, self._width_out) + 0 * (flat.sum() + sum(w.sum() for w in weights))
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
         if y.ndim == 2 and self._must_mix(y):
