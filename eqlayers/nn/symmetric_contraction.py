@@ -38,7 +38,7 @@ class SymmetricContraction(EquivariantModule):
         correlation: Highest number of factors, 1 to 4.
         num_elements: Number of species, Z.
         use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
-            couplings from left to right; its checkpoints have either.
+            couplings from left to right; its checkpoints have either. None is False.
         irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
         internal_weights, shared_weights: True; MACE has no others.
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
@@ -74,7 +74,7 @@ class SymmetricContraction(EquivariantModule):
         correlation: int,
         num_elements: int,
         *,
-        use_reduced_cg: bool = False,
+        use_reduced_cg: bool | None = False,
         irrep_normalization: str | None = None,
         path_normalization: str | None = None,
         internal_weights: bool | None = None,
@@ -93,10 +93,9 @@ class SymmetricContraction(EquivariantModule):
                 f"irreps_out must have the multiplicity of irreps_in, {self.channels}, got {self.irreps_out}. "
                 f"Channels are not mixed here: put an eqlayers.Linear behind."
             )
-        fix = "Longer polynomials are not supported."
-        self.correlation = check_integer("correlation", correlation, 1, MOST, fix=fix if correlation != 0 else None)
+        self.correlation = check_integer("correlation", correlation, 1, MOST)
         self.num_elements = check_integer("num_elements", num_elements, 1, what="a number of species")
-        self.use_reduced_cg = check_flag("use_reduced_cg", use_reduced_cg)
+        self.use_reduced_cg = bool(check_optional(check_flag, "use_reduced_cg", use_reduced_cg))
         self.one_hot = check_optional(check_flag, "one_hot", one_hot)
         _check_only("irrep_normalization", irrep_normalization, "component")
         _check_only("path_normalization", path_normalization, "element")
