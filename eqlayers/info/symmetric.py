@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula, renamed_rows
 
 from .layout import slots_of
 from .symmetric_basis import Irrep, cleaned, from_dense, independent, monomials, paths
@@ -110,21 +111,28 @@ class Contraction:
     layout: str
 
 
+class Gathered(NamedTuple):
+    """x and coefficients to the result, with the coefficients of each row's sender, or with those of the row itself."""
+
+    by_species: Formula
+    by_row: Formula
+
+
 @dataclass(frozen=True)
 class Formulas:
     """The formulas of a contraction.
 
     Attributes:
         fold: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
-        packed, flat: x and coefficients to the result, for ``[N, C, D]`` and for flat features.
+        packed, flat: x and coefficients to the result, for ``[N, C, D]`` and for flat features, by species and by row.
         order: Of the weights: pairs (irrep of the result, degree).
         terms: Monomials that occur, of all components of the result.
         coefficients: Per species and channel.
     """
 
     fold: Formula
-    packed: Formula
-    flat: Formula
+    packed: Gathered
+    flat: Gathered
     order: tuple[tuple[int, int], ...]
     terms: int
     coefficients: int
@@ -240,13 +248,14 @@ def _polynomials(
     channels: int,
     blocks: tuple[Block, ...],
     out: tuple[Block, ...],
-) -> Formula:
+) -> Gathered:
     graph = Graph()
     outputs = [_nested(graph, {f: (places[number], sign) for f, (number, sign) in t.items()}) for t in results]
     x = Operand("x", dim * channels, blocks)
     z = Operand("z", len(results) * channels, out)
     coefficients = _columns("coefficients", len(places), channels, "src")
-    return formula(graph, [x, coefficients], [z], [outputs], channels)
+    by_species = formula(graph, [x, coefficients], [z], [outputs], channels)
+    return Gathered(by_species, renamed_rows(by_species, ("each", "each")))
 
 
 def _nested(graph: Graph, terms: dict[tuple[int, ...], Signed]) -> int:

@@ -8,17 +8,15 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers_kernels.formula import renamed_rows
-
 from ..algebra import as_irreps
 from ..autograd.formula import run_formula
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
 from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
 from ..info.graph import Graph, check_range
 from ..info.layout import LAYOUTS
-from ..info.symmetric import MOST, Contraction, Formulas, lowered, single_copies
+from ..info.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
-from ..torch_internals import being_traced, wrapped_by_func
+from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
 from .base import EquivariantModule
 from .symmetric_weights import ContractionWeights
 
@@ -150,7 +148,7 @@ class SymmetricContraction(EquivariantModule):
         Raises:
             ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
         """
-        flat, formula = self._read_features(x)
+        flat, polynomials = self._read_features(x)
         self._check_species(y, x)
         weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
         flat, *weights = widest_under_autocast(flat, *weights)
@@ -162,13 +160,14 @@ class SymmetricContraction(EquivariantModule):
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
         if y.ndim == 2 and self._must_mix(y):
-            operands = (flat, y.to(wide) @ self._fold(weights))
-            return run_formula(renamed_rows(formula, ("each", "each")), operands, None, self.backend)[0].to(dtype)
+            with outside_of_autocast(flat.device.type):
+                mixed = y.to(wide) @ self._fold(weights)
+            return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
         species = y.long() if y.ndim == 1 else y.to(wide).argmax(1)
         rows, weights, species = self._present(weights, species)
         ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
         graph = Graph(ends, rows, species.shape[0], copy=False)
-        z = run_formula(formula, (flat, self._fold(weights)), graph, self.backend)[0].to(dtype)
+        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), graph, self.backend)[0].to(dtype)
         if y.ndim == 2 and (self.one_hot or _is_hidden(y)):
             z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
         return z
@@ -185,8 +184,8 @@ class SymmetricContraction(EquivariantModule):
         there, species = torch.unique(species, return_inverse=True)
         return there.shape[0], [w.index_select(0, there) for w in weights], species
 
-    def _read_features(self, x: Tensor) -> tuple[Tensor, Any]:
-        """Rows of features, and the formula for their order."""
+    def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
+        """Rows of features, and the formulas for their order."""
         want = f"[N, {self.channels}, {self.dim}] or [N, {self.channels * self.dim}]"
         check_tensor("x", x, want)
         if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim):

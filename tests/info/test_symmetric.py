@@ -47,7 +47,7 @@ def test_counts(ir: Any, numbers: tuple[int, ...], ranks: tuple[int, ...], terms
     assert found.terms == terms
     assert found.coefficients < terms / 2  # many are equal but for their signs
     # two operations for a term, and two for each inner node of the nested sums
-    assert found.packed.operations < 3 * terms
+    assert found.packed.by_species.operations < 3 * terms
     assert lower(FOUR, [ir], 3, reduced=True).packed == found.packed
 
 
@@ -134,7 +134,7 @@ def test_formulas_are_the_polynomials(text: str, outs: list[Any], correlation: i
     expected = [np.zeros(2 * ir[0] + 1) for ir in outs]
     for n, w in zip(found.order, weights, strict=True):
         expected[n[0]] += values(given[n], x, n[1]) @ w
-    for formula in (found.packed, found.flat):
+    for formula in (*found.packed, *found.flat):
         (z,) = evaluate(formula, lambda operand, component: operands[operand][component], None)
         np.testing.assert_allclose(z, np.concatenate(expected), rtol=1e-10, atol=1e-12)
 
@@ -143,9 +143,9 @@ def test_layouts_have_their_columns() -> None:
     mixings = tuple((mixing("1x0e+1x1o", ir, 1, False),) for ir in [(0, 1), (1, -1)])
     for layout, (start, step) in {"mul_ir": (3, 3), "ir_mul": (4, 1)}.items():
         found = lowered(Contraction("2x0e+2x1o", "2x0e+2x1o", 1, mixings, layout))
-        assert found.flat.operands[0].column(2) == found.flat.results[0].column(2) == (start, step)
-        assert found.packed.operands[0].column(2) == (2, 4)
-        assert found.packed.results == found.flat.results
+        assert found.flat.by_species.operands[0].column(2) == found.flat.by_row.results[0].column(2) == (start, step)
+        assert found.packed.by_row.operands[0].column(2) == (2, 4)
+        assert found.packed.by_species.results == found.flat.by_species.results
 
 
 def test_mixings_are_values() -> None:
