@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
@@ -94,23 +94,29 @@ def _products(a: Irrep, b: Irrep) -> list[Irrep]:
     return [(l, a[1] * b[1]) for l in range(abs(a[0] - b[0]), a[0] + b[0] + 1)]
 
 
+@cache
+def _singles(text: str) -> tuple[_Path, ...]:
+    """The irreps of the input themselves."""
+    unit = np.eye(o3.Irreps(text).dim)
+    return tuple(_Path(ir, (n,), unit[start : start + 2 * ir[0] + 1]) for n, start, ir in _irreps(text))
+
+
+def _highest(text: str) -> int:
+    return max(ir[0] for _, _, ir in _irreps(text))
+
+
 @lru_cache(maxsize=64)
-def _all_paths(text: str, degree: int, natural: bool) -> tuple[_Path, ...]:
-    """All iterated couplings from left to right, in the order of MACE's weights."""
-    groups, dim = _irreps(text), o3.Irreps(text).dim
+def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path, ...]:
+    """All iterated couplings from left to right of degrees l up to ``most``, in the order of MACE's weights."""
     if degree == 1:
-        found = []
-        for number, start, ir in groups:
-            unit = np.zeros((2 * ir[0] + 1, dim))
-            unit[:, start : start + 2 * ir[0] + 1] = np.eye(2 * ir[0] + 1)
-            found.append(_Path(ir, (number,), unit))
-        return tuple(found)  # as given; those of higher degrees are sorted
+        return _singles(text)  # as given; those of higher degrees are sorted
+    groups, dim = _irreps(text), o3.Irreps(text).dim
     found = [
         _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
-        for left in _all_paths(text, degree - 1, natural)
+        for left in _all_paths(text, degree - 1, natural, most + _highest(text))
         for number, start, right in groups
         for ir in _products(left.ir, right)
-        if not natural or ir[1] == (-1) ** ir[0]
+        if ir[0] <= most and (not natural or ir[1] == (-1) ** ir[0])
         for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)]
     ]
     return tuple(sorted(found, key=lambda path: path.ir))
@@ -120,50 +126,100 @@ def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> lis
     """What makes the paths to one irrep: a path of the degree below, and number, start and irrep of the last factor."""
     if natural and ir_out[1] != (-1) ** ir_out[0]:
         return []
-    before = _all_paths(text, degree - 1, natural)
+    before = _all_paths(text, degree - 1, natural, ir_out[0] + _highest(text))
     return [(left, *group) for left in before for group in _irreps(text) if ir_out in _products(left.ir, group[2])]
 
 
-@lru_cache(maxsize=64)
-def _independent(text: str, degree: int, only: Irrep | None = None) -> tuple[_Path, ...]:
-    """A basis of all equivariant polynomials of a degree, of one irrep or of all: few entries, norm sqrt(2 l + 1)."""
+@lru_cache(maxsize=256)
+def _powers(text: str, number: int, degree: int, most: int) -> tuple[_Path, ...]:
+    """A basis of the polynomials of one irrep of the input, of degrees l up to ``most``: the first couplings."""
+    dim = o3.Irreps(text).dim
+    _, start, ir = _irreps(text)[number]
     if degree == 1:
-        return tuple(path for path in _all_paths(text, 1, False) if only in (None, path.ir))
-    groups, dim = _irreps(text), o3.Irreps(text).dim
-    candidates: dict[tuple[Irrep, tuple[int, ...]], list[np.ndarray]] = {}
-    for left in _independent(text, degree - 1):
-        for number, start, right in groups:
-            for ir in _products(left.ir, right):
-                if only in (None, ir):
-                    polynomial = _coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)
-                    candidates.setdefault((ir, tuple(sorted((*left.groups, number)))), []).append(polynomial)
-    found = []
-    for (ir, numbers), polynomials in sorted(candidates.items(), key=lambda item: item[0]):
-        found += [_Path(ir, numbers, p) for p in _chosen(polynomials, permutations_of(dim, degree))]
+        return (_singles(text)[number],)
+    candidates: dict[Irrep, list[np.ndarray]] = {}
+    for left in _powers(text, number, degree - 1, most + ir[0]):
+        for out in (out for out in _products(left.ir, ir) if out[0] <= most):
+            polynomial = _coupled(left.polynomial, left.ir[0], start, ir[0], out[0], dim, degree - 1)
+            candidates.setdefault(out, []).append(polynomial)
+    counts = permutations_of(dim, degree)
+    groups = (number,) * degree
+    return tuple(_Path(out, groups, p) for out, found in sorted(candidates.items()) for p in _first(found, counts))
+
+
+def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
+    """Those that are independent of the ones before, orthogonal to these, of norm sqrt(2 l + 1)."""
+    chosen: list[np.ndarray] = []
+    for polynomial in polynomials:
+        size = _norm(polynomial, counts)
+        for _ in range(2):  # once more, for what rounding left
+            for other in chosen:
+                polynomial = polynomial - other * float((other * polynomial / counts).sum()) / len(other)
+        if _norm(polynomial, counts) > 1e-6 * size and size > ROUNDING:
+            chosen.append(cleaned(polynomial / _norm(polynomial, counts)))
+    return chosen
+
+
+def _norm(polynomial: np.ndarray, counts: np.ndarray) -> float:
+    """Of the symmetric tensor, which has the entry c / count at count places, over sqrt(2 l + 1)."""
+    return math.sqrt(float((polynomial**2 / counts).sum()) / len(polynomial))
+
+
+@lru_cache(maxsize=64)
+def _independent(text: str, degree: int, only: Irrep) -> tuple[_Path, ...]:
+    """A basis of all equivariant polynomials of a degree: powers of each irrep, coupled from left to right."""
+    dim, found = o3.Irreps(text).dim, []
+    for groups in combinations_with_replacement(range(len(_irreps(text))), degree):
+        terms: list[_Path] | None = None
+        done = 0
+        for number in dict.fromkeys(groups):
+            done += groups.count(number)
+            most = only[0] + (degree - done) * _highest(text)  # what is above cannot be coupled to the irrep
+            others = only[0] + (degree - groups.count(number)) * _highest(text)
+            power = list(_powers(text, number, groups.count(number), others))
+            if terms is not None:
+                pairs = [(a, b, ir) for a in terms for b in power for ir in _products(a.ir, b.ir) if ir[0] <= most]
+                power = [_multiplied(a, b, ir, dim) for a, b, ir in pairs]
+            terms = sorted(power, key=lambda path: path.ir)
+        found += _sparser([path for path in terms or () if path.ir == only], permutations_of(dim, degree))
     return tuple(found)
 
 
-def _chosen(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """As many as are independent, those with the fewest entries first."""
-    scaled = []
-    for polynomial in polynomials:
-        # a symmetric tensor has the entry c / count at count places
-        norm = math.sqrt(float((polynomial**2 / counts).sum()) / len(polynomial))
-        if norm > ROUNDING:
-            scaled.append(cleaned(polynomial / norm))
-    chosen: list[np.ndarray] = []
-    orthogonal: list[np.ndarray] = []
-    for polynomial in sorted(scaled, key=np.count_nonzero):
-        rest = (polynomial / np.sqrt(counts)).ravel()
-        rest = rest / np.linalg.norm(rest)
-        for _ in range(2):  # once more, for what rounding left
-            for other in orthogonal:
-                rest = rest - other * (other @ rest)
-        size = float(np.linalg.norm(rest))
-        if size > 1e-6:
-            chosen.append(polynomial)
-            orthogonal.append(rest / size)
-    return chosen
+def _multiplied(a: _Path, b: _Path, ir: Irrep, dim: int) -> _Path:
+    """The coupling of polynomials of different components, of norm sqrt(2 l + 1)."""
+    groups = (*a.groups, *b.groups)
+    numbers, out = monomial_numbers(dim, len(groups)), np.zeros((2 * ir[0] + 1, len(monomials(dim, len(groups)))))
+    w3j = wigner_3j(a.ir[0], b.ir[0], ir[0])
+    left, right = (np.flatnonzero(path.polynomial.any(0)) for path in (a, b))
+    values = np.einsum("abk,at,bs->kts", w3j, a.polynomial[:, left], b.polynomial[:, right])
+    first, second = monomials(dim, len(a.groups)), monomials(dim, len(b.groups))
+    place = [[numbers[tuple(sorted(first[t] + second[s]))] for s in right] for t in left]
+    out[:, np.array(place, dtype=np.int64).reshape(len(left), len(right))] = values
+    out = cleaned(out)
+    return _Path(ir, groups, out / _norm(out, permutations_of(dim, len(groups))))
+
+
+def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
+    """The same space with fewer entries: one of a pair becomes the combination in which most entries cancel."""
+    rows = [path.polynomial for path in paths]
+    weight = np.broadcast_to(counts, rows[0].shape) if rows else counts
+    for _ in range(20):
+        changed = False
+        for i, j in combinations(range(len(rows)), 2):
+            both = (rows[i] != 0) & (rows[j] != 0)
+            if not both.any():
+                continue
+            ratios, where = np.unique(np.round(rows[i][both] / rows[j][both], 9), return_inverse=True)
+            equal = np.bincount(where, weight[both])
+            alone = [float(weight[(rows[k] != 0) & ~both].sum()) for k in (i, j)]
+            if equal.max() > min(alone):
+                closest = np.abs(rows[i][both] / rows[j][both] - ratios[equal.argmax()]).argmin()
+                ratio = float((rows[i][both] / rows[j][both])[closest])
+                rest, which = cleaned(rows[i] - ratio * rows[j]), j if alone[0] < alone[1] else i
+                rows[which], changed = rest / _norm(rest, counts), True
+        if not changed:
+            break
+    return [path._replace(polynomial=row) for path, row in zip(paths, rows, strict=True)]
 
 
 def cleaned(values: np.ndarray) -> np.ndarray:
@@ -191,7 +247,7 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
     if reduced:
         return independent(text, ir_out, degree)
     if degree == 1:
-        return _stacked([p.polynomial for p in _all_paths(text, 1, False) if p.ir == ir_out], text, ir_out, 1)
+        return _stacked([path.polynomial for path in _singles(text) if path.ir == ir_out], text, ir_out, 1)
     dim, factor = o3.Irreps(text).dim, math.sqrt(2 * ir_out[0] + 1)
     found = [
         _coupled(left.polynomial, left.ir[0], start, right[0], ir_out[0], dim, degree - 1) * factor
@@ -210,7 +266,7 @@ def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
     if reduced:
         return bool(_independent(text, degree, ir_out))
     if degree == 1:
-        return any(path.ir == ir_out for path in _all_paths(text, 1, False))
+        return any(path.ir == ir_out for path in _singles(text))
     return bool(_last_couplings(text, ir_out, degree, natural=degree == 4))
 
 

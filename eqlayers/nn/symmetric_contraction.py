@@ -36,7 +36,8 @@ class SymmetricContraction(EquivariantModule):
         correlation: Highest number of factors, 1 to 4.
         num_elements: Number of species, Z.
         use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
-            couplings from left to right; its checkpoints have either. None is False.
+            couplings from left to right; its checkpoints have either. None is False. The independent ones are those of
+            cuequivariance up to degree 3 for usual irreps; others in a state dict are read with their weights.
         irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
         internal_weights, shared_weights: True; MACE has no others.
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.

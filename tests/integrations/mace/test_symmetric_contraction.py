@@ -70,8 +70,8 @@ def test_numbers_and_derivatives(irreps_in: str, irreps_out: str, correlation: i
         assert parameter.shape == own.shape
         assert parameter.requires_grad == own.requires_grad
     assert str(ours.load_state_dict(theirs.state_dict())) == "<All keys matched successfully>"
-    if not reduced:  # the order and the signs of MACE's paths, which its converters count on
-        assert all(one.mixings == one._own for one in ours.contractions)
+    # the order and the signs of the paths, which MACE's converters count on
+    assert all(one.mixings == one._own for one in ours.contractions)
     expected = results(theirs, x, y)
     assert [name for name, _ in theirs.named_parameters()] == [name for name, _ in ours.named_parameters()]
     assert_equal(results(ours, x, SPECIES), expected, 1e4)
