@@ -107,10 +107,14 @@ class SymmetricContraction(EquivariantModule):
         text = single_copies(self.irreps_in)
         self.dim = o3.Irreps(text).dim
         self._width_out = self.irreps_out.dim
-        self.contractions = torch.nn.ModuleList(
-            ContractionWeights(text, ir, self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
-            for _, ir in self.irreps_out
-        )
+        options = (self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
+        try:
+            self.contractions = torch.nn.ModuleList(ContractionWeights(text, ir, *options) for _, ir in self.irreps_out)
+        except NotImplementedError as error:  # of e3nn, beyond l = 11
+            raise IrrepsError(
+                f"irreps_in must have degrees whose couplings e3nn knows, got {self.irreps_in} and {self.irreps_out} "
+                f"(e3nn says: {error}). Use lower degrees, or a lower correlation."
+            ) from None
         self._lower()
         self.num_paths = sum(mixed.shape[1] for one in self._weights_of for mixed in one.mixings)
         self.register_load_state_dict_post_hook(_lower_again)

@@ -77,6 +77,17 @@ def test_mistakes(kind: type[EqlayersError], message: str, mistake: Callable[[],
         mistake()
 
 
+def test_degrees_that_e3nn_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """e3nn 0.4.4 has a table up to 11; later ones compute."""
+
+    def refuse(*degrees: int) -> None:
+        raise NotImplementedError("maximum l implemented is 11")
+
+    monkeypatch.setattr("eqlayers.info.symmetric_basis.wigner_3j", refuse)
+    with pytest.raises(IrrepsError, match=r"must have degrees whose couplings e3nn knows, got 2x12e.*says: maximum"):
+        make("2x12e", "2x0e")
+
+
 def test_state_dicts_that_do_not_fit() -> None:
     layer, reduced = make(), make(use_reduced_cg=True)
     with pytest.raises(RuntimeError, match=r"U_matrix_3 must be \[9, 9, 9, 11\], got \[9, 9, 9, 5\].*use_reduced_cg"):
