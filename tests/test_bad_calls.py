@@ -162,6 +162,13 @@ CASES: dict[str, Case] = {
         "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
     "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "2x0e + 1o", "scale": "fixed", "values": 1.0},
         {"values": "values"}),
+    "SymmetricContraction": Case(nn.SymmetricContraction, {"irreps_in": "2x0e + 2x1o", "irreps_out": "2x1o",
+        "correlation": 2, "num_elements": 3}, {
+        "irreps_in": "irreps", "irreps_out": "irreps", "correlation": "width", "num_elements": "width",
+        "use_reduced_cg": "flag", "irrep_normalization": "optional choice", "path_normalization": "optional choice",
+        "internal_weights": "option flag", "shared_weights": "option flag", "one_hot": "option flag", **LAYER}),
+    "SymmetricContraction.forward": Case(nn.SymmetricContraction("5x0e", "5x0e", 2, 2).forward, {
+        "x": X, "y": torch.zeros(4).long()}, {"x": "features", "y": "index"}),
     "GatedNonlinearity": Case(nn.GatedNonlinearity, {"irreps_out": "2x0e + 1o"}, {
         "irreps_out": "irreps", "even": "choice", "odd": "choice", "gate": "choice", **LAYER}),
     "NormalizedActivation": Case(nn.NormalizedActivation, {"name": "silu"}, {"name": "choice"}),

@@ -11,6 +11,7 @@ from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
 from .spherical_harmonics import SphericalHarmonics
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
+from .symmetric_contraction import SymmetricContraction
 from .tensor_product import TensorProduct
 from .warmup import WarmupReport, WarmupRow, warmup
 
@@ -30,6 +31,7 @@ __all__ = [
     "RadialNetwork",
     "SO3Scale",
     "SphericalHarmonics",
+    "SymmetricContraction",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",

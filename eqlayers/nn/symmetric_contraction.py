@@ -1,0 +1,279 @@
+"""MACE's symmetric contraction: equivariant polynomials of the features of each atom, with weights of its species."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..autograd.formula import run_formula
+from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
+from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
+from ..info.graph import Graph, check_range
+from ..info.layout import LAYOUTS
+from ..info.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
+from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
+from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
+from .base import EquivariantModule
+from .symmetric_weights import ContractionWeights
+
+
+class SymmetricContraction(EquivariantModule):
+    r"""Polynomials of the features of each atom: the product basis of MACE, with its numbers and its state dict.
+
+    .. math:: z_{k c m} = \sum_{\nu = 1}^{N} \sum_p W^{(k \nu)}_{z p c} \sum_{i_1 \dots i_\nu}
+        U^{(k \nu)}_{m i_1 \dots i_\nu p}\, x_{c i_1} \cdots x_{c i_\nu}
+
+    Weights are folded into one coefficient per species, channel and monomial; 94 monomials of 0e + 1o + 2e + 3o make
+    the scalars of correlation 3.
+
+    Args:
+        irreps_in: Irreps of the features, all of one multiplicity C, the number of channels.
+        irreps_out: Irreps of the result, of that multiplicity.
+        correlation: Highest number of factors, 1 to 4.
+        num_elements: Number of species, Z.
+        use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
+            couplings from left to right; its checkpoints have either. None is False. The independent ones are those of
+            cuequivariance up to degree 3 for usual irreps; others in a state dict are read with their weights.
+        irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
+        internal_weights, shared_weights: True; MACE has no others.
+        cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
+        one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: look at them; where that would wait for a device or
+            break a traced graph, take them for one-hot unless y requires a gradient. Rows that are taken for one-hot
+            and are not give NaN. False: mix the weights of species with y, as slow as it is general.
+        layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        contractions: For every irrep of the result its weights, with MACE's names.
+        num_terms: Monomials that occur, of all components of the result.
+        weight_numel: Number of weights.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that are not supported.
+
+    Source:
+        Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697, equations 10 and 11.
+
+    Example:
+        >>> layer = SymmetricContraction("2x0e + 2x1o", "2x0e", correlation=3, num_elements=2)
+        >>> layer
+        SymmetricContraction(2x0e+2x1o -> 2x0e, correlation 3 | 2 species | 9 terms | 28 weights | mul_ir, backend auto)
+        >>> layer(torch.ones(5, 2, 4), torch.tensor([0, 1, 1, 0, 0])).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any,
+        correlation: int,
+        num_elements: int,
+        *,
+        use_reduced_cg: bool | None = False,
+        irrep_normalization: str | None = None,
+        path_normalization: str | None = None,
+        internal_weights: bool | None = None,
+        shared_weights: bool | None = None,
+        cueq_config: None = None,
+        oeq_config: None = None,
+        one_hot: bool | None = None,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(check_choice("layout", layout, LAYOUTS), backend)
+        self.irreps_in, self.channels = _one_multiplicity("irreps_in", irreps_in)
+        self.irreps_out, channels = _one_multiplicity("irreps_out", irreps_out)
+        if channels != self.channels:
+            raise IrrepsError(
+                f"irreps_out must have the multiplicity of irreps_in, {self.channels}, got {self.irreps_out}. "
+                f"Channels are not mixed here: put an eqlayers.Linear behind."
+            )
+        self.correlation = check_integer("correlation", correlation, 1, MOST)
+        self.num_elements = check_integer("num_elements", num_elements, 1, what="a number of species")
+        self.use_reduced_cg = bool(check_optional(check_flag, "use_reduced_cg", use_reduced_cg))
+        self.one_hot = check_optional(check_flag, "one_hot", one_hot)
+        _check_only("irrep_normalization", irrep_normalization, "component")
+        _check_only("path_normalization", path_normalization, "element")
+        for name, flag in {"internal_weights": internal_weights, "shared_weights": shared_weights}.items():
+            if check_optional(check_flag, name, flag) is False:
+                raise ConfigError(f"{name} must be True, got False. The layer owns its weights, as MACE's does.")
+        for name, config in {"cueq_config": cueq_config, "oeq_config": oeq_config}.items():
+            if config is not None:
+                raise ConfigError(f"{name} must be None, got {got(config)}. Choose by backend= what runs the layer.")
+        text = single_copies(self.irreps_in)
+        self.dim = o3.Irreps(text).dim
+        self._width_out = self.irreps_out.dim
+        options = (self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
+        try:
+            self.contractions = torch.nn.ModuleList(ContractionWeights(text, ir, *options) for _, ir in self.irreps_out)
+        except NotImplementedError as error:  # of e3nn, beyond l = 11
+            raise IrrepsError(
+                f"irreps_in must have degrees whose couplings e3nn knows, got {self.irreps_in} and {self.irreps_out} "
+                f"(e3nn says: {error}). Use lower degrees, or a lower correlation."
+            ) from None
+        self._lower()
+        self.num_paths = sum(mixed.shape[1] for one in self._weights_of for mixed in one.mixings)
+        self.register_load_state_dict_post_hook(_lower_again)
+
+    def _lower(self) -> None:
+        """Formulas of the weights' bases."""
+        mixings = tuple(one.mixings for one in self._weights_of)
+        what = Contraction(str(self.irreps_in), str(self.irreps_out), self.correlation, mixings, self.layout)
+        self._formulas: Formulas = lowered(what)
+
+    @property
+    def _weights_of(self) -> list[ContractionWeights]:
+        return list(self.contractions)  # type: ignore[arg-type]
+
+    @property
+    def num_terms(self) -> int:
+        """Monomials that occur, of all components of the result."""
+        return self._formulas.terms
+
+    @property
+    def weight_numel(self) -> int:
+        """Number of weights, of all species."""
+        return sum(p.numel() for p in self.parameters())
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Contract the features of every atom.
+
+        Args:
+            x: ``[N, C, D]``, the components of all irreps side by side, or flat ``[N, irreps_in.dim]``.
+            y: Species, ``[N]`` integers, or one-hot ``[N, Z]`` of any dtype. The result is linear in y, as MACE's is,
+                where rows are not one-hot or y requires a gradient; see ``one_hot``.
+
+        Returns:
+            ``[N, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
+        """
+        flat, polynomials = self._read_features(x)
+        self._check_species(y, x)
+        weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
+        flat, *weights = widest_under_autocast(flat, *weights)
+        check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
+        if not self.num_terms:  # no polynomial has the irreps of the result
+            return flat.new_zeros(flat.shape[0], self._width_out)
+        if not flat.shape[0]:
+            return flat.new_zeros(0, self._width_out) + 0 * (flat.sum() + sum(w.sum() for w in weights))
+        dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
+        flat, weights = flat.to(wide), [w.to(wide) for w in weights]
+        if y.ndim == 2 and self._must_mix(y):
+            with outside_of_autocast(flat.device.type):
+                mixed = y.to(wide) @ self._fold(weights)
+            return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
+        species = y.long() if y.ndim == 1 else y.to(wide).argmax(1)
+        rows, weights, species = self._present(weights, species)
+        ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
+        graph = Graph(ends, rows, species.shape[0], copy=False)
+        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), graph, self.backend)[0].to(dtype)
+        if y.ndim == 2 and (self.one_hot or _is_hidden(y)):
+            z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
+        return z
+
+    def _fold(self, weights: list[Tensor]) -> Tensor:
+        """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
+        return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
+
+    def _present(self, weights: list[Tensor], species: Tensor) -> tuple[int, list[Tensor], Tensor]:
+        """Weights of the species that occur, where that is less work."""
+        count = self.num_elements
+        if species.shape[0] >= count or _is_hidden(species):
+            return count, weights, species
+        there, species = torch.unique(species, return_inverse=True)
+        return there.shape[0], [w.index_select(0, there) for w in weights], species
+
+    def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
+        """Rows of features, and the formulas for their order."""
+        want = f"[N, {self.channels}, {self.dim}] or [N, {self.channels * self.dim}]"
+        check_tensor("x", x, want)
+        if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim):
+            return x.reshape(x.shape[0], self.channels * self.dim), self._formulas.packed
+        if x.ndim == 2 and x.shape[1] == self.channels * self.dim:
+            return x, self._formulas.flat
+        fix = f"Build the layer for these irreps; it has {self.irreps_in}."
+        if x.ndim == 3 and x.shape[1:] == (self.dim, self.channels):
+            fix = "Channels come before components: pass `x.transpose(1, 2)`."
+        raise ShapeError(f"x must be {want}, got {list(x.shape)}. {fix}")
+
+    def _check_species(self, y: Tensor, x: Tensor) -> None:
+        want = f"[N] of integers or [N, {self.num_elements}]"
+        check_tensor("y", y, want)
+        if y.ndim == 1 and (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):
+            raise DTypeError(f"y must be {want}, got [N] of {y.dtype}. Convert it with `.long()`.")
+        if y.shape != (x.shape[0],) and y.shape != (x.shape[0], self.num_elements):
+            raise ShapeError(
+                f"y must be {want} with N = {x.shape[0]}, the rows of x, got {list(y.shape)}. "
+                f"Give every row of x a species, of {self.num_elements}."
+            )
+        if y.is_complex():
+            raise DTypeError(f"y must be {want}, got {y.dtype}. Pass the species, or their one-hot rows.")
+        if y.device != x.device:
+            raise DeviceError(
+                f"y must be on the device of x, {x.device}, got {y.device}. Move it with `.to('{x.device}')`."
+            )
+        if y.ndim == 1:
+            check_range("y", y, self.num_elements, "species")
+
+    def _must_mix(self, y: Tensor) -> bool:
+        """Whether the result has to be linear in y."""
+        if self.one_hot is not None:
+            return not self.one_hot
+        return y.requires_grad or not (_is_hidden(y) or bool(_is_one_hot(y).all()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the formulas, which are made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_formulas"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the formulas."""
+        super().__setstate__(state)
+        self._lower()
+
+    def __repr__(self) -> str:  # in one line: the weights' modules are there for their names alone
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """Irreps, correlation, species, terms, weights, layout and backend."""
+        return (
+            f"{self.irreps_in} -> {self.irreps_out}, correlation {self.correlation} | {self.num_elements} species | "
+            f"{self.num_terms} terms | {self.weight_numel} weights | {self._kind()}"
+        )
+
+
+def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
+    """After a state dict has been loaded, which may hold another basis."""
+    layer._lower()
+
+
+def _one_multiplicity(name: str, irreps: Any) -> tuple[o3.Irreps, int]:
+    """Irreps, and the one multiplicity that all of them have."""
+    irreps = as_irreps(irreps, name)
+    found = {mul for mul, _ in irreps}
+    if len(found) != 1 or 0 in found:
+        raise IrrepsError(
+            f"{name} must have one multiplicity for all irreps, the number of channels, got {irreps or 'none'}. "
+            f"Bring features to one multiplicity with an eqlayers.Linear."
+        )
+    return irreps, found.pop()
+
+
+def _check_only(name: str, value: Any, only: str) -> None:
+    if value is not None and value != only:
+        raise ConfigError(f"{name} must be {only!r}, all that MACE computes, got {got(value)}. Leave it out.")
+
+
+def _is_one_hot(y: Tensor) -> Tensor:
+    """``[N]``: whether a row has a single 1 and nothing else but 0."""
+    return ((y == 1).sum(1) == 1) & ((y != 0).sum(1) == 1)
+
+
+def _is_hidden(t: Tensor) -> bool:
+    """Whether a look at values would wait for a device, or cannot be."""
+    return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

@@ -1,0 +1,101 @@
+"""Mistakes with SymmetricContraction get a message with what was expected, what came, and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from eqlayers.errors import (
+    ConfigError,
+    DeviceError,
+    DTypeError,
+    EqlayersError,
+    IndexRangeError,
+    IrrepsError,
+    ShapeError,
+)
+from eqlayers.nn import SymmetricContraction
+
+ABC = "2x0e + 2x1o + 2x2e"
+SPECIES = torch.tensor([1, 0, 1, 1])
+
+
+def make(
+    irreps_in: Any = ABC, irreps_out: Any = "2x0e", correlation: Any = 3, elements: Any = 2, **options: Any
+) -> Any:
+    return SymmetricContraction(irreps_in, irreps_out, correlation, elements, **options)
+
+
+def call(x: Any = None, y: Any = SPECIES) -> Callable[[], Any]:
+    return lambda: make()(torch.zeros(4, 2, 9) if x is None else x, y)
+
+
+MISTAKES: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
+    (IrrepsError, r"irreps_in must have one multiplicity.*got 2x0e\+3x1o.*Linear", lambda: make("2x0e + 3x1o")),
+    (IrrepsError, r"irreps_in must have one multiplicity.*got none", lambda: make("")),
+    (IrrepsError, r"irreps_out must have the multiplicity of irreps_in, 2, got 3x0e", lambda: make(ABC, "3x0e")),
+    (IrrepsError, r"irreps_out must be irreps", lambda: make(ABC, "2x0q")),
+    (ConfigError, r"correlation must be an integer, at least 1, got 0\. Use 1 or more", lambda: make(correlation=0)),
+    (ConfigError, r"correlation must be an integer, at most 4, got 5\.", lambda: make(correlation=5)),
+    (ConfigError, r"correlation must be an integer.*got \{", lambda: make(correlation={"0e": 3})),
+    (ConfigError, r"num_elements must be a number of species, at least 1, got None", lambda: make(elements=None)),
+    (ConfigError, r"use_reduced_cg must be True or False, got 'no'", lambda: make(use_reduced_cg="no")),
+    (ConfigError, r"irrep_normalization must be 'component'.*got 'norm'", lambda: make(irrep_normalization="norm")),
+    (ConfigError, r"path_normalization must be 'element'.*got 'path'", lambda: make(path_normalization="path")),
+    (ConfigError, r"internal_weights must be True, got False", lambda: make(internal_weights=False)),
+    (ConfigError, r"shared_weights must be True, got False", lambda: make(shared_weights=False)),
+    (ConfigError, r"cueq_config must be None, got 5", lambda: make(cueq_config=5)),
+    (ConfigError, r"oeq_config must be None, got 5", lambda: make(oeq_config=5)),
+    (ConfigError, r"layout must be one of mul_ir, ir_mul, got 'mul'", lambda: make(layout="mul")),
+    (ShapeError, r"x must be \[N, 2, 9\] or \[N, 18\], got \[4, 9\]", call(torch.zeros(4, 9))),
+    (ShapeError, r"x must be.*Channels come before components", call(torch.zeros(4, 9, 2))),
+    (DTypeError, r"x must be a tensor.*got None", lambda: make()(None, SPECIES)),
+    (DTypeError, r"weights 0 of SymmetricContraction must have the dtype of x", call(torch.zeros(4, 18).double())),
+    (DTypeError, r"x must be float64, float32.*got torch.int64", call(torch.zeros(4, 18).long())),
+    (
+        DeviceError,
+        r"weights 0 of SymmetricContraction must be on the device of x, meta",
+        call(torch.zeros(4, 18, device="meta"), SPECIES.to("meta")),
+    ),
+    (DeviceError, r"y must be on the device of x, cpu, got meta", call(y=SPECIES.to("meta"))),
+    (DTypeError, r"y must be a tensor \[N\] of integers or \[N, 2\], got \[1", call(y=[1, 0, 1, 1])),
+    (DTypeError, r"y must be.*got \[N\] of torch.float32\. Convert it with `.long\(\)`", call(y=torch.ones(4))),
+    (DTypeError, r"y must be.*got torch.complex64", call(y=torch.ones(4, 2, dtype=torch.complex64))),
+    (ShapeError, r"y must be.*N = 4, the rows of x, got \[3\]", call(y=SPECIES[:3])),
+    (ShapeError, r"y must be.*N = 4, the rows of x, got \[4, 3\].*of 2", call(y=torch.ones(4, 3))),
+    (IndexRangeError, r"y must lie in \[0, 2\), the number of species.*from 0 to 2", call(y=SPECIES * 2)),
+    (IndexRangeError, r"y must lie in \[0, 2\)", call(y=SPECIES - 1)),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "mistake"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes(kind: type[EqlayersError], message: str, mistake: Callable[[], Any]) -> None:
+    with pytest.raises(kind, match=message):
+        mistake()
+
+
+def test_degrees_that_e3nn_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """e3nn 0.4.4 has a table up to 11; later ones compute."""
+
+    def refuse(*degrees: int) -> None:
+        raise NotImplementedError("maximum l implemented is 11")
+
+    monkeypatch.setattr("eqlayers.info.symmetric_basis.wigner_3j", refuse)
+    with pytest.raises(IrrepsError, match=r"must have degrees whose couplings e3nn knows, got 2x12e.*says: maximum"):
+        make("2x12e", "2x0e")
+
+
+def test_state_dicts_that_do_not_fit() -> None:
+    layer, reduced = make(), make(use_reduced_cg=True)
+    with pytest.raises(RuntimeError, match=r"U_matrix_3 must be \[9, 9, 9, 11\], got \[9, 9, 9, 5\].*use_reduced_cg"):
+        layer.load_state_dict(reduced.state_dict())
+    state = layer.state_dict()
+    state["contractions.0.U_matrix_2"] = torch.randn(9, 9, 3)
+    with pytest.raises(RuntimeError, match=r"U_matrix_2 must hold equivariant tensors.*Check the order"):
+        layer.load_state_dict(state)
+    del state["contractions.0.U_matrix_2"]
+    with pytest.raises(RuntimeError, match=r"Missing key.*U_matrix_2"):
+        layer.load_state_dict(state)
