@@ -35,8 +35,7 @@ WRONG: dict[str, list[Any]] = {
     "positive": [0, -1.0, NAN, float("inf"), "5", None, [5.0], True, torch.ones(2), 1j],
     "power": [1, -1, NAN, float("inf"), "6", None, [6], torch.ones(2)],
     "widths": [64, "64", [0], [-1], [1.5], ["8"], [None], None, {"a": 1}, torch.tensor(3)],
-    "variances": [1.0, "1", [], [1.0] * 7, [NAN] * 2, [-1.0] * 2, ["a"] * 2, [None] * 2, {"a": 1, "b": 2},
-        [[1.0]] * 2],
+    "variances": [1.0, "1", [], [1.0] * 7, [NAN] * 2, [-1.0] * 2, ["a"] * 2, [None] * 2, {"a": 1}, [[1.0]] * 2],
     "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
     "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
     "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],
@@ -160,8 +159,7 @@ CASES: dict[str, Case] = {
     "EdgeGeometry": Case(nn.EdgeGeometry, {"irreps_out": 1}, {"direction": "choice", **HARMONICS}),
     "SO3Scale": Case(eq.SO3Scale, {"irreps": "2x0e + 1o"}, {
         "irreps": "irreps", "scale": "choice", "per": "choice", "normalization": "choice", **LAYER}),
-    "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "2x0e + 1o", "scale": "fixed", "values": 1.0},
-        {"values": "values"}),
+    "SO3Scale fixed": Case(eq.SO3Scale, {"irreps": "0e", "scale": "fixed", "values": 1.0}, {"values": "values"}),
     "SymmetricContraction": Case(nn.SymmetricContraction, {"irreps_in": "2x0e + 2x1o", "irreps_out": "2x1o",
         "correlation": 2, "num_elements": 3}, {
         "irreps_in": "irreps", "irreps_out": "irreps", "correlation": "width", "num_elements": "width",
@@ -174,8 +172,7 @@ CASES: dict[str, Case] = {
     "NormalizedActivation": Case(nn.NormalizedActivation, {"name": "silu"}, {"name": "choice"}),
     "Interaction": Case(nn.Interaction, {"irreps_in": "4x0e", "irreps_sh": "0e + 1o", "irreps_out": "4x0e + 4x1o"}, {
         "irreps_in": "irreps", "irreps_sh": "irreps", "irreps_out": "irreps", "num_basis": "width",
-            "cutoff": "positive",
-        "radial_hidden": "widths", "mean_neighbors": "positive", **LAYER}),
+        "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", **LAYER}),
     "PolynomialCutoff": Case(nn.PolynomialCutoff, {}, {"cutoff": "positive", "p": "power"}),
     "BesselBasis": Case(nn.BesselBasis, {}, {"num_basis": "width", "cutoff": "positive", "p": "power"}),
     "RadialNetwork": Case(nn.RadialNetwork, {"num_weights": 3}, {

@@ -36,11 +36,6 @@ class Primitives:
         none = square <= smallest_square(square.dtype)  # a NaN is no zero
         return torch.where(none, 0.0, torch.where(none, 1.0, square).rsqrt())
 
-    @staticmethod
-    def is_positive(value: Tensor) -> Tensor:
-        """1 of what is above 0, else 0."""
-        return (value.detach() > 0).to(value.dtype)
-
 
 def smallest_square(dtype: torch.dtype) -> float:
     """Vectors whose squared length is not above count as zero: third derivatives of the others are finite."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula, renamed_rows
+from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
 
 from .layout import slots_of
 from .symmetric_basis import Irrep, cleaned, from_dense, independent, monomials, paths
@@ -255,7 +255,7 @@ def _polynomials(
     z = Operand("z", len(results) * channels, out)
     coefficients = _columns("coefficients", len(places), channels, "src")
     by_species = formula(graph, [x, coefficients], [z], [outputs], channels)
-    return Gathered(by_species, renamed_rows(by_species, ("each", "each")))
+    return Gathered(by_species, by_species.with_rows(("each", "each")))
 
 
 def _nested(graph: Graph, terms: dict[tuple[int, ...], Signed]) -> int:

@@ -24,8 +24,9 @@ _LETTERS = {rows[0]: rows for rows in ROWS}
 _known: dict[str, AnyForm] = {}
 
 
+@torch.compiler.assume_constant_result
 def register_formula(base: Formula) -> str:
-    """Make a formula known to this process; its key."""
+    """Make a formula known to this process; its key, a constant for compilers."""
     _known.setdefault(base.key, base)
     return base.key
 
@@ -144,7 +145,7 @@ def _operand(name: Any, width: Any, blocks: Any, rows: Any) -> Operand:
 def _node(kind: Any, args: Any) -> Node:
     if kind == "constant" and len(args) == 1 and type(args[0]) is float:
         return Node(kind, tuple(args))
-    arity = {"load": 2, "add": 2, "multiply": 2, "is_positive": 1, "inverse_length": len(args)}
+    arity = {"load": 2, "add": 2, "multiply": 2, "inverse_length": len(args)}
     if arity.get(kind) != len(args) or not args:
         raise TypeError(f"expected a node, got {kind!r} of {args!r}")
     return Node(kind, tuple(map(_whole, args)))

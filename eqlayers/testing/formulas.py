@@ -15,12 +15,14 @@ def edges_of_points() -> Formula:
     inverse = graph.inverse_length(*vector)
     x, y, z = (graph.multiply(v, inverse) for v in vector)
     length = graph.multiply(graph.add(*(graph.multiply(v, v) for v in vector)), inverse)
-    there = graph.is_positive(inverse)
     harmonics = [
         graph.one,
         *(x, y, z),
         graph.scale(1.5, graph.multiply(x, y)),
-        graph.add(graph.scale(1.5, graph.multiply(z, z)), graph.scale(-0.5, there)),
+        graph.add(
+            graph.scale(1.5, graph.multiply(z, z)),
+            graph.scale(-0.5, graph.add(*(graph.multiply(u, u) for u in (x, y, z)))),
+        ),
         None,
     ]
     row = (Block(0, 3),)

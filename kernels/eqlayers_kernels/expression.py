@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 class Node(NamedTuple):
     """One value.
 
-    Kinds are 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two nodes), 'inverse_length'
-    (components of a vector; 0 of the zero vector) and 'is_positive' (one node; 1 or 0).
+    Kinds are 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two nodes) and
+    'inverse_length' (components of a vector; 0 of the zero vector).
     """
 
     kind: str
@@ -75,10 +75,6 @@ class Graph:
     def inverse_length(self, *vector: int) -> int:
         """One over the length of a vector, 0 of the zero vector."""
         return self._node("inverse_length", *vector)
-
-    def is_positive(self, value: int) -> int:
-        """1 of what is above 0, else 0; its derivative is 0."""
-        return self._node("is_positive", value)
 
 
 def is_number(node: Node) -> bool:

@@ -265,7 +265,7 @@ def formula(
         >>> row = (Operand("x", 2, (Block(0, 2),)),)
         >>> length = formula(graph, row, (Operand("z", 1, (Block(0, 1),)),), [[graph.add(graph.multiply(x, x), y)]])
         >>> length.gradient([True], [True]).operations
-        3
+        2
     """
     return _made(graph, tuple(operands), tuple(results), outputs, channels)
 
@@ -276,7 +276,7 @@ def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) ->
     Args:
         base: What to compute.
         load: Gives a component of an operand, one number per row and channel.
-        primitives: An object with ``inverse_length(*vector)`` and ``is_positive(value)``.
+        primitives: An object with ``inverse_length(*vector)``.
     """
     values: list[Any] = []
     for node in base.nodes:

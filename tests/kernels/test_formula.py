@@ -15,10 +15,6 @@ class Primitives:
         square = sum(v * v for v in vector)
         return np.where(square > 1e-100, 1 / np.sqrt(np.where(square > 1e-100, square, 1.0)), 0.0)
 
-    @staticmethod
-    def is_positive(value):
-        return (value > 0).astype(float)
-
 
 def run(base, operands):
     """Outputs by result, ``[components, rows]``; operands ``[components, rows]``, whatever their map of rows."""

@@ -19,11 +19,6 @@ _PRIMITIVES = """static inline V inverse_length(V q) {{
   for (int l = 0; l < LANES; l++) h[l] = q[l] <= {tiny} ? 0 : 1 / {sqrt}(q[l]);
   return h;
 }}
-static inline V is_positive(V v) {{
-  V h;
-  for (int l = 0; l < LANES; l++) h[l] = v[l] > 0;
-  return h;
-}}
 static inline void pack(const T *restrict from, T *restrict to, int dim, int64_t component, int64_t channel,
                         int count) {{
   for (int i = 0; i < dim; i++)
@@ -84,8 +79,6 @@ def _text(node: Node, names: Sequence[str]) -> str:
     args = [names[arg] for arg in node.args]
     if node.kind == "inverse_length":
         return f"inverse_length({' + '.join(f'{a} * {a}' for a in args)})"
-    if node.kind == "is_positive":
-        return f"is_positive({args[0]})"
     return f" {'+' if node.kind == 'add' else '*'} ".join(args)
 
 
