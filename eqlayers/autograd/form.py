@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.forms import edge_tables, length_of, run_form
+from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
 from ..backends.operands import check_operands, shape_of
 from ..ops.forms import find
 from ..torch_internals import (
@@ -21,6 +21,7 @@ from ..torch_internals import (
     batched_by_grad,
     below_autograd,
     followed,
+    is_plain,
     seen_by_outer_levels,
     single_level,
 )
@@ -58,6 +59,8 @@ class _Form(SingleLevelFunction):
         ctx.save_for_forward(graph, *operands)
         ctx.how = how
         ctx.set_materialize_grads(False)
+        if is_plain(operands) and operands[0].device.type in BY_DEVICE:
+            return tuple(run_form(operands, graph, *how))
         with below_autograd():
             return tuple(form_operator(operands, graph, *how))
 
@@ -68,7 +71,7 @@ class _Form(SingleLevelFunction):
         if not given or not any(wanted):
             return (None,) * (2 + len(operands))
         step = f"g{_flags(g is not None for g in grads)}:{_flags(wanted)}"
-        found = iter(form_operator([*operands, *given], graph, *_then(ctx.how, step)))
+        found = iter(call_form([*operands, *given], graph, *_then(ctx.how, step)))
         return (None, None, *[next(found) if want else None for want in wanted])
 
     @staticmethod
@@ -78,6 +81,17 @@ class _Form(SingleLevelFunction):
         moving = [t for t in tangents[2:] if t is not None]
         step = f"a{_flags(t is not None for t in tangents[2:])}"
         return tuple(form_operator([*operands, *moving], graph, *_then(ctx.how, step)))
+
+
+def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
+    """The operator ``form``, or at once what it comes to."""
+    if not is_plain(operands) or operands[0].device.type not in BY_DEVICE:
+        found: list[Tensor] = form_operator(operands, graph, *how)
+        return found
+    if followed(operands):
+        followed_by: tuple[Tensor, ...] = _Form.apply(how, graph, *operands)
+        return followed_by
+    return run_form(operands, graph, *how)
 
 
 def _flags(values: Iterable[bool]) -> str:

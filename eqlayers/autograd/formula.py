@@ -13,9 +13,10 @@ from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
 from ..backends.torch_formulas import Ends, run_in_torch
 from ..info.graph import Graph
+from ..ops.call import ACCUMULATE
 from ..ops.forms import register_formula, text_of
 from ..torch_internals import traced_for_others
-from .form import form_operator, sorted_edges
+from .form import call_form, sorted_edges
 from .tensor_product import chosen
 
 
@@ -37,18 +38,19 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
-    sizes = _sizes(base, operands, graph)
-    check_operands(base, operands, graph is not None, sizes)
-    first = operands[0]
+    first, sizes = operands[0], _sizes(base, operands, graph)
+    if first.dtype not in ACCUMULATE:  # which is not for lack of a compiler
+        check_operands(base, operands, graph is not None, sizes)
     name = chosen(first.device.type, first.dtype, backend, "")
     if BACKENDS[name].whole is not None:
+        check_operands(base, operands, graph is not None, sizes)
         ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     key = register_formula(base)
     key = text_of(key) if traced_for_others() else key
     own = name == BY_DEVICE.get(first.device.type)
     tables = None if graph is None else graph.tables(sorted_edges)
-    return tuple(form_operator(operands, tables, *sizes, key, "" if own else name))
+    return tuple(call_form(operands, tables, *sizes, key, "" if own else name))
 
 
 def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:

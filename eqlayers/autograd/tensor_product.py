@@ -18,7 +18,7 @@ from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ..ops.form import Form, FormCall
 from ..ops.forms import text_of
 from ..torch_internals import traced_for_others
-from .form import form_operator, sorted_edges
+from .form import call_form, sorted_edges
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -112,8 +112,7 @@ def apply_form(
     sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
     tables = None if graph is None else graph.tables(sorted_edges)
     own = backend == BY_DEVICE.get(operands[0].device.type)
-    found: Tensor = form_operator(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
-    return found
+    return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
 
 
 @torch.compiler.assume_constant_result

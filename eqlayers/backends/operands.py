@@ -22,7 +22,6 @@ from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..info.graph import check_edge_index
 from ..ops.call import ACCUMULATE
 
-NODES = ("src", "dst")
 _PLACES = {"each": 0, "src": 1, "dst": 2}
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
 _REMAKE = "Make them anew from the edges of this graph."
@@ -70,12 +69,12 @@ def check_operands(
         rows, senders, receivers = sizes
         if receivers_of(graph, senders, rows, device) != receivers:
             raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
-    elif not graph and any(one.rows in NODES for one in (*wanted, *form.results)):
+    elif not graph and form.of_nodes:
         raise ShapeError(
             "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
         )
     for one, tensor in zip(wanted, operands, strict=True):
-        shape = shape_of(one, sizes)
+        shape = (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
         if tensor.shape != shape:
             raise ShapeError(
                 f"{one.name} must be {list(shape)} for this form, got {list(tensor.shape)}. Call it through a layer."

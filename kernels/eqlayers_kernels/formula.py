@@ -117,6 +117,11 @@ class Formula:
             repr([tuple(part) if isinstance(part, tuple) else part for part in fields]).encode()
         ).hexdigest()[:16]
 
+    @cached_property
+    def of_nodes(self) -> bool:
+        """Whether any operand or result has rows of senders or receivers."""
+        return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
+
     @property
     def operations(self) -> int:
         """Sums and products per row and channel."""

@@ -53,6 +53,11 @@ class ProductForm:
         return tuple(self._operand(name)._replace(name=f"gradient of {name}") for name in self.kind.results)
 
     @property
+    def of_nodes(self) -> bool:
+        """Whether any operand or result has rows of senders or receivers."""
+        return "src" in self.rows or "dst" in self.rows
+
+    @property
     def weighted(self) -> ProductForm:
         """Of the paths with weights: what remains when another vector takes the weights' place."""
         paths = tuple(path for path in self.program.paths if path.weight is not None)
@@ -127,6 +132,11 @@ class SumForm:
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
     parts: tuple[Part, ...]
+
+    @cached_property
+    def of_nodes(self) -> bool:
+        """Whether any operand or result has rows of senders or receivers."""
+        return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
 
     @classmethod
     def gradient_of(

@@ -72,7 +72,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(cache, "_warned", set())
     monkeypatch.setattr(compiler, "_loaded", {})
     monkeypatch.setattr(cpu, "_runners", {})
-    compiler._try_compiler.cache_clear()
+    compiler._tried.clear()
     edges._function.cache_clear()
 
     def make(body: str = "") -> Path:
@@ -83,7 +83,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return tmp_path / "cache" / "kernels"
 
     yield make
-    compiler._try_compiler.cache_clear()
+    compiler._tried.clear()
     edges._function.cache_clear()
 
 

@@ -30,9 +30,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(cache, "_warned", set())
     monkeypatch.setattr(compiler, "_loaded", {})
-    compiler._try_compiler.cache_clear()
+    compiler._tried.clear()
     yield tmp_path / "cache" / "kernels"
-    compiler._try_compiler.cache_clear()
+    compiler._tried.clear()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def calls(log):
 def forget():
     """As in a new process."""
     compiler._loaded.clear()
-    compiler._try_compiler.cache_clear()
+    compiler._tried.clear()
 
 
 @needs_cc

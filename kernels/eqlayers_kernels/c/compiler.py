@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from . import cache as disk
@@ -52,6 +52,7 @@ _TRIAL = f"""{EXPORT} double eqlayers_trial(const double *x, const double *y, in
 """
 _locks: PerProcess[dict[str, threading.Lock]] = PerProcess(dict)
 _loaded: dict[str, ctypes.CDLL] = {}  # survives a fork: a child has its parent's libraries
+_tried: dict[str, Toolchain | str] = {}  # by the value of CC
 
 
 @dataclass(frozen=True)
@@ -235,11 +236,14 @@ def _call(command: Sequence[str], folder: str | None = None, seconds: float = CO
 
 def _toolchain() -> Toolchain | str:
     named = os.environ.get("CC", "").strip()
+    if named in _tried:  # asked in every call of a layer
+        return _tried[named]
     with _locks.get().setdefault("toolchain", threading.Lock()):
-        return _try_compiler(named)
+        if named not in _tried:
+            _tried[named] = _try_compiler(named)
+        return _tried[named]
 
 
-@lru_cache
 def _try_compiler(named: str) -> Toolchain | str:
     """The compiler that `named` (the value of CC, may be empty) means, tried out; or why there is none."""
     try:
