@@ -134,6 +134,14 @@ def _power(width: int) -> int:
 
 #: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
 ACCESSES = 80
+#: The same of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
+FORMULA_ACCESSES = 200
+#: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
+TWICE = 1.25
+#: Columns and elements that one program reads at once where it sums the rows of a node.
+SUMMED_COLUMNS, SUMMED_ELEMENTS = 32, 128
+#: Warps of a program whose lanes are rows of the batch.
+LANE_WARPS = 4
 #: Most channels that one thread of a printed kernel holds; wide loads need several.
 CHANNELS_PER_THREAD = 4
 #: Rows that one program walks where nothing is summed over rows.
