@@ -8,6 +8,7 @@ batch are arguments; channel counts, columns and coefficients are printed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,10 +32,10 @@ import triton.language as tl
 
 
 @triton.jit(
-    do_not_specialize=["segments", "rows", "count", "chunk"],
+    do_not_specialize=["segments", "rows", "count", "chunk", "never"],
     do_not_specialize_on_alignment=[{unaligned}],
 )
-def {name}({pointers}segments, rows, count, chunk, ACC: tl.constexpr, BLOCK: tl.constexpr):
+def {name}({pointers}segments, rows, count, chunk, never, ACC: tl.constexpr, BLOCK: tl.constexpr):
 '''
 
 
@@ -116,10 +117,44 @@ class FormulaText:
         first = kept(self.base, self.stay)
         number = sum(step.kind == "load" and self.base.nodes[step.node].args[0] in first for step in steps)
         lines = [*self._begin(), *(line for step in steps[:number] for line in self._lines(step))]
-        body = [*self._row(), *(line for step in steps[number:] for line in self._lines(step))]
-        if self.walk != "lanes":
+        body = [*self._row(), *self._body(steps[number:])]
+        if self.stay:
             body = ["for step in tl.range(first, stop):", *(f"    {line}" for line in body)]
         return head + "\n".join(f"    {line}" for line in [*lines, *body, *self._end()]) + "\n"
+
+    def _body(self, steps: Sequence[Step]) -> Iterator[str]:
+        """The statements, in runs of some loads each.
+
+        Left alone, LLVM moves sums behind all loads, and ptxas loads before all sums: every operand of the kernel is
+        then in a register at once. Neither moves anything across a branch, even if it is never taken, as long as it
+        cannot tell: ``never`` is an argument that is 0, and what is compared changes with the loop.
+        """
+        row, loads = "rows" if self.walk == "lanes" else "row", 0
+        sums: dict[str, int] = {}  # that are begun: how many statements are to come
+        left = Counter(name for step in steps for name in self._sums(step))
+        for step in steps:
+            if step.kind == "load":
+                if loads == tuning.FORMULA_RUN:
+                    yield f"if {row} < never:"
+                    yield f"    tl.store(out{self.results[0]}, 0.0)"
+                    yield from (f"    {name} = tl.zeros((BLOCK,), ACC)" for name in sums)
+                    loads = 0
+                loads += 1
+            yield from self._lines(step)
+            for name in self._sums(step):
+                left[name] -= 1
+                sums[name] = left[name]
+                if not left[name]:
+                    del sums[name]
+
+    def _sums(self, step: Step) -> list[str]:
+        """Names of the sums that a statement begins, adds to, or uses."""
+        names = [f"v{arg}" for arg in {*step.args} if self.base.nodes[arg].kind == "add"]
+        if step.kind == "add":
+            names.append(f"v{step.node}")
+        elif step.kind in ("total", "store"):
+            names.append(_total(step.slot))
+        return names
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -142,7 +177,9 @@ class FormulaText:
         ]
         if self.masked:
             lines.append(f"inside = u < {self.base.channels}")
-        if self.walk == "rows":
+        if not self.stay:
+            lines += ["row = segment"]
+        elif self.walk == "rows":
             lines += ["first = segment * chunk", "stop = tl.minimum(first + chunk, rows)"]
         else:
             lines += ["place = tl.load(places + segment)"]
@@ -154,7 +191,7 @@ class FormulaText:
         """Where the rows of one step of the loop stand. No operand stays: Triton would load it once, and hold it."""
         if self.walk == "lanes":
             return []
-        lines = ["row = step" if self.walk == "rows" else "row = tl.load(edges + step)"]
+        lines = ["row = step" if self.walk == "rows" else "row = tl.load(edges + step)"] if self.stay else []
         if "others" in self.tables:
             lines.append(f"{'receiver' if self.walk == 'by_src' else 'sender'} = tl.load(others + step)")
         lines += [f"{one} = tl.load({one}s + row)" for one in ("sender", "receiver") if f"{one}s" in self.tables]
@@ -316,7 +353,7 @@ def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:
         lanes = next(lanes for lanes in cuts if work[lanes] <= tuning.TWICE * min(work.values()))
         begun: set[Slot] = set()
         for order in cuts[lanes]:
-            block = _block(base, order, double, on)
+            block = _block(base, order, stay, double, on)
             masked = bool(base.channels) and base.channels % block != 0
             blocks = -(-base.channels // block) if base.channels else 1
             text = FormulaText(base, order, frozenset(begun), walk, double, masked)
@@ -338,10 +375,12 @@ def _per_thread(base: Formula, double: bool, on: Processor) -> tuple[int, ...]:
     return (1,) if double or base.channels <= on.lanes else (2, 1)
 
 
-def _block(base: Formula, order: Order, double: bool, on: Processor) -> int:
+def _block(base: Formula, order: Order, stay: bool, double: bool, on: Processor) -> int:
     if not base.channels:
         return on.lanes * tuning.LANE_WARPS
-    return tuning.channel_block(Cost(order.alive, 0, order.accesses), base.channels, double, on)
+    # what is on its way beside what is alive, and where it comes from; sums over rows wait for few loads
+    more = 0 if stay else tuning.FORMULA_RUN + tuning.FORMULA_POINTERS
+    return tuning.channel_block(Cost(order.alive + more, 0, order.accesses), base.channels, double, on)
 
 
 def _groups(

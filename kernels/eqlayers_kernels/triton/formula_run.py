@@ -11,8 +11,8 @@ from torch import Tensor
 from ..formula import Formula
 from . import launch, tuning
 from .edges import Tables
-from .formula import TABLES, WALKS, Piece, plan
 from .forms import Call, add_up_pieces, compile_calls, function
+from .formula import TABLES, WALKS, Piece, plan
 
 
 class FormulaRunner:
@@ -95,12 +95,13 @@ class FormulaRunner:
         return {f"out{number}": buffer(self._programs(piece, rows) if one.rows == "one" else rows, self.acc)}
 
     def _programs(self, piece: Piece, rows: int) -> int:
-        """Runs of rows."""
+        """Runs of rows, for one block of channels."""
         return -(-rows // (piece.block if piece.text.walk == "lanes" else self._chunk(piece, rows)))
 
-    def _chunk(self, piece: Piece, rows: int) -> int:
+    @staticmethod
+    def _chunk(piece: Piece, rows: int) -> int:
         """Rows of one run."""
-        return tuning.row_chunk(rows, self.base.results[piece.text.results[0]].rows == "one")
+        return tuning.row_chunk(rows, True) if piece.text.stay else 1
 
     def _calls(self, given: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
         import triton.language as tl
@@ -114,13 +115,13 @@ class FormulaRunner:
             names += [f"{kind}{n}" for kind, which in (("out", text.results), ("room", text.rooms)) for n in which]
             pointers = [*(given[name] for name in names), *({**given, **found}[name] for name in text.tables)]
             # the grid ends at 2**31 programs: no memory holds the rows of as many
-            args = (*pointers, segments, rows, 0 if table is None else table.num_nodes, self._chunk(piece, rows))
+            args = (*pointers, segments, rows, 0 if table is None else table.num_nodes, self._chunk(piece, rows), 0)
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
                 "BLOCK": piece.block,
                 "num_warps": tuning.LANE_WARPS if text.walk == "lanes" else 1,
                 "enable_fp_fusion": self.on.fused,
-                **self.on.options,
+                **tuning.formula_options(self.on, text.stay),
             }
             yield Call(function(text.source, text.name), (segments * piece.blocks,), args, meta)
 
