@@ -119,7 +119,12 @@ def derivatives(base: Formula) -> dict[str, Formula]:
     return {"values": base, "gradients": first, "second gradients": second}
 
 
-SAMPLES = {"contraction": contraction, "harmonics": lambda: harmonics(3), "geometry": geometry}
+SAMPLES = {
+    "contraction": contraction,
+    "small": lambda: polynomial(4, [(0, 0)], 70),
+    "harmonics": lambda: harmonics(3),
+    "geometry": geometry,
+}
 
 
 def compiled(sample: str, order: str, dtype: str, target: str) -> dict:

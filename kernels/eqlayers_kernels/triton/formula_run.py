@@ -29,6 +29,8 @@ class FormulaRunner:
         self.acc = launch.accumulator(dtype)
         self.pieces = plan(base, self.acc == torch.float64, on)
         self._covered = [_covers(base, number) for number in range(len(base.results))]
+        #: Results that several kernels add to
+        self._continued = {r for piece in self.pieces for r, _ in piece.text.begun.intersection(piece.text.slots)}
         self._compiled: set[torch.device] = set()
 
     def __call__(
@@ -84,7 +86,7 @@ class FormulaRunner:
             return launch.allocate(like, (count, one.width), dtype, fill)
 
         if one.rows == "each":
-            return {f"out{number}": buffer(rows, self.dtype)}
+            return {f"out{number}": buffer(rows, self.acc if number in self._continued else self.dtype)}
         if number in piece.text.rooms:
             assert tables is not None
             table = tables[piece.text.walk]
@@ -138,7 +140,7 @@ class FormulaRunner:
         if out is None:  # nothing computes it
             return like.new_zeros(self._shape(number, rows, nodes))
         if one.rows == "each":
-            return out
+            return out.to(self.dtype)
         if one.rows == "one":
             return out.sum(0).to(self.dtype)
         assert tables is not None
