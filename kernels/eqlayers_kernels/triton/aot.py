@@ -23,7 +23,7 @@ from torch import Tensor
 from ..formula import Formula
 from ..program import OPERANDS, Program
 from ..writer import Kind
-from . import availability, edges, forms, formula, launch, tuning
+from . import availability, edges, forms, formula_plan, launch, tuning
 from .formula_run import FormulaRunner
 from .groups import Piece
 
@@ -159,7 +159,9 @@ def compile_form(
     yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
 
 
-def compile_formula(base: Formula, dtype: torch.dtype, jobs: int | None = None) -> Iterator[tuple[formula.Piece, Any]]:
+def compile_formula(
+    base: Formula, dtype: torch.dtype, jobs: int | None = None
+) -> Iterator[tuple[formula_plan.Piece, Any]]:
     """Compile the printed kernels of a formula; inside :func:`target`.
 
     Args:

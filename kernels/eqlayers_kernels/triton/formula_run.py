@@ -12,7 +12,8 @@ from ..formula import Formula
 from . import launch, tuning
 from .edges import Tables
 from .forms import Call, add_up_pieces, compile_calls, function
-from .formula import TABLES, WALKS, Piece, plan
+from .formula import TABLES
+from .formula_plan import WALKS, Piece, plan
 
 
 class FormulaRunner:
