@@ -96,16 +96,18 @@ def _groups(
         fits = Cost(order.alive, 0, order.accesses).registers(lanes, double) <= on.registers
         return order, fits and order.accesses <= tuning.FORMULA_ACCESSES
 
+    guess = len(left)
     while left:
-        good, bad, best = 0, len(left) + 1, tried(len(left))
-        if best[1]:
-            good = len(left)
-        while bad - good > 1 and good < len(left):
-            middle = (good + bad) // 2
-            found = tried(middle)
-            if found[1] or middle == 1:  # one term may be too much for a kernel
-                good, best = middle, found
+        size, good, bad = min(guess, len(left)), 0, len(left) + 1
+        best = tried(size)  # orders of much more than fits take long: begin with what fitted before
+        while True:
+            if best[1] or size == 1:  # one term may be too much for a kernel
+                good, found = size, best[0]
             else:
-                bad = middle
-        yield best[0]
-        left = left[good:]
+                bad = size
+            if bad - good == 1:
+                break
+            size = min((good + bad) // 2, max(2 * good, 1) if bad > len(left) else bad - 1)
+            best = tried(size)
+        yield found
+        left, guess = left[good:], good
