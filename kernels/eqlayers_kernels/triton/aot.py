@@ -20,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..formula import Formula
 from ..program import OPERANDS, Program
 from ..writer import Kind
-from . import availability, edges, forms, launch, tuning
+from . import availability, edges, forms, formula_plan, launch, tuning
+from .formula_run import FormulaRunner
 from .groups import Piece
 
 #: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
@@ -145,18 +147,7 @@ def compile_form(
     Yields:
         What is compiled, and Triton's compiled kernel; see :func:`resources`.
     """
-    from triton.runtime import driver
-
-    wanted = driver.active.get_current_target()
-    runner = forms.FormRunner(
-        program,
-        kind,
-        dtype,
-        graph,
-        shared,
-        tuning.processor(wanted.backend, wanted.arch, availability.release()),
-        atomic,
-    )
+    runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
@@ -166,6 +157,32 @@ def compile_form(
     tables = edges.unpack(packed, 5, 5, 5) if graph else None
     _, _, calls = runner.prepare(tensors, tables)
     yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+
+
+def compile_formula(
+    base: Formula, dtype: torch.dtype, jobs: int | None = None
+) -> Iterator[tuple[formula_plan.Piece, Any]]:
+    """Compile the printed kernels of a formula; inside :func:`target`.
+
+    Args:
+        base, dtype: As of :class:`eqlayers_kernels.triton.formula_run.FormulaRunner`.
+        jobs: Kernels at a time; as many as cores if None.
+
+    Yields:
+        What is compiled, and Triton's compiled kernel; see :func:`resources`.
+    """
+    runner = FormulaRunner(base, dtype, _processor())
+    tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]
+    tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)
+    _, calls = runner.prepare(tensors, tables, 5)
+    yield from zip(runner.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+
+
+def _processor() -> tuning.Processor:
+    from triton.runtime import driver
+
+    wanted = driver.active.get_current_target()
+    return tuning.processor(wanted.backend, wanted.arch, availability.release())
 
 
 def resources(compiled: Any) -> Resources:

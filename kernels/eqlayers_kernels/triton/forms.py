@@ -135,7 +135,7 @@ class FormRunner:
             return buffer.sum((0, 1)).to(self.dtype)
         out, table = _added_up(buffer), self._table(operand, tables)
         if table is not None and room is not None:
-            _add_pieces(out, _added_up(room), table)
+            add_up_pieces(out, _added_up(room), table)
         return out.to(self.dtype)
 
     def _calls(
@@ -195,7 +195,7 @@ def _added_up(parts: Tensor) -> Tensor:
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
 
 
-def _add_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:
+def add_up_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:
     """Write the rows of the nodes whose edges were cut."""
     nodes, width = rows.shape
     if pieces.shape[0] > 1 and nodes and width:  # some node may have pieces

@@ -28,3 +28,40 @@ def add_pieces(
             mask = (some < stop) & inside[None, :]
             total += tl.sum(tl.load(pieces + some * width + column[None, :], mask=mask, other=0.0), 0)
         tl.store(rows + node * width + column, total, mask=inside)
+
+
+@triton.jit(
+    do_not_specialize=["pieces", "count", "width"],
+    do_not_specialize_on_alignment=["firsts", "stops", "places", "edges"],
+)
+def sum_rows(
+    rows,  # [E, width]
+    result,  # [count, width]
+    room,  # [spare, width]
+    firsts,  # [pieces]
+    stops,
+    places,
+    edges,  # [E]
+    pieces,
+    count,
+    width,
+    BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):
+    """Write the sum of the rows of every piece of a node into the node's row, or into the room."""
+    piece = (tl.program_id(0) % pieces).to(tl.int64)
+    column = (tl.program_id(0) // pieces) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    first = tl.load(firsts + piece)
+    stop = tl.load(stops + piece)
+    place = tl.load(places + piece)
+    total = tl.zeros((AT_ONCE, BLOCK), rows.dtype.element_ty)
+    for step in tl.range(first, stop, AT_ONCE):
+        some = step + tl.arange(0, AT_ONCE)[:, None]
+        there = some < stop
+        edge = tl.load(edges + some, mask=there, other=0)
+        total += tl.load(rows + edge * width + column[None, :], mask=there & inside[None, :], other=0.0)
+    value = tl.sum(total, 0)
+    spread = place + tl.zeros((BLOCK,), tl.int64)
+    tl.store(result + place * width + column, value, mask=inside & (spread < count))
+    tl.store(room + (place - count) * width + column, value, mask=inside & (spread >= count))

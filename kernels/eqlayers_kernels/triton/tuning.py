@@ -134,6 +134,20 @@ def _power(width: int) -> int:
 
 #: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
 ACCESSES = 80
+#: The same of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
+FORMULA_ACCESSES = 200
+#: Loads of a formula's kernel that may be on their way together.
+FORMULA_RUN = 16
+#: Registers of a formula's kernel beside its values.
+FORMULA_POINTERS = 4
+#: Bounds of ptxas for a formula's kernels: what it may have, it uses to load ahead, and then moves values to memory.
+FORMULA_MAXNREG, FORMULA_MAXNREG_OF_SUMS = 192, 240
+#: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
+TWICE = 1.25
+#: Columns and elements that one program reads at once where it sums the rows of a node.
+SUMMED_COLUMNS, SUMMED_ELEMENTS = 32, 128
+#: Warps of a program whose lanes are rows of the batch.
+LANE_WARPS = 4
 #: Most channels that one thread of a printed kernel holds; wide loads need several.
 CHANNELS_PER_THREAD = 4
 #: Rows that one program walks where nothing is summed over rows.
@@ -186,6 +200,17 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
     ):
         per_thread //= 2
     return per_thread * on.lanes
+
+
+def formula_options(on: Processor, sums: bool) -> dict[str, int]:
+    """Options of Triton's compiler for a kernel of a formula, which holds sums over rows or not.
+
+    Example:
+        >>> [formula_options(PROCESSORS[name], False) for name in ("cuda", "hip")]
+        [{'maxnreg': 192}, {}]
+    """
+    bound = FORMULA_MAXNREG_OF_SUMS if sums else FORMULA_MAXNREG
+    return {**on.options, **({"maxnreg": bound} if "maxnreg" in on.options else {})}
 
 
 def row_chunk(rows: int, summed: bool) -> int:
