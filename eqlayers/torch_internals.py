@@ -228,10 +228,7 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
     if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
         return False
     wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
-    for t in tensors:
-        if not (type(t) is Tensor or type(t) is Parameter) or wrapped(t) or batched(t):
-            return False
-    return True
+    return all((type(t) is Tensor or type(t) is Parameter) and not (wrapped(t) or batched(t)) for t in tensors)
 
 
 def single_level() -> AbstractContextManager[object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -17,12 +17,12 @@ from eqlayers_kernels.formula import Formula, Operand
 from ..ops.call import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
+from .registry import FormulaRun
 
-Runner = Callable[[Sequence[Tensor], Tensor | None, Sequence[int]], list[Tensor]]
-_runners: dict[tuple[str, torch.dtype, bool], Runner] = {}
+_runners: dict[tuple[str, torch.dtype, bool], FormulaRun] = {}
 
 
-def find_runner(key: str, base: Formula, dtype: torch.dtype, graph: bool) -> Runner:
+def find_runner(key: str, base: Formula, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
     """The kernels of a formula; sums have a fixed order.
 
     Raises:
@@ -50,7 +50,7 @@ def walks_of(base: Formula) -> dict[str, list[int]]:
     return out
 
 
-def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> Runner:
+def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> FormulaRun:
     walks = walks_of(base) if graph else {"rows": list(range(len(base.results)))}
     parts = [(numbers, _Runner(only(base, numbers), dtype, walk)) for walk, numbers in walks.items()]
     if len(parts) == 1 and parts[0][0] == list(range(len(base.results))):

@@ -13,13 +13,14 @@ from eqlayers_kernels.triton import edges as triton_edges
 from ..errors import BackendError
 from ..ops.form import FormCall, known
 from ..ops.forms import find as find_form
-from . import cpu
-from .cpu_formulas import find_runner as find_formula_runner
+from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
 from .registry import FormUse, find, select
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
+#: Who finds the kernels of a formula, by backend.
+FORMULAS = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
 
 
 def run_form(
@@ -76,9 +77,7 @@ def _run(
         return _run_product(form, operands, graph, sizes, backend, deterministic)
     if isinstance(form, SumForm):
         return _run_sum(form, key, operands, graph, sizes, backend, deterministic)
-    if backend != "cpu":
-        raise BackendError(f"backend must run formulas here, got {backend!r}. Pass backend='torch'.")
-    runner = find_formula_runner(key, form, operands[0].dtype, graph is not None)
+    runner = FORMULAS[backend](key, form, operands[0].dtype, graph is not None, operands[0].device)
     return runner(operands, graph, sizes)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,8 @@ from ..ops.form import FormCall
 Call = ProductCall | ScaleCall | FormCall
 #: Runs a form: tensors by the kernels' names, the tables of a graph, and the rows of each operand, to results.
 Runner = Callable[[Mapping[str, Tensor], Tensor | None, Mapping[str, int]], dict[str, Tensor]]
+#: Runs a formula: operands, the tables of a graph, and the numbers of rows, senders and receivers, to results.
+FormulaRun = Callable[[Sequence[Tensor], Tensor | None, Sequence[int]], list[Tensor]]
 
 
 class FormUse(NamedTuple):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from eqlayers_kernels.expression import SMALLEST_SQUARE
 from eqlayers_kernels.formula import Block, Formula, Operand, evaluate
 
 from ..ops.call import ACCUMULATE
@@ -33,13 +34,8 @@ class Primitives:
         square = vector[0] * vector[0]
         for part in vector[1:]:
             square = square + part * part
-        none = square <= smallest_square(square.dtype)  # a NaN is no zero
+        none = square <= SMALLEST_SQUARE[str(square.dtype).removeprefix("torch.")]  # a NaN is no zero
         return torch.where(none, 0.0, torch.where(none, 1.0, square).rsqrt())
-
-
-def smallest_square(dtype: torch.dtype) -> float:
-    """Vectors whose squared length is not above count as zero: third derivatives of the others are finite."""
-    return 1e-18 if dtype == torch.float32 else 1e-100
 
 
 def run_in_torch(

@@ -121,7 +121,7 @@ _runners: dict[tuple[FormUse, int], Runner] = {}
 
 
 def find_runner(use: FormUse, device: torch.device) -> Runner:
-    """Printed kernels for a form; see :func:`eqlayers.backends.forms.prepare`."""
+    """Printed kernels for a form; see :func:`eqlayers.backends.forms.run_form`."""
     if torch.are_deterministic_algorithms_enabled():
         use = use._replace(deterministic=True)
     on = availability.processor_of(device)
@@ -140,19 +140,19 @@ def _make_runner(use: FormUse, on: Processor) -> Runner:
     def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
         sizes, tables = (rows["y"], rows["x"], rows["z"]), None
         if graph is not None:
-            tables = unpack(_packed(graph.contiguous(), *sizes), *sizes)
-        return runner({pointer: _aligned(tensors[pointer]) for pointer in given}, tables)
+            tables = unpack(packed(graph.contiguous(), *sizes), *sizes)
+        return runner({pointer: aligned(tensors[pointer]) for pointer in given}, tables)
 
     return run
 
 
-def _aligned(tensor: Tensor) -> Tensor:
+def aligned(tensor: Tensor) -> Tensor:
     """Rows side by side from an address that Triton compiles for: a slice must not ask for kernels of its own."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
-def _packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
+def packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     """The tables of a graph as printed kernels read them.
 
     On CPUs, where only the interpreter runs, graphs have the tables of the C kernels, and are packed anew; there is

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+#: Vectors whose squared length is not above count as zero, by the dtype of the sums: what is longer has third
+#: derivatives that are finite.
+SMALLEST_SQUARE = {"float32": 1e-18, "float64": 1e-100}
+
 
 class Node(NamedTuple):
     """One value.

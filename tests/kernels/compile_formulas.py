@@ -99,7 +99,7 @@ def harmonics(degree: int) -> Formula:
 
 
 def geometry() -> Formula:
-    """From positions of both ends: the vector, its length, its direction, and whether it points up."""
+    """From positions of both ends: the vector, its length, and its direction."""
     graph = Graph()
     ends = [[graph.load(number, i) for i in range(3)] for number in range(2)]
     vector = [graph.add(b, graph.scale(-1.0, a)) for a, b in zip(*ends, strict=True)]
@@ -107,7 +107,7 @@ def geometry() -> Formula:
     square = graph.add(*(graph.multiply(part, part) for part in vector))
     operands = [Operand("from", 3, (Block(0, 3),), "src"), Operand("to", 4, (Block(1, 3),), "dst")]
     results = [Operand("vector", 3, (Block(0, 3),)), Operand("rest", 5, (Block(0, 5),))]
-    up = graph.multiply(graph.is_positive(vector[2]), vector[0])
+    up = graph.multiply(inverse, vector[0])
     rest = [graph.multiply(square, inverse), *(graph.multiply(part, inverse) for part in vector), up]
     return formula(graph, operands, results, [vector, rest])
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..expression import Node, is_number
+from ..expression import SMALLEST_SQUARE, Node, is_number
 from ..formula import Formula
 from .lanes import ByChannel, ByRow
 from .layout import HEAD, print_transposes
 from .loops import indent
 
-TYPES = {"float32": ("float", 4, "__builtin_sqrtf", "1e-18f"), "float64": ("double", 8, "__builtin_sqrt", "1e-100")}
+TYPES = {"float32": ("float", 4, "__builtin_sqrtf"), "float64": ("double", 8, "__builtin_sqrt")}
 
 _PRIMITIVES = """static inline V inverse_length(V q) {{
   V h;
@@ -110,7 +110,7 @@ class FormulaKernel:
         number of rows, and of nodes at their other ends. It returns one of the numbers in ``loops``.
         """
         base = self.formula
-        ctype, item, sqrt, tiny = TYPES[self.dtype]
+        ctype, item, sqrt = TYPES[self.dtype]
         inward: set[int] = set()
         driver = (ByChannel if base.channels else ByRow)(base, self.walk, inward)
         run = driver.text()
@@ -125,7 +125,7 @@ typedef {ctype} T;
 {HEAD}
 #define AT(p, place) (*(V *)((T *)(p) + (place)))
 #define ALL(value) ((V){{0}} + (value))
-{_PRIMITIVES.format(sqrt=sqrt, tiny=tiny)}
+{_PRIMITIVES.format(sqrt=sqrt, tiny=f"(T){SMALLEST_SQUARE[self.dtype]!r}")}
 {print_transposes(inward, (), item)}
 static __attribute__((noinline)) void tile({", ".join(parameters)}) {{
   {indent(body, 2)}

@@ -13,12 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..expression import SMALLEST_SQUARE
 from ..formula import Formula, Operand
 from . import tuning
 from .schedule import Order, Slot, Step
 
-#: Squared lengths that are not above count as zero, in float32 and float64; as in backend torch.
-SMALLEST_SQUARE = (1e-18, 1e-100)
 #: Pointers of the sorted edges, by walk; those of the batch's own order are the senders and the receivers of its rows.
 TABLES = ("nodes", "firsts", "stops", "places", "edges", "others")
 
@@ -298,15 +297,13 @@ class FormulaText:
     def _call(self, step: Step) -> Iterator[str]:
         name = f"v{step.node}"
         values = [self._vector(arg) for arg in step.args]
-        if self.base.nodes[step.node].kind == "is_positive":
-            yield f"{name} = tl.where({values[0]} > 0, 1.0, 0.0).to(ACC)"
-            return
         yield f"{name}_square = {' + '.join(f'{value} * {value}' for value in values)}"
-        yield f"{name}_there = {name}_square > {SMALLEST_SQUARE[self.double]}"
+        smallest = SMALLEST_SQUARE["float64" if self.double else "float32"]
+        yield f"{name}_none = {name}_square <= {smallest}"  # which a NaN is not
         # rounded root and quotient: the approximate ones are off by some units in the last place
         root, quotient = ("tl.sqrt({})", "1.0 / {}") if self.double else ("tl.sqrt_rn({})", "tl.div_rn(1.0, {})")
-        safe = f"tl.where({name}_there, {name}_square, 1.0)"
-        yield f"{name} = tl.where({name}_there, {quotient.format(root.format(safe))}, 0.0)"
+        safe = f"tl.where({name}_none, 1.0, {name}_square)"
+        yield f"{name} = tl.where({name}_none, 0.0, {quotient.format(root.format(safe))})"
 
 
 def _total(slot: Slot) -> str:

@@ -1,0 +1,36 @@
+"""Formulas as printed Triton kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.formula import Formula
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.edges import unpack
+from eqlayers_kernels.triton.formula_run import FormulaRunner
+
+from .registry import FormulaRun
+from .triton import aligned, packed
+
+_runners: dict[tuple[str, torch.dtype, int], FormulaRunner] = {}
+
+
+def find_runner(key: str, base: Formula, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
+    """The kernels of a formula; sums have a fixed order."""
+    on = availability.processor_of(device)
+    runner = _runners.get((key, dtype, id(on)))
+    if runner is None:
+        runner = _runners[key, dtype, id(on)] = FormulaRunner(base, dtype, on)
+    kernels = runner
+
+    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        rows, senders, receivers = sizes
+        tables = None
+        if graph is not None:
+            tables = unpack(packed(graph.contiguous(), rows, senders, receivers), rows, senders, receivers)
+        return kernels([aligned(t) for t in operands], tables, rows, (senders, receivers))
+
+    return run
