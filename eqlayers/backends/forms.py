@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from eqlayers_kernels.c import edges as c_edges
+from eqlayers_kernels.formula import Operand
 from eqlayers_kernels.product_form import AnyForm, ProductForm, SumForm
 from eqlayers_kernels.triton import edges as triton_edges
 
@@ -16,9 +19,12 @@ from ..ops.forms import find as find_form
 from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
 from .registry import FormUse, find, select
+from .triton import edges_of_tables
 
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
+#: Rows of x, y, w and z that kernels of products have: row by row, and along the edges of a graph.
+KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")}
 #: Who finds the kernels of a formula, by backend.
 FORMULAS = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
 
@@ -91,6 +97,8 @@ def _run_product(
 ) -> list[Tensor]:
     if not form.kind.results:
         return []
+    if form.rows not in KERNELS:
+        return _run_row_by_row(form, operands, graph, sizes, backend, deterministic)
     first, rows = operands[0], sizes[0]
     use = FormUse(known(form.program), form.kind, first.dtype, graph is not None, form.rows[2] == "one", deterministic)
     count = {"x": rows, "y": rows, "w": rows, "z": rows}
@@ -100,6 +108,50 @@ def _run_product(
     assert runner is not None
     found = runner(use, first.device)(dict(zip(form.names, operands, strict=True)), graph, count)
     return [found[name] for name in form.kind.results]
+
+
+def _run_row_by_row(
+    form: ProductForm,
+    operands: Sequence[Tensor],
+    graph: Tensor | None,
+    sizes: Sequence[int],
+    backend: str,
+    deterministic: bool,
+) -> list[Tensor]:
+    """A product with rows that no kernel has of its own: gathered before, summed after, in the order of the batch."""
+    rows, num_src, num_dst = sizes
+    ends = {} if graph is None else ends_of(graph, rows, num_src, num_dst)
+
+    def spread(one: Operand, t: Tensor) -> Tensor:
+        if one.rows in ends:
+            return t.index_select(0, ends[one.rows])
+        return t.expand(rows, -1) if one.rows == "one" else t
+
+    given = [spread(one, t) for one, t in zip(form.operands, operands, strict=True)]
+    plain = replace(form, rows=("each",) * 4)
+    found = _run_product(plain, given, None, (rows, 0, 0), backend, deterministic)
+    out = []
+    for one, t in zip(form.results, found, strict=True):
+        if one.rows in ends:
+            t = t.new_zeros(shape_of(one, sizes)).index_add(0, ends[one.rows], t)
+        out.append(t.sum(0) if one.rows == "one" else t)
+    return out
+
+
+def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> dict[str, Tensor]:
+    """The sender and the receiver of every row, ``[rows]`` each.
+
+    Raises:
+        IndexRangeError: The tables are others than those of these rows; found on CPU only.
+    """
+    if graph.device.type == "cpu":
+        index = edges_of_tables(graph, rows, num_src, num_dst)
+        return {"src": index[0], "dst": index[1]}
+    found = triton_edges.unpack(graph, rows, num_src, num_dst)
+    return {
+        name: torch.empty_like(table.edges).scatter_(0, table.edges, table.others)
+        for name, table in (("src", found["by_dst"]), ("dst", found["by_src"]))
+    }
 
 
 def _run_sum(

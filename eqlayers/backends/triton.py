@@ -163,6 +163,15 @@ def packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     """
     if graph.device.type != "cpu":
         return graph
+    return pack(edges_of_tables(graph, edges, senders, receivers), senders, receivers)
+
+
+def edges_of_tables(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
+    """``[2, E]``: the edges that tables of the C kernels are of.
+
+    Raises:
+        IndexRangeError: They are not what sorting gives.
+    """
     start, numbers, others = tables_of_c(edges, senders, receivers).by_dst
     order, place = graph[numbers : numbers + edges], torch.arange(edges)
     if torch.equal(order.sort().values, place):
@@ -171,7 +180,7 @@ def packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
         index[1, order] = torch.searchsorted(graph[start + 1 : start + receivers + 1], place, right=True)
         with suppress(IndexRangeError):
             if torch.equal(cpu.edge_tables(index, senders, receivers), graph):
-                return pack(index, senders, receivers)
+                return index
     raise not_of_this_graph()
 
 
