@@ -13,7 +13,7 @@ from ..autograd.formula import run_formula
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
 from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
 from ..info.graph import Graph, check_range
-from ..info.layout import LAYOUTS
+from ..info.layout import LAYOUTS, slots_of
 from ..info.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
@@ -31,8 +31,9 @@ class SymmetricContraction(EquivariantModule):
     the scalars of correlation 3.
 
     Args:
-        irreps_in: Irreps of the features, all of one multiplicity C, the number of channels.
-        irreps_out: Irreps of the result, of that multiplicity.
+        irreps_in: Irreps of the features. The largest multiplicity is C, the number of channels; irreps of fewer copies
+            are part of the first channels alone, and 0 in the others.
+        irreps_out: Irreps of the result, of C copies at most: of fewer, the first channels are kept.
         correlation: Highest number of factors, 1 to 4.
         num_elements: Number of species, Z.
         use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
@@ -85,13 +86,16 @@ class SymmetricContraction(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__(check_choice("layout", layout, LAYOUTS), backend)
-        self.irreps_in, self.channels = _one_multiplicity("irreps_in", irreps_in)
-        self.irreps_out, channels = _one_multiplicity("irreps_out", irreps_out)
-        if channels != self.channels:
+        self.irreps_in, self.irreps_out = _filled("irreps_in", irreps_in), _filled("irreps_out", irreps_out)
+        self.channels = max(mul for mul, _ in self.irreps_in)
+        if max(mul for mul, _ in self.irreps_out) > self.channels:
             raise IrrepsError(
-                f"irreps_out must have the multiplicity of irreps_in, {self.channels}, got {self.irreps_out}. "
+                f"irreps_out must have at most the copies of irreps_in, {self.channels}, got {self.irreps_out}. "
                 f"Channels are not mixed here: put an eqlayers.Linear behind."
             )
+        self._whole_in, self._whole_out = (
+            _of_all_channels(i, self.channels) for i in (self.irreps_in, self.irreps_out)
+        )
         self.correlation = check_integer("correlation", correlation, 1, MOST)
         self.num_elements = check_integer("num_elements", num_elements, 1, what="a number of species")
         self.use_reduced_cg = bool(check_optional(check_flag, "use_reduced_cg", use_reduced_cg))
@@ -104,9 +108,13 @@ class SymmetricContraction(EquivariantModule):
         for name, config in {"cueq_config": cueq_config, "oeq_config": oeq_config}.items():
             if config is not None:
                 raise ConfigError(f"{name} must be None, got {got(config)}. Choose by backend= what runs the layer.")
-        text = single_copies(self.irreps_in)
+        text = single_copies(self._whole_in)
         self.dim = o3.Irreps(text).dim
         self._width_out = self.irreps_out.dim
+        self._picked: dict[str, list[int] | None] = {
+            "x": _columns(self.irreps_in, self._whole_in, self.layout, fill=True),
+            "z": _columns(self.irreps_out, self._whole_out, self.layout, fill=False),
+        }
         options = (self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
         try:
             self.contractions = torch.nn.ModuleList(ContractionWeights(text, ir, *options) for _, ir in self.irreps_out)
@@ -122,7 +130,7 @@ class SymmetricContraction(EquivariantModule):
     def _lower(self) -> None:
         """Formulas of the weights' bases."""
         mixings = tuple(one.mixings for one in self._weights_of)
-        what = Contraction(str(self.irreps_in), str(self.irreps_out), self.correlation, mixings, self.layout)
+        what = Contraction(str(self._whole_in), str(self._whole_out), self.correlation, mixings, self.layout)
         self._formulas: Formulas = lowered(what)
 
     @property
@@ -143,7 +151,8 @@ class SymmetricContraction(EquivariantModule):
         """Contract the features of every atom.
 
         Args:
-            x: ``[N, C, D]``, the components of all irreps side by side, or flat ``[N, irreps_in.dim]``.
+            x: ``[N, C, D]``, the components of all irreps side by side (of equal multiplicities), or flat
+                ``[N, irreps_in.dim]``.
             y: Species, ``[N]`` integers, or one-hot ``[N, Z]`` of any dtype. The result is linear in y, as MACE's is,
                 where rows are not one-hot or y requires a gradient; see ``one_hot``.
 
@@ -155,13 +164,18 @@ class SymmetricContraction(EquivariantModule):
         """
         flat, polynomials = self._read_features(x)
         self._check_species(y, x)
+        z = self._contract(flat, polynomials, y)
+        return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
+
+    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor) -> Tensor:
+        """Of all channels."""
         weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
         flat, *weights = widest_under_autocast(flat, *weights)
         check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
         if not self.num_terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         if not flat.shape[0]:
-            return flat.new_zeros(0, self._width_out) + 0 * (flat.sum() + sum(w.sum() for w in weights))
+            return flat.new_zeros(0, self._whole_out.dim) + 0 * (flat.sum() + sum(w.sum() for w in weights))
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
         if y.ndim == 2 and self._must_mix(y):
@@ -191,12 +205,13 @@ class SymmetricContraction(EquivariantModule):
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
         """Rows of features, and the formulas for their order."""
-        want = f"[N, {self.channels}, {self.dim}] or [N, {self.channels * self.dim}]"
+        picked, width = self._picked["x"], self.irreps_in.dim
+        want = f"[N, {self.channels}, {self.dim}] or [N, {width}]" if picked is None else f"[N, {width}]"
         check_tensor("x", x, want)
-        if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim):
+        if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim) and picked is None:
             return x.reshape(x.shape[0], self.channels * self.dim), self._formulas.packed
-        if x.ndim == 2 and x.shape[1] == self.channels * self.dim:
-            return x, self._formulas.flat
+        if x.ndim == 2 and x.shape[1] == width:
+            return x if picked is None else torch.nn.functional.pad(x, (0, 1))[:, picked], self._formulas.flat
         fix = f"Build the layer for these irreps; it has {self.irreps_in}."
         if x.ndim == 3 and x.shape[1:] == (self.dim, self.channels):
             fix = "Channels come before components: pass `x.transpose(1, 2)`."
@@ -252,16 +267,33 @@ def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
     layer._lower()
 
 
-def _one_multiplicity(name: str, irreps: Any) -> tuple[o3.Irreps, int]:
-    """Irreps, and the one multiplicity that all of them have."""
-    irreps = as_irreps(irreps, name)
-    found = {mul for mul, _ in irreps}
-    if len(found) != 1 or 0 in found:
+def _filled(name: str, irreps: Any) -> o3.Irreps:
+    """Irreps that are there."""
+    found = as_irreps(irreps, name)
+    if not found or 0 in {mul for mul, _ in found}:
         raise IrrepsError(
-            f"{name} must have one multiplicity for all irreps, the number of channels, got {irreps or 'none'}. "
-            f"Bring features to one multiplicity with an eqlayers.Linear."
+            f"{name} must have one copy of each irrep or more, got {found or 'none'}. Leave out irreps without copies."
         )
-    return irreps, found.pop()
+    return found
+
+
+def _of_all_channels(irreps: o3.Irreps, channels: int) -> o3.Irreps:
+    return o3.Irreps([(channels, ir) for _, ir in irreps])
+
+
+def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
+    """Columns of irreps of fewer copies among those of all channels; None if they are the same.
+
+    With ``fill`` the other way round: for each column of all channels its own, or the one behind the last.
+    """
+    if irreps == whole:
+        return None
+    out = [irreps.dim] * (whole.dim if fill else irreps.dim)
+    for own, all_of in zip(slots_of(irreps), slots_of(whole), strict=True):
+        columns, places = own.columns(layout), all_of.columns(layout)[:, : own.mul]
+        for column, place in zip(columns.ravel().tolist(), places.ravel().tolist(), strict=True):
+            out[place if fill else column] = column if fill else place
+    return out
 
 
 def _check_only(name: str, value: Any, only: str) -> None:

@@ -289,3 +289,26 @@ def test_copies_and_description() -> None:
     )
     assert layer.num_terms == 108
     assert layer.weight_numel == 164
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_unequal_multiplicities_are_channels_filled_with_zeros(layout: str) -> None:
+    """Channels that an irrep lacks have zeros for it, and a result of fewer copies has the first channels."""
+    layer = SymmetricContraction("3x0e + 1x1o + 2x2e", "2x0e + 3x1o + 1x2e", 3, 2, layout=layout).double()
+    whole = SymmetricContraction("3x0e + 3x1o + 3x2e", "3x0e + 3x1o + 3x2e", 3, 2).double()
+    whole.load_state_dict(layer.state_dict())
+    x = torch.randn(4, layer.irreps_in.dim, dtype=torch.float64, requires_grad=True)
+    given = to_mul_ir(x, layer.irreps_in) if layout == "ir_mul" else x
+    parts = [given[:, columns].unflatten(1, (mul, ir.dim)) for columns, (mul, ir) in zip(
+        layer.irreps_in.slices(), layer.irreps_in, strict=True)]  # fmt: skip
+    packed = torch.cat([torch.nn.functional.pad(part, (0, 0, 0, 3 - part.shape[1])) for part in parts], 2)
+    z = whole(packed, SPECIES)
+    blocks = [z[:, columns].unflatten(1, (3, ir.dim))[:, :mul].flatten(1) for columns, (_, ir), (mul, _) in zip(
+        whole.irreps_out.slices(), whole.irreps_out, layer.irreps_out, strict=True)]  # fmt: skip
+    want = torch.cat(blocks, 1)
+    found = layer(x, SPECIES)
+    found = to_mul_ir(found, layer.irreps_out) if layout == "ir_mul" else found
+    torch.testing.assert_close(found, want, atol=1e-13, rtol=0)
+    for got, expected in zip(*(torch.autograd.grad(t.square().sum(), x) for t in (found, want)), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-12, rtol=0)
+    assert layer(x[:0], SPECIES[:0]).shape == (0, layer.irreps_out.dim)

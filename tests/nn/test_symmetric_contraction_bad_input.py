@@ -34,9 +34,9 @@ def call(x: Any = None, y: Any = SPECIES) -> Callable[[], Any]:
 
 
 MISTAKES: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
-    (IrrepsError, r"irreps_in must have one multiplicity.*got 2x0e\+3x1o.*Linear", lambda: make("2x0e + 3x1o")),
-    (IrrepsError, r"irreps_in must have one multiplicity.*got none", lambda: make("")),
-    (IrrepsError, r"irreps_out must have the multiplicity of irreps_in, 2, got 3x0e", lambda: make(ABC, "3x0e")),
+    (IrrepsError, r"irreps_in must have one copy.*got 2x0e\+0x1o.*Leave", lambda: make("2x0e + 0x1o")),
+    (IrrepsError, r"irreps_in must have one copy.*got none", lambda: make("")),
+    (IrrepsError, r"irreps_out must have at most the copies of irreps_in, 2, got 3x0e", lambda: make(ABC, "3x0e")),
     (IrrepsError, r"irreps_out must be irreps", lambda: make(ABC, "2x0q")),
     (ConfigError, r"correlation must be an integer, at least 1, got 0\. Use 1 or more", lambda: make(correlation=0)),
     (ConfigError, r"correlation must be an integer, at most 4, got 5\.", lambda: make(correlation=5)),
