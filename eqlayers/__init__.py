@@ -1,10 +1,10 @@
 """O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs."""
 
 from . import autograd, backends, errors, functional, info, nn, o3, ops
-from .info.graph import Graph
-from .info.layout import to_ir_mul, to_mul_ir
+from .graph import Graph
 from .info.structs import SparseProductInfo, SparseScaleInfo
 from .integrations import accelerate, deaccelerate
+from .lowering.layout import to_ir_mul, to_mul_ir
 from .nn import (
     ElementwiseTensorProduct,
     FullTensorProduct,

@@ -198,7 +198,7 @@ def cache(action: str) -> None:
     Raises:
         EqlayersError: The folder cannot be emptied.
     """
-    from eqlayers_kernels.c import cache as disk
+    from eqlayers_kernels.c.build import cache as disk
 
     from .errors import EqlayersError
 

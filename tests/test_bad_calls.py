@@ -13,7 +13,7 @@ import torch
 from e3nn import o3
 
 import eqlayers as eq
-from eqlayers import autograd, backends, functional, info, nn, ops, testing
+from eqlayers import autograd, backends, functional, info, lowering, nn, ops, testing
 from eqlayers.errors import EqlayersError
 
 #: What must be, what came, the fix: of every message.
@@ -249,7 +249,7 @@ CASES: dict[str, Case] = {
             "out_size": "out size"}),
     "SparseScaleInfo": Case(info.SparseScaleInfo, SCALES[0]._asdict(), {
         "scale": "info scale", "index": "info index", "seg_out": "info index", "out_size": "out size"}),
-    "ProductPlan": Case(info.ProductPlan, {
+    "ProductPlan": Case(lowering.ProductPlan, {
         "irreps": (TP.irreps_in1, TP.irreps_in2, TP.irreps_out), "instructions": TP.instructions,
             "layout": "mul_ir"}, {
         "irreps": "irrep list", "instructions": "ready instructions", "layout": "choice"}),

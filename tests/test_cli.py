@@ -13,7 +13,7 @@ import yaml
 
 from eqlayers.cli import main, molecules
 from eqlayers.errors import ConfigError
-from eqlayers_kernels.c import cache as disk
+from eqlayers_kernels.c.build import cache as disk
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))

@@ -23,9 +23,12 @@ BELOW = {
     "torch_internals": (),
     "algebra": ("checks",),
     KERNELS: (),
-    "ops": ("checks", "torch_internals", KERNELS),  # a form is a program with its key
+    "ops": ("checks", "torch_internals"),
+    "forms": ("checks", KERNELS),  # programs and formulas with their keys
+    "graph": ("checks", "torch_internals"),
     "info": ("algebra", "ops"),  # a group of paths names its channel spec
-    "backends": ("info", "ops"),
+    "lowering": ("info", "forms"),
+    "backends": ("lowering", "graph"),
     "autograd": ("backends",),
     "functional": ("autograd",),
     "nn": ("functional",),

@@ -1,8 +1,8 @@
 r"""Forms of any number of operands as one torch operator, which is its own derivative of every order.
 
 The gradients of a form, and its derivative along tangents, are forms of more operands
-(:mod:`eqlayers_kernels.product_form`, :mod:`eqlayers_kernels.formula`): the operator differentiates itself by calling
-itself with another key.
+(:mod:`eqlayers_kernels.forms.product`, :mod:`eqlayers_kernels.forms.formula`): the operator differentiates itself by
+calling itself with another key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
 from ..backends.operands import check_operands, shape_of
-from ..ops.forms import find
+from ..forms.keys import find
 from ..torch_internals import (
     SingleLevelFunction,
     batched_by_grad,

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.formula import Operand
+from eqlayers_kernels.forms.formula import Operand
 
-from ..ops.forms import find, take_apart, with_rows
+from ..forms.keys import find, take_apart, with_rows
 from ..torch_internals import tree_flatten, tree_unflatten
 
 

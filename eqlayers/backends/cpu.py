@@ -10,17 +10,18 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c import compiler, launch, memory
-from eqlayers_kernels.c.edges import sort_edges, tables
-from eqlayers_kernels.c.errors import CompilerError
-from eqlayers_kernels.c.launch import Compiled
-from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.program import OPERANDS
-from eqlayers_kernels.writer import RESULTS
+from eqlayers_kernels.arithmetic.writer import RESULTS
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.build.errors import CompilerError
+from eqlayers_kernels.c.print.printer import Kernel
+from eqlayers_kernels.c.run import launch, memory
+from eqlayers_kernels.c.run.edges import sort_edges, tables
+from eqlayers_kernels.c.run.launch import Compiled
+from eqlayers_kernels.forms.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError
+from ..forms.program import FormCall, find_form
 from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
-from ..ops.form import FormCall, find_form
 from .operands import not_of_this_graph
 from .registry import Backend, Call, FormUse, Runner
 
@@ -202,7 +203,7 @@ def _turned(tensor: Tensor, turn: Compiled, workers: int) -> Tensor:
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
-    """The edges ``[2, E]`` sorted by receiver and by sender, as `eqlayers_kernels.c.edges.tables` describes.
+    """The edges ``[2, E]`` sorted by receiver and by sender, as `eqlayers_kernels.c.run.edges.tables` describes.
 
     Raises:
         IndexRangeError: An index lies outside its nodes.

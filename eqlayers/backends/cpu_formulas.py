@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c import launch
-from eqlayers_kernels.c.edges import tables
-from eqlayers_kernels.c.formula import FormulaKernel
-from eqlayers_kernels.formula import Formula, Operand
+from eqlayers_kernels.c.print.formula import FormulaKernel
+from eqlayers_kernels.c.run import launch
+from eqlayers_kernels.c.run.edges import tables
+from eqlayers_kernels.forms.formula import Formula, Operand
 
 from ..ops.call import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty

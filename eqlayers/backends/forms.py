@@ -8,14 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c import edges as c_edges
-from eqlayers_kernels.formula import Operand
-from eqlayers_kernels.product_form import AnyForm, ProductForm, SumForm
-from eqlayers_kernels.triton import edges as triton_edges
+from eqlayers_kernels.c.run import edges as c_edges
+from eqlayers_kernels.forms.formula import Operand
+from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
+from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..errors import BackendError
-from ..ops.form import FormCall, known
-from ..ops.forms import find as find_form
+from ..forms.keys import find as find_form
+from ..forms.program import FormCall, known
 from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
 from .registry import FormUse, find, select
@@ -45,7 +45,7 @@ def run_form(
         operands: ``[rows, width]`` each as the form says, ``[width]`` for one row that serves all.
         graph: The tables of :func:`edge_tables`; None if no operand or result has rows of senders or receivers.
         rows, num_src, num_dst: Rows of the batch, senders and receivers.
-        key: See :mod:`eqlayers.ops.forms`.
+        key: See :mod:`eqlayers.forms.keys`.
         backend: Who runs it; empty for the one of the tensors' device.
         deterministic: Whether sums must have a fixed order.
 

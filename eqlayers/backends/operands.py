@@ -2,8 +2,8 @@
 
 Anybody may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. The same function stands in the
 operators and in their fakes, so a graph that is traced refuses what the call would. What lies inside the tables of a
-graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.edges.Tables``. On a GPU nobody does, as nobody looks
-at indices there: it would make the stream wait. There tables are held to their length alone.
+graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.Tables``. On a GPU nobody does, as nobody
+looks at indices there: it would make the stream wait. There tables are held to their length alone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c import edges as c_edges
-from eqlayers_kernels.formula import Operand
-from eqlayers_kernels.product_form import AnyForm
-from eqlayers_kernels.triton import edges as triton_edges
+from eqlayers_kernels.c.run import edges as c_edges
+from eqlayers_kernels.forms.formula import Operand
+from eqlayers_kernels.forms.product import AnyForm
+from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
-from ..info.graph import check_edge_index
+from ..graph import check_edge_index
 from ..ops.call import ACCUMULATE
 
 _PLACES = {"each": 0, "src": 1, "dst": 2}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.form import find_form
+from ..forms.program import find_form
 from .registry import BACKENDS, Backend, FormUse, Runner
 
 Results = dict[str, Tensor]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
 
 from ..checks import got
 from ..errors import BackendError, ConfigError
+from ..forms.program import FormCall
 from ..ops.call import ProductCall, ScaleCall
-from ..ops.form import FormCall
 
 Call = ProductCall | ScaleCall | FormCall
 #: Runs a form: tensors by the kernels' names, the tables of a graph, and the rows of each operand, to results.

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.expression import SMALLEST_SQUARE
-from eqlayers_kernels.formula import Block, Formula, Operand, evaluate
+from eqlayers_kernels.forms.expression import SMALLEST_SQUARE
+from eqlayers_kernels.forms.formula import Block, Formula, Operand, evaluate
 
 from ..ops.call import ACCUMULATE
 from ..torch_internals import as_constant, outside_of_func, outside_of_traces

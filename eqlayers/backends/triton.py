@@ -13,18 +13,20 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.c.edges import tables as tables_of_c
-from eqlayers_kernels.triton import availability, groups, launch
-from eqlayers_kernels.triton.edges import pack, unpack
-from eqlayers_kernels.triton.forms import FormRunner
-from eqlayers_kernels.triton.tuning import Processor
-from eqlayers_kernels.writer import RESULTS
+from eqlayers_kernels.arithmetic.writer import RESULTS
+from eqlayers_kernels.c.run.edges import tables as tables_of_c
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import groups
+from eqlayers_kernels.triton.print.tuning import Processor
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.forms import FormRunner
+from eqlayers_kernels.triton.segment import launch
 
 from ..errors import IndexRangeError
+from ..forms.program import FormCall, find_form
 from ..info.structs import SparseProductInfo
 from ..ops.call import DTYPES, ProductCall, ScaleCall
 from ..ops.channels import Channels, Sides, lookup
-from ..ops.form import FormCall, find_form
 from ..ops.table import NAMED
 from ..torch_internals import being_traced
 from . import cpu

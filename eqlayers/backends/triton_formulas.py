@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.formula import Formula
+from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.triton.edges import unpack
-from eqlayers_kernels.triton.formula_run import FormulaRunner
+from eqlayers_kernels.triton.run.edges import unpack
+from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
 from .registry import FormulaRun
 from .triton import aligned, packed

@@ -16,17 +16,11 @@ import opt_einsum
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.program import Path, Program, Slot
+from eqlayers_kernels.forms.program import Path, Program, Slot
 
+from ..forms.program import find_form
 from ..ops.call import ACCUMULATE
-from ..ops.form import find_form
-from ..torch_internals import (
-    as_constant,
-    outside_of_autocast,
-    outside_of_func,
-    outside_of_traces,
-    traced_by_running,
-)
+from ..torch_internals import as_constant, outside_of_autocast, outside_of_func, outside_of_traces, traced_by_running
 from .contraction import Pair, contraction
 
 #: Rows that the order of contractions is chosen for.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..info.paths import normalise, read_instructions
+from ..lowering.paths import normalise, read_instructions
 from ..testing.magnitude import excess, product_magnitude
 from .implementation import Implementation, e3nn_layer, gathered
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from ..errors import ConfigError
-from ..info.layout import LAYOUTS
+from ..lowering.layout import LAYOUTS
 from .check import check
 from .config import check_known, find_config, read_config, read_fields
 from .fresh import run_fresh

@@ -15,7 +15,7 @@ from torch import Tensor
 from .. import nn
 from ..algebra import wigner_3j
 from ..errors import EqlayersError
-from ..info.graph import Graph
+from ..graph import Graph
 from .operands import Columns, Form, Function, Operands, layout_form
 from .problems import Problem
 from .suite import Case

@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.triton import aot, tuning
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.run import aot
 
 from ..errors import BackendError, ConfigError
-from ..info.layout import LAYOUTS
+from ..lowering.layout import LAYOUTS
 from ..nn.tensor_product import TensorProduct
 from .config import check_known, find_config, read_config, read_fields
 from .fresh import run_fresh

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import nn
 from ..algebra import as_irreps, channel_major_order
-from ..info.layout import LAYOUTS
+from ..lowering.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal
 from .graphs import GraphSpec

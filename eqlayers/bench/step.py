@@ -15,8 +15,8 @@ from torch import Tensor
 from .. import nn
 from ..errors import ConfigError
 from ..files import read_yaml
-from ..info.graph import Graph
-from ..info.layout import LAYOUTS
+from ..graph import Graph
+from ..lowering.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..checks import check_type
 from ..errors import ConfigError
-from ..info.layout import LAYOUTS
+from ..lowering.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
 from .graphs import GraphSpec, read_graphs
 from .operands import DIRECTIONS

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.files import atomic_write
-from eqlayers_kernels.c.cache import directory
+from eqlayers_kernels.c.build.cache import directory
 
 __all__ = ["cached_arrays", "content_key", "user_cache_dir"]
 

@@ -12,8 +12,8 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from ..algebra import as_irreps
-from ..info.paths import Instruction
-from ..nn.e3nn_state import coefficient_error
+from ..lowering.paths import Instruction
+from ..nn._common.e3nn_state import coefficient_error
 from ..testing.magnitude import linear_magnitude, product_magnitude
 from .modules import AcceleratedConvolution, AcceleratedLinear, AcceleratedScatter, AcceleratedTensorSquare
 

@@ -13,8 +13,8 @@ from ..backends import find
 from ..checks import check_flag, check_items, check_module, got
 from ..errors import BackendError, ConfigError
 from ..nn import Linear
-from ..nn.base import EquivariantModule
-from ..nn.e3nn_state import E3nnState
+from ..nn._common.base import EquivariantModule
+from ..nn._common.e3nn_state import E3nnState
 from ..nn.product import ProductLayer
 from .check import compare
 from .coverage import cover

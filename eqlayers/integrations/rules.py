@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..nn.base import EquivariantModule
-from ..nn.linear_paths import has_channel_axes
+from ..nn._common.base import EquivariantModule
+from ..nn._common.linear_paths import has_channel_axes
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,

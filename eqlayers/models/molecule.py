@@ -13,9 +13,9 @@ from ..algebra import as_irreps
 from ..backends import find
 from ..checks import check_choice, check_integer, check_items, check_number, check_tensor, check_type
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
-from ..info.graph import Graph, check_range
+from ..graph import Graph, check_range
+from ..nn._common.base import KeepsFloat64
 from ..nn.activation import GatedNonlinearity
-from ..nn.base import KeepsFloat64
 from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_floating
-from ..info.layout import FlatLayout
-from .base import EquivariantModule
+from ..lowering.layout import FlatLayout
+from ._common.base import EquivariantModule
 from .so3_scale import SO3Scale
 
 #: name -> (function, whether f(-x) = -f(x), so that it may act on odd scalars)

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..autograd.tensor_product import run_convolution
 from ..checks import check_flag
 from ..functional import as_graph
+from ..functional.product import run_convolution
 from .product import ProductLayer
 
 

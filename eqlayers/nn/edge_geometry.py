@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..autograd.harmonics import check_positions, read_shifts, run_edges
 from ..backends import find
 from ..checks import check_choice
 from ..functional import as_graph
-from ..info.graph import Graph
-from ..info.spherical import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
-from .torchscript import described, is_tracing, operator
+from ..functional.harmonics import check_positions, read_shifts, run_edges
+from ..graph import Graph
+from ..lowering.spherical import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
+from ._common.torchscript import described, is_tracing, operator
 
 #: Vectors from where to where, with the sign of receiver minus sender.
 _SIGNS = {"src_to_dst": 1, "dst_to_src": -1}

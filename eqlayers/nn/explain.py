@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..checks import check_device, check_dtype, check_module
-from .base import EquivariantModule
+from ._common.base import EquivariantModule
 from .tensor_product import TensorProduct
 
 

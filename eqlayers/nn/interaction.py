@@ -12,9 +12,9 @@ from torch import Tensor
 from ..algebra import as_irreps, tensor_product_paths
 from ..checks import check_number
 from ..errors import IrrepsError
-from ..info.graph import Graph
+from ..graph import Graph
+from ._common.base import EquivariantModule, KeepsFloat64
 from .activation import GatedNonlinearity
-from .base import EquivariantModule, KeepsFloat64
 from .conv import TensorProductConv
 from .linear import Linear
 from .radial import RadialNetwork

@@ -16,13 +16,21 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_choice, check_tensor
 from ..errors import ShapeError
-from ..info.layout import FlatLayout
+from ..lowering.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
-from .base import EquivariantModule
-from .e3nn_state import check_e3nn_layer
-from .linear_paths import LinearInstruction, check_channels, e3nn_channels, read_biases, read_linear, weight_slices
-from .torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
-from .weights import Weights, output_mask, ownership
+from ._common.base import EquivariantModule
+from ._common.e3nn_state import check_e3nn_layer
+from ._common.linear_paths import (
+    LinearInstruction,
+    check_channels,
+    e3nn_channels,
+    mixed,
+    read_biases,
+    read_linear,
+    weight_slices,
+)
+from ._common.torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
+from ._common.weights import Weights, output_mask, ownership
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -236,26 +244,14 @@ class Linear(EquivariantModule):
                 block = x.narrow(-1, source.start, source.mul * source.dim)
                 matrix = self._weights.view(w, number)
                 matrix = matrix if self._factor is not None else matrix * path.path_weight
-                piece = self._product(block, matrix, source.mul, source.dim).reshape(*lead, target.mul * target.dim)
+                piece = mixed(block, matrix, source, self.shared_weights, self.f_in is not None, self.layout).reshape(
+                    *lead, target.mul * target.dim
+                )
                 total = piece if total is None else total + piece
             flat.append(x.new_zeros(*lead, target.mul * target.dim) if total is None else total)
         if len(flat) == 1:
             return flat[0]
         return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)
-
-    def _product(self, block: Tensor, matrix: Tensor, mul: int, dim: int) -> Tensor:
-        """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]``: a matrix product per irrep."""
-        if self.shared_weights and self.f_in is None:
-            if dim == 1:
-                return block @ matrix
-            if self.layout == "ir_mul":
-                return block.unflatten(-1, (dim, mul)) @ matrix
-            return (block.unflatten(-1, (mul, dim)).mT @ matrix).mT
-        f, g = ("", "") if self.f_in is None else ("f", "g")
-        n = "" if self.shared_weights else "n"
-        ir_mul = self.layout == "ir_mul"
-        inner, outer, shape = ("du", "dw", (dim, mul)) if ir_mul else ("ud", "wd", (mul, dim))
-        return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
 
     def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
         parts, start = [], 0

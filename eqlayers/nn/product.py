@@ -15,13 +15,13 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_flag
 from ..errors import ConfigError
-from ..info.paths import Instruction, normalise, read_instructions, variances
-from ..info.plan import ProductPlan
-from ..ops.form import FormCall
-from .base import EquivariantModule
-from .e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
-from .picture import draw_paths
-from .weights import Weights, output_mask, ownership
+from ..forms.program import FormCall
+from ..lowering.paths import Instruction, normalise, read_instructions, variances
+from ..lowering.plan import ProductPlan
+from ._common.base import EquivariantModule
+from ._common.e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
+from ._common.picture import draw_paths
+from ._common.weights import Weights, output_mask, ownership
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -11,14 +11,14 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd.tensor_product import apply_form, as_rows, chosen
 from ..checks import check_choice, check_items, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
-from ..info.layout import FlatLayout
-from ..info.program import scale_program
+from ..forms.program import Form, FormCall
+from ..functional.product import apply_form, as_rows, chosen
+from ..lowering.layout import FlatLayout
+from ..lowering.program import scale_program
 from ..ops.call import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
-from ..ops.form import Form, FormCall
-from .base import EquivariantModule, KeepsFloat64
+from ._common.base import EquivariantModule, KeepsFloat64
 
 
 class SO3Scale(KeepsFloat64, EquivariantModule):

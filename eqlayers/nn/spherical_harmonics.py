@@ -9,11 +9,11 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ..autograd.harmonics import run_harmonics
 from ..backends import find
 from ..checks import check_choice, check_flag
-from ..info.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
-from .torchscript import HarmonicsTwin, described, is_tracing, operator, refuse_other_forward
+from ..functional.harmonics import run_harmonics
+from ..lowering.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
+from ._common.torchscript import HarmonicsTwin, described, is_tracing, operator, refuse_other_forward
 
 
 @compile_mode("trace")  # for e3nn.util.jit
@@ -40,7 +40,7 @@ class SphericalHarmonics(torch.nn.Module):
         IrrepsError, ConfigError: Degrees, parities, options or a backend that there are not.
 
     Source:
-        See :mod:`eqlayers.info.spherical`.
+        See :mod:`eqlayers.lowering.spherical`.
 
     Example:
         >>> sh = SphericalHarmonics("0e + 1o", normalize=True, normalization="norm")

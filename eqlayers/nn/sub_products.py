@@ -11,10 +11,10 @@ from torch.nn import Module
 
 from ..algebra import as_irreps, read_filter, tensor_product_paths
 from ..errors import IrrepsError
-from ..info.paths import IRREP_NORMALIZATION, check_normalization
-from .e3nn_state import check_e3nn_layer
+from ..lowering.paths import IRREP_NORMALIZATION, check_normalization
+from ._common.e3nn_state import check_e3nn_layer
+from ._common.torchscript import SquareTwin, refuse_other_forward
 from .tensor_product import TensorProduct
-from .torchscript import SquareTwin, refuse_other_forward
 
 if TYPE_CHECKING:
     from typing_extensions import Self

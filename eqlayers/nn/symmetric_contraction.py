@@ -9,16 +9,16 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..autograd.formula import run_formula
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
 from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
-from ..info.graph import Graph, check_range
-from ..info.layout import LAYOUTS, slots_of
-from ..info.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
+from ..functional.formula import run_formula
+from ..graph import Graph, check_range
+from ..lowering.layout import LAYOUTS, slots_of
+from ..lowering.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
-from .base import EquivariantModule
-from .symmetric_weights import ContractionWeights
+from ._common.base import EquivariantModule
+from ._common.symmetric_weights import ContractionWeights
 
 
 class SymmetricContraction(EquivariantModule):

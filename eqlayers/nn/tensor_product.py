@@ -10,10 +10,10 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ..autograd.tensor_product import run_product
-from ..info.paths import Instruction
+from ..functional.product import run_product
+from ..lowering.paths import Instruction
+from ._common.torchscript import ProductTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from .product import ProductLayer
-from .torchscript import ProductTwin, check_own, described, is_tracing, operator, refuse_other_forward
 
 
 @compile_mode("script")  # for e3nn.util.jit

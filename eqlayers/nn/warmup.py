@@ -12,17 +12,20 @@ from typing import Any
 
 import torch
 
-from eqlayers_kernels.c import cache as disk
-from eqlayers_kernels.product_form import ProductForm
-from eqlayers_kernels.triton import aot, availability, groups, launch
-from eqlayers_kernels.triton.forms import GATHERED
+from eqlayers_kernels.c.build import cache as disk
+from eqlayers_kernels.forms.product import ProductForm
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import groups
+from eqlayers_kernels.triton.run import aot
+from eqlayers_kernels.triton.run.forms import GATHERED
+from eqlayers_kernels.triton.segment import launch
 
 from ..backends import cpu
 from ..backends.recording import Results, SeenUse, watching
 from ..checks import check_choice, check_function, check_items, check_module, check_optional
 from ..errors import BackendError
-from ..ops.form import FormCall, find_form
-from .base import EquivariantModule
+from ..forms.program import FormCall, find_form
+from ._common.base import EquivariantModule
 
 Progress = Callable[[Sequence[Any], str], Iterable[Any]]
 
@@ -107,7 +110,7 @@ def warmup(
 
     Args:
         step: One step as later processes do it: value and loss, ``backward()`` and whatever else calls layers.
-        targets: Names of ``eqlayers_kernels.triton.aot.TARGETS``, such as 'sm_90'.
+        targets: Names of ``eqlayers_kernels.triton.run.aot.TARGETS``, such as 'sm_90'.
         model: Whose layers the report names.
         progress: Called with the calls to compile for a target and a few words, returns them one by one; as
             ``tqdm.tqdm`` and ``rich.progress.track`` do.
@@ -259,7 +262,7 @@ def _for_target(
 
 def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRow:
     """Compile the kernel that adds up the pieces of nodes with many edges."""
-    from eqlayers_kernels.triton.gather import add_pieces
+    from eqlayers_kernels.triton.run.gather import add_pieces
 
     start, rows, room = time.perf_counter(), torch.empty(8, 8, dtype=dtype), torch.zeros(9, dtype=torch.int64)
     kernel = add_pieces.warmup(rows, rows, room, 8, 8, **GATHERED, grid=(8,))

@@ -20,7 +20,7 @@ from ..checks import (
     is_integer,
 )
 from ..errors import ConfigError, ShapeError
-from ..info.layout import FlatLayout, to_ir_mul, to_mul_ir
+from ..lowering.layout import FlatLayout, to_ir_mul, to_mul_ir
 
 
 def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
 
 
 def edges_of_points() -> Formula:

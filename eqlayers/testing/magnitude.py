@@ -19,8 +19,8 @@ from torch import Tensor
 from ..algebra import read_all_irreps, wigner_3j
 from ..checks import check_device, check_dtype, check_flag, check_floating, check_items, got
 from ..errors import ConfigError
-from ..info.modes import MODES
-from ..info.paths import Instruction, read_final
+from ..lowering.modes import MODES
+from ..lowering.paths import Instruction, read_final
 
 #: Roundings of one term: three factors of the coefficient, at most six multiplications, three changes of layout.
 PER_TERM = 12

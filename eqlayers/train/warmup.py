@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from rich.console import Console
 from rich.progress import track
 
-from eqlayers_kernels.triton.aot import TARGETS
+from eqlayers_kernels.triton.run.aot import TARGETS
 
 from ..arguments import ArgumentParser
 from ..errors import ConfigError

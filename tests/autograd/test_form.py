@@ -16,8 +16,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers.backends import forms
 from eqlayers.testing import check_derivatives
-from eqlayers_kernels.c import compiler
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.build import compiler
 
 # channelwise with and without weights, and one path that mixes channels; two paths share an output
 IN1, IN2, OUT = "4x0e + 2x1o", "0e + 1o", "4x0e + 2x1o + 2x1e"

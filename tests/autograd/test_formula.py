@@ -5,12 +5,12 @@ import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 from eqlayers.autograd.form import sorted_edges
-from eqlayers.autograd.formula import run_formula
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.info.graph import Graph
-from eqlayers.ops.forms import find, read_formula, register_formula, write_formula
+from eqlayers.forms.keys import find, read_formula, register_formula, write_formula
+from eqlayers.functional.formula import run_formula
+from eqlayers.graph import Graph
 from eqlayers.testing.formulas import cubic, edges_of_points
-from eqlayers_kernels.c import compiler
+from eqlayers_kernels.c.build import compiler
 
 EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
 COUNT = {"each": 7, "src": 4, "dst": 5}

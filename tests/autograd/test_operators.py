@@ -19,7 +19,8 @@ from torch._subclasses import FakeTensorMode
 
 import eqlayers as eq
 from eqlayers.errors import BackendError, EqlayersError, IndexRangeError, ShapeError
-from eqlayers_kernels.c import compiler, edges
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.run import edges
 from eqlayers_kernels.triton import availability
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvu", True), (1, 0, 3, "uvu", True)]
@@ -96,7 +97,6 @@ LENGTH = edges.tables(COUNT, SENDERS, RECEIVERS).length
 _SHAPE = r"graph must be the tables that edge_tables.* here of 5 (edges|rows).* 3 senders.*, got shape .*Make them"
 _DTYPE = r"graph must be the tables that edge_tables.*, int64, got torch\.\w+\. Pass them as they are\."
 GRAPHS: dict[str, tuple[Change, str]] = {
-    "float": (lambda t: t.float(), _DTYPE),
     "bool": (lambda t: t.bool(), _DTYPE),
     "elsewhere": (lambda t: t.to("meta"), r"must be on the device of x, (cpu|meta), got (cpu|meta)\."),
     "a number": (lambda t: t[0], _SHAPE),

@@ -10,14 +10,14 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers.autograd.form import form_operator, sorted_edges
-from eqlayers.autograd.formula import run_formula
 from eqlayers.backends.whole import define
 from eqlayers.errors import IndexRangeError
-from eqlayers.info.graph import Graph
-from eqlayers.ops.forms import find, with_rows
-from eqlayers_kernels.c import compiler
-from eqlayers_kernels.formula import ROWS, Block, Operand, formula
-from eqlayers_kernels.formula import Graph as Expression
+from eqlayers.forms.keys import find, with_rows
+from eqlayers.functional.formula import run_formula
+from eqlayers.graph import Graph
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.forms.formula import ROWS, Block, Operand, formula
+from eqlayers_kernels.forms.formula import Graph as Expression
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 FORM = eq.TensorProduct("2x0e + 1o", "0e + 1o", "2x0e + 2x1o", PATHS).plan.form

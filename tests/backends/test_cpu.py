@@ -15,9 +15,10 @@ import eqlayers as eq
 from eqlayers.backends import cpu, verdicts
 from eqlayers.backends.operands import receivers_of
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
-from eqlayers.ops.form import Form, FormCall, find_form
-from eqlayers_kernels.c import compiler, edges, launch
-from eqlayers_kernels.writer import Kind
+from eqlayers.forms.program import Form, FormCall, find_form
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.run import edges, launch
 
 IN1, IN2, OUT = "5x0e + 4x1o", "0e + 1o", "5x0e + 5x1o + 4x1e"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 1, 0, "uvw", True)]

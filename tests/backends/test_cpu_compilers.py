@@ -14,8 +14,9 @@ from torch import Tensor
 import eqlayers as eq
 from eqlayers.backends import cpu, verdicts
 from eqlayers.errors import BackendError
-from eqlayers.ops.form import FormCall
-from eqlayers_kernels.c import cache, compiler, edges
+from eqlayers.forms.program import FormCall
+from eqlayers_kernels.c.build import cache, compiler
+from eqlayers_kernels.c.run import edges
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler named cc")
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvw", True)]

@@ -142,7 +142,7 @@ def test_half_precision_is_summed_in_float32(dtype):
 @pytest.mark.parametrize("op", ["mul", "outer", "inner", "vecmat", "vecsca"])
 def test_many_tiles(op, monkeypatch):
     """Channels and batch longer than one tile, with a ragged last one; sums over the batch in several pieces."""
-    from eqlayers_kernels.triton import tuning
+    from eqlayers_kernels.triton.print import tuning
 
     small = {
         name: row._replace(block_u=4, block_v=min(row.block_v, 2), elements=32) for name, row in tuning.TABLE.items()
@@ -266,7 +266,7 @@ from eqlayers.backends import select, verdicts
 from eqlayers.info.structs import SparseProductInfo
 from eqlayers.ops.call import ProductCall
 from eqlayers.ops.channels import parse
-assert "eqlayers_kernels.triton.segment" not in sys.modules
+assert "eqlayers_kernels.triton.segment.kernels" not in sys.modules
 x = torch.ones(1, 2, 3)
 call = ProductCall(parse("u,u->u"), x, x, SparseProductInfo(), (True, True, True), 1)
 print(select(call).name, verdicts(call)["triton"], sep="; ")

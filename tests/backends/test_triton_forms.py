@@ -12,8 +12,8 @@ pytest.importorskip("triton")
 
 import eqlayers as eq
 from eqlayers.backends import triton as backend
+from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.triton import availability
-from eqlayers_kernels.writer import Kind
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 

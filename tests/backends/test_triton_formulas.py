@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.autograd.formula import run_formula
 from eqlayers.errors import IndexRangeError
-from eqlayers.info.graph import Graph
+from eqlayers.forms.keys import register_formula
+from eqlayers.functional.formula import run_formula
+from eqlayers.graph import Graph
 from eqlayers.testing.formulas import cubic, edges_of_points
-from eqlayers_kernels.formula import Formula
+from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
@@ -52,7 +53,7 @@ def test_tables_of_another_graph_are_refused() -> None:
     operands = [torch.ones(7, 12), torch.ones(4, base.operands[1].width)]
     tables = torch.zeros_like(torch.ops.eqlayers.edge_tables(EDGES, 4, 5))
     run_formula(base, operands, Graph(EDGES, 4, 5), "torch")  # registers nothing
-    key = eq.ops.forms.register_formula(base)
+    key = register_formula(base)
     with pytest.raises(IndexRangeError, match="graph must hold the tables"):
         torch.ops.eqlayers.form(operands, tables, 7, 4, 5, key, "triton")
 

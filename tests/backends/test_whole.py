@@ -13,8 +13,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
 from eqlayers.backends import whole
-from eqlayers.info.modes import MODES
-from eqlayers_kernels.program import contract as by_hand
+from eqlayers.lowering.modes import MODES
+from eqlayers_kernels.forms.program import contract as by_hand
 
 EPS = torch.finfo(torch.float64).eps
 BOTH = pytest.mark.parametrize("run", [whole.contract, whole.define], ids=["torch", "reference"])

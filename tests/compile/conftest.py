@@ -15,7 +15,7 @@ from eqlayers.models import MoleculeNetwork
 from eqlayers.nn.activation import GatedNonlinearity
 from eqlayers.nn.interaction import Interaction
 from eqlayers.nn.radial import RadialNetwork
-from eqlayers_kernels.c import compiler
+from eqlayers_kernels.c.build import compiler
 
 HIDDEN, SH = "4x0e + 4x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvu", True), (1, 1, 0, "uvu", False)]

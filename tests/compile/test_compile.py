@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from eqlayers.info.graph import check_range
+from eqlayers.graph import check_range
 
 SMALL = ["every mode", "product, sparse", "convolution", "fixed scale", "gate", "linear", "radial"]
 LARGE = ["interaction", "energy", "mean of molecules", "dipole"]

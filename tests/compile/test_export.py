@@ -18,9 +18,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError
-from eqlayers.ops.form import PREFIX, find_form
-from eqlayers.ops.forms import find, text_of
-from eqlayers.ops.program_text import read_program, write_program
+from eqlayers.forms.keys import find, text_of
+from eqlayers.forms.program import PREFIX, find_form
+from eqlayers.forms.program_text import read_program, write_program
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
@@ -29,9 +29,9 @@ LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
 # runs whatever lies in the folder: <name>.pt (inputs and results) beside <name>.pt2 or <name>.aoti.pt2
 FRESH = """
 import sys, pathlib, torch, eqlayers
-from eqlayers.ops import form
+from eqlayers.forms import program
 bound = 300 * torch.finfo(torch.float32).eps  # a few hundred roundings, in another order where a compiler fuses
-assert not form._forms, "this process was to know no layer"
+assert not program._forms, "this process was to know no layer"
 for record in sorted(pathlib.Path(sys.argv[1]).glob("*.pt")):
     exported, compiled = record.with_suffix(".pt2"), record.with_suffix(".aoti.pt2")
     models = [torch.export.load(exported).module()] if exported.exists() else []

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 
 import eqlayers as eq
 from eqlayers.backends import forms
-from eqlayers_kernels.c import compiler
+from eqlayers_kernels.c.build import compiler
 
 IN1, IN2, OUT = "3x0e + 1x1o", "0e + 1o", "3x0e + 1x1o + 1x1e"
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 2, "uvu", False), (0, 1, 1, "uvw", True), (1, 0, 1, "uvu", False)]

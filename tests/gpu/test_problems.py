@@ -21,7 +21,7 @@ from eqlayers.bench.memory import peak_extra
 from eqlayers.bench.operands import DIRECTIONS, Operands, draw, into_form, prepare
 from eqlayers.bench.problems import Problem, read_problems
 from eqlayers.bench.suite import Case
-from eqlayers_kernels.triton.forms import FormRunner
+from eqlayers_kernels.triton.run.forms import FormRunner
 
 FOLDER = Path(__file__).parents[2] / "configs" / "bench"
 PROBLEMS, MIXING = read_problems(FOLDER / "uvu.yaml"), read_problems(FOLDER / "uvw.yaml")

@@ -11,7 +11,6 @@ from e3nn import o3
 from torch import nn
 
 from eqlayers.errors import MismatchError
-from eqlayers.info.plan import ProductPlan
 from eqlayers.integrations import accelerate
 from eqlayers.integrations.check import compare
 from eqlayers.integrations.modules import (
@@ -21,6 +20,7 @@ from eqlayers.integrations.modules import (
     AcceleratedTensorProduct,
     Replacement,
 )
+from eqlayers.lowering.plan import ProductPlan
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 

@@ -9,14 +9,7 @@ import torch
 from torch import nn
 
 from eqlayers.bench import accelerate as bench
-from eqlayers.bench.networks import (
-    Subject,
-    gate_points_2101,
-    mace,
-    nequip,
-    simple_network_2106,
-    structures,
-)
+from eqlayers.bench.networks import Subject, gate_points_2101, mace, nequip, simple_network_2106, structures
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 

@@ -11,13 +11,14 @@ import torch
 import triton
 
 from eqlayers.bench.kernels import compile_all
-from eqlayers_kernels.program import Axis, Path, Program, Slot
-from eqlayers_kernels.triton import aot, launch
-from eqlayers_kernels.triton.edges import pack, unpack
-from eqlayers_kernels.triton.forms import FormRunner
-from eqlayers_kernels.triton.segment import segment_kernel
-from eqlayers_kernels.triton.tuning import processor
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.triton.print.tuning import processor
+from eqlayers_kernels.triton.run import aot
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.forms import FormRunner
+from eqlayers_kernels.triton.segment import launch
+from eqlayers_kernels.triton.segment.kernels import segment_kernel
 
 
 def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, shift=0, channels_last=True):

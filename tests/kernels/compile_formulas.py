@@ -11,11 +11,11 @@ import time
 
 import torch
 
-from eqlayers_kernels.formula import Block, Formula, Graph, Operand, formula
-from eqlayers_kernels.triton import aot
-from eqlayers_kernels.triton.edges import pack, unpack
-from eqlayers_kernels.triton.formula_run import FormulaRunner
-from eqlayers_kernels.triton.tuning import processor
+from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.triton.print.tuning import processor
+from eqlayers_kernels.triton.run import aot
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
 ORDERS = {"l": [(l, m) for l in range(4) for m in range(-l, l + 1)]}
 

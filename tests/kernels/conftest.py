@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c import compiler, launch
-from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.program import OPERANDS, Axis, Path, Program, Slot, contract
-from eqlayers_kernels.writer import RESULTS, Kind
+from eqlayers_kernels.arithmetic.writer import RESULTS, Kind
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.print.printer import Kernel
+from eqlayers_kernels.c.run import launch
+from eqlayers_kernels.forms.program import OPERANDS, Axis, Path, Program, Slot, contract
 
 Arrays = dict[str, np.ndarray]
 WORKERS = [1]  # the last is the number of threads that work at once

@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from eqlayers_kernels.c import compiler, driver, edges, launch, layout, openmp
-from eqlayers_kernels.c.printer import TYPES, Kernel, _head
-from eqlayers_kernels.program import LAYOUTS, Program
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.print import driver, layout
+from eqlayers_kernels.c.print.printer import TYPES, Kernel, _head
+from eqlayers_kernels.c.run import edges, launch, openmp
+from eqlayers_kernels.forms.program import LAYOUTS, Program
 
 os.environ.pop("LD_PRELOAD", None)  # the compiler runs as it is
 
@@ -227,7 +229,7 @@ def sorting() -> int:
 
 def fault(name: str) -> int:
     """Do what a sanitizer must see."""
-    from eqlayers_kernels.c.loops import run_function
+    from eqlayers_kernels.c.print.loops import run_function
 
     faulty = launch.Compiled("faulty", (_head("float") + run_function([FAULTS[name]]),))
     faulty._run.errcheck = lambda *_: 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers_kernels.c import cache
+from eqlayers_kernels.c.build import cache
 
 KEYS = [f"kernel-{i:064x}" for i in range(6)]
 PAYLOAD = b"\x7fELF" + bytes(range(256)) * 4
@@ -240,7 +240,7 @@ def test_no_home(monkeypatch):
 
 HAMMER = """
 import sys
-from eqlayers_kernels.c import cache
+from eqlayers_kernels.c.build import cache
 payload = b"x" * 200_000
 for i in range(100):
     cache.store(sys.argv[1], payload)

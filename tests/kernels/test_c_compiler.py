@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers_kernels.c import cache, compiler
-from eqlayers_kernels.c.compiler import EXPORT, load, load_many
-from eqlayers_kernels.c.errors import CompilerError
+from eqlayers_kernels.c.build import cache, compiler
+from eqlayers_kernels.c.build.compiler import EXPORT, load, load_many
+from eqlayers_kernels.c.build.errors import CompilerError
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler named cc")
 ANSWER = EXPORT + " int answer(void) { return %d; }"
@@ -305,7 +305,7 @@ def test_threads_compile_each_kernel_once(fake_cc):
 
 CHILD = f"""
 import sys, time
-from eqlayers_kernels.c.compiler import load
+from eqlayers_kernels.c.build.compiler import load
 time.sleep(max(0, float(sys.argv[1]) - time.time()))
 assert load({ANSWER % 12!r}, "answer").answer() == 12
 assert not {{"torch", "eqlayers"}} & set(sys.modules)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c import driver, launch
-from eqlayers_kernels.c.printer import Kernel
-from eqlayers_kernels.program import LAYOUTS, Slot
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.print import driver
+from eqlayers_kernels.c.print.printer import Kernel
+from eqlayers_kernels.c.run import launch
+from eqlayers_kernels.forms.program import LAYOUTS, Slot
 
 SPECS = (("uvu", (17, 1, 0), (3, 5, 3)), ("uvw", (2, 1, 9), (1, 3, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 KINDS = {

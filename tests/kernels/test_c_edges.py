@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.edges import sort_edges, tables
+from eqlayers_kernels.c.run.edges import sort_edges, tables
 
 MARK = -77
 

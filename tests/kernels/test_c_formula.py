@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from eqlayers.testing.formulas import cubic, edges_of_points
-from eqlayers_kernels.c import compiler, launch
-from eqlayers_kernels.c.edges import sort_edges, tables
-from eqlayers_kernels.c.formula import FormulaKernel
-from eqlayers_kernels.formula import evaluate
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.print.formula import FormulaKernel
+from eqlayers_kernels.c.run import launch
+from eqlayers_kernels.c.run.edges import sort_edges, tables
+from eqlayers_kernels.forms.formula import evaluate
 from tests.kernels.test_formula import Primitives
 
 SIZES = (11, 4, 6)  # rows, senders, receivers; some nodes have no rows

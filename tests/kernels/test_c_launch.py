@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers_kernels.c import launch, openmp, threads
-from eqlayers_kernels.c.loops import run_function
-from eqlayers_kernels.c.printer import Kernel, _head
-from eqlayers_kernels.program import LAYOUTS
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.print.loops import run_function
+from eqlayers_kernels.c.print.printer import Kernel, _head
+from eqlayers_kernels.c.run import launch, openmp, threads
+from eqlayers_kernels.forms.program import LAYOUTS
 
 SPECS = (("uvu", (9, 1, 0), (3, 5, 3)), ("uuu", (4, 4, 0), (3, 1, 3)))
 ROWS = 400

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c import compiler, launch, layout
-from eqlayers_kernels.c.printer import TYPES, _head, print_import
-from eqlayers_kernels.program import Axis, Path, Program, Slot
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.c.print import layout
+from eqlayers_kernels.c.print.printer import TYPES, _head, print_import
+from eqlayers_kernels.c.run import launch
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 DIMS = (1, 2, 3, 5, 7, 9, 11, 13)
 MULS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33)  # around the widths of vectors

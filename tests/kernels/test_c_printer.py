@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eqlayers_kernels.c.printer import TYPES, Kernel
-from eqlayers_kernels.program import LAYOUTS, Path, Program, Slot
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.c.print.printer import TYPES, Kernel
+from eqlayers_kernels.forms.program import LAYOUTS, Path, Program, Slot
 
 FORWARD = Kind(0, ("z",))
 BACKWARD = Kind(1, ("x", "y", "w"))
@@ -116,7 +116,7 @@ def test_hundreds_of_paths_are_right(kernels: Any, kind: Kind) -> None:
 
 
 def test_two_units_are_right(kernels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eqlayers_kernels.c.printer.UNIT_STATEMENTS", 60)
+    monkeypatch.setattr("eqlayers_kernels.c.print.printer.UNIT_STATEMENTS", 60)
     kernel = Kernel(kernels.random_program("ir_mul", True, SMALL), BACKWARD, "float64")
     assert len(kernel.sources) > 1
     kernels.check(kernel, kernels.draw(kernel.program, "float64"))

@@ -13,8 +13,8 @@ import weakref
 
 import pytest
 
-from eqlayers_kernels.c import threads
-from eqlayers_kernels.c.threads import run
+from eqlayers_kernels.c.run import threads
+from eqlayers_kernels.c.run.threads import run
 
 
 def collect(total, chunks, workers, **options):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eqlayers.testing.formulas import cubic, edges_of_points
-from eqlayers_kernels.formula import Block, Formula, Graph, Node, Operand, evaluate, formula
+from eqlayers_kernels.forms.formula import Block, Formula, Graph, Node, Operand, evaluate, formula
 
 
 class Primitives:

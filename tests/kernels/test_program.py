@@ -8,7 +8,7 @@ import torch
 from e3nn import o3
 
 import eqlayers as eq
-from eqlayers_kernels.program import LAYOUTS, Axis, Path, Program, Slot, contract
+from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot, contract
 
 # mode, in1, in2, out, has_weight; unequal and odd multiplicities, an irrep without a path, one that two paths share
 LAYERS = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eqlayers_kernels.c import compiler
+from eqlayers_kernels.c.build import compiler
 
 pytestmark = [pytest.mark.slow, pytest.mark.sanitizer]
 SCRIPT = Path(__file__).with_name("sanitized.py")

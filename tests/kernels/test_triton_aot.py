@@ -17,8 +17,11 @@ import pytest
 pytest.importorskip("triton")
 
 from eqlayers.bench.kernels import OPERATIONS
-from eqlayers_kernels.program import LAYOUTS
-from eqlayers_kernels.triton import aot, availability, launch, tuning
+from eqlayers_kernels.forms.program import LAYOUTS
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.run import aot
+from eqlayers_kernels.triton.segment import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Name -> what pip installs into the folder of a release; `make triton-releases` does it.

@@ -11,12 +11,14 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.program import LAYOUTS, Program
-from eqlayers_kernels.triton import availability, groups, launch, tuning
-from eqlayers_kernels.triton import edges as sorting
-from eqlayers_kernels.triton.edges import pack, unpack
-from eqlayers_kernels.triton.forms import FormRunner
-from eqlayers_kernels.writer import Kind
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.program import LAYOUTS, Program
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import groups, tuning
+from eqlayers_kernels.triton.run import edges as sorting
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.forms import FormRunner
+from eqlayers_kernels.triton.segment import launch
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 

@@ -12,14 +12,16 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.expression import SMALLEST_SQUARE
-from eqlayers_kernels.formula import Block, Formula, Graph, Operand, evaluate, formula
-from eqlayers_kernels.triton import availability, launch, tuning
-from eqlayers_kernels.triton import edges as sorting
-from eqlayers_kernels.triton.edges import pack, unpack
-from eqlayers_kernels.triton.formula_plan import plan
-from eqlayers_kernels.triton.formula_run import FormulaRunner
-from eqlayers_kernels.triton.schedule import schedule, terms_of
+from eqlayers_kernels.forms.expression import SMALLEST_SQUARE
+from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, evaluate, formula
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.print.formula_plan import plan
+from eqlayers_kernels.triton.print.schedule import schedule, terms_of
+from eqlayers_kernels.triton.run import edges as sorting
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.formula_run import FormulaRunner
+from eqlayers_kernels.triton.segment import launch
 
 MADE = runpy.run_path(str(Path(__file__).with_name("compile_formulas.py")))
 polynomial, harmonics, geometry, derivatives = (

@@ -13,7 +13,8 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.triton import aot, tuning
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.run import aot
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = Path(__file__).with_name("compile_formulas.py")

@@ -8,7 +8,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers_kernels.triton import availability, launch, tuning
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.segment import launch
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 WIDTHS = {"u": 5, "v": 3}

@@ -14,7 +14,7 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers.bench.implementation import default_dtype
-from eqlayers.info.modes import MODES
+from eqlayers.lowering.modes import MODES
 
 Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases
 EPS = torch.finfo(torch.float64).eps

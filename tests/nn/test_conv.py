@@ -146,7 +146,7 @@ def test_one_hub_receives_and_sends_everything(twins: Any, operands: dict[str, T
 def test_a_graph_is_sorted_once_and_serves_all_layers(
     edges: Tensor, operands: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eqlayers.autograd import tensor_product
+    from eqlayers.functional import product as tensor_product
 
     calls: list[int] = []
     sort = tensor_product.sorted_edges

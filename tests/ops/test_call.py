@@ -5,7 +5,15 @@ import torch
 
 from eqlayers.errors import DeviceError, DTypeError, ShapeError
 from eqlayers.info import SparseProductInfo, SparseScaleInfo
-from eqlayers.ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall, check_channels, check_same_kind, flatten_batch
+from eqlayers.ops.call import (
+    ACCUMULATE,
+    DTYPES,
+    ProductCall,
+    ScaleCall,
+    check_channels,
+    check_same_kind,
+    flatten_batch,
+)
 from eqlayers.ops.channels import parse
 
 INFO = SparseProductInfo(index1=torch.tensor([0, 1]), index2=torch.tensor([1, 0]), out_size=7)

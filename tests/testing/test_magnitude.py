@@ -11,7 +11,7 @@ import torch
 from e3nn import o3
 
 from eqlayers.algebra import wigner_3j
-from eqlayers.info.paths import Instruction, normalise, read_instructions
+from eqlayers.lowering.paths import Instruction, normalise, read_instructions
 from eqlayers.testing import excess, linear_magnitude, product_magnitude
 
 IN1, IN2 = o3.Irreps("3x1o + 2x0e"), o3.Irreps("3x1o + 2x2e")

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from .tuning import PROCESSORS, Processor, processor
+from .print.tuning import PROCESSORS, Processor, processor
 
 #: The oldest release that the kernels are tested with.
 OLDEST = (3, 6)
@@ -28,7 +28,7 @@ def interpreted() -> bool:
     # The mode is fixed where a kernel is decorated; the kernel says which, whatever became of the variable since.
     from triton.runtime.interpreter import InterpretedFunction
 
-    from .segment import segment_kernel
+    from .segment.kernels import segment_kernel
 
     return isinstance(segment_kernel, InterpretedFunction)
 

@@ -1,0 +1,157 @@
+"""Forms under their keys: operators take a key, a string, so that compilers see a constant.
+
+A key is that of a program or a formula, short or as text, and what is made of it step by step: ``/m`` sets the rows of
+the operands, ``/g`` takes gradients, ``/a`` derivatives along tangents. So whoever knows the program or the formula
+knows all its derivatives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from eqlayers_kernels.forms.formula import ROWS, Block, Formula, Node, Operand
+from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
+
+from ..errors import ConfigError
+from .packed_text import pack, unpack
+from .program import find_form
+
+PREFIX = "eqlayers-formula-1"
+_LETTERS = {rows[0]: rows for rows in ROWS}
+_known: dict[str, AnyForm] = {}
+
+
+@torch.compiler.assume_constant_result
+def register_formula(base: Formula) -> str:
+    """Make a formula known to this process; its key, a constant for compilers."""
+    _known.setdefault(base.key, base)
+    return base.key
+
+
+def with_rows(key: str, *rows: str) -> str:
+    """The key of the same form with these rows of its operands; of a product of x, y, w and z.
+
+    Example:
+        >>> with_rows("0123456789abcdef", "src", "each", "one", "dst")
+        '0123456789abcdef/mseod'
+    """
+    return f"{key}/m{''.join(one[0] for one in rows)}"
+
+
+def take_apart(key: str) -> tuple[str, str, str]:
+    """The key of a program or formula, the step that sets rows or '', and all other steps.
+
+    Example:
+        >>> take_apart("0123456789abcdef/mseod/g1:110")
+        ('0123456789abcdef', '/mseod', '/g1:110')
+    """
+    root, slash, steps = key.partition("/")
+    if steps.startswith("m"):
+        rows, more, steps = steps.partition("/")
+        return root, slash + rows, more + steps
+    return root, "", slash + steps
+
+
+def find(key: str) -> AnyForm:
+    """The form of that key.
+
+    Raises:
+        ConfigError: No layer of this process has the short key; the text is damaged or of another version; the form
+            has no such derivative.
+    """
+    found = _known.get(key)
+    if found is None:
+        start, slash, step = key.rpartition("/")
+        if slash:
+            base = find(start)
+            try:
+                found = _step(base, step)
+            except (ValueError, KeyError, IndexError, TypeError) as error:
+                raise ConfigError(
+                    f"a form must have the derivative that its key names, got {step!r}, which this one has not. Call "
+                    f"the operator through a layer."
+                ) from error
+        else:
+            found = read_formula(key) if key.startswith(PREFIX) else ProductForm(find_form(key).program)
+        _known[key] = found
+    return found
+
+
+def _step(base: AnyForm, step: str) -> AnyForm:
+    kind, text = step[0], step[1:]
+    if kind == "m" and not isinstance(base, SumForm):
+        rows = tuple(_LETTERS[letter] for letter in text)
+        if isinstance(base, ProductForm):
+            x, y, w, z = rows
+            return replace(base, rows=(x, y, w, z))
+        return base.with_rows(rows[: len(base.operands)], rows[len(base.operands) :])
+    flags = [[{"0": False, "1": True}[digit] for digit in part] for part in text.split(":")]
+    if kind == "g":
+        given, wanted = flags
+        return base.gradient(given, wanted)
+    if kind == "a":
+        (moving,) = flags
+        if len(moving) != len(base.operands):
+            raise ValueError
+        return base.along(moving)
+    raise ValueError
+
+
+@torch.compiler.assume_constant_result
+def text_of(key: str) -> str:
+    """The key with the text of its program or formula in place of the short key; a constant for compilers."""
+    root, rows, steps = take_apart(key)
+    known = _known.get(root)
+    return (write_formula(known) if isinstance(known, Formula) else find_form(root).text) + rows + steps
+
+
+# -- formulas as text -------------------------------------------------------------------------------------------------
+
+
+def write_formula(base: Formula) -> str:
+    """The formula as text, the same in every process; see :func:`eqlayers.forms.program_text.write_program`."""
+    return pack(PREFIX, base.key, [base.operands, base.results, base.nodes, base.outputs, base.channels])
+
+
+def read_formula(text: str) -> Formula:
+    """The formula of such a text.
+
+    Raises:
+        ConfigError: The text is of another version, damaged, or no formula.
+    """
+    return unpack(PREFIX, text, _formula, "formula")
+
+
+def _formula(content: Any) -> Formula:
+    operands, results, nodes, outputs, channels = content
+    if type(channels) is not int or not channels >= 0:
+        raise TypeError(f"expected a number of channels, got {channels!r}")
+    return Formula(
+        tuple(_operand(*one) for one in operands),
+        tuple(_operand(*one) for one in results),
+        tuple(_node(*node) for node in nodes),
+        tuple(tuple(None if n is None else _whole(n) for n in part) for part in outputs),
+        channels,
+    )
+
+
+def _operand(name: Any, width: Any, blocks: Any, rows: Any) -> Operand:
+    return Operand(str(name), _whole(width), tuple(Block(*map(_whole, block)) for block in blocks), str(rows))
+
+
+def _node(kind: Any, args: Any) -> Node:
+    if kind == "constant" and len(args) == 1 and type(args[0]) is float:
+        return Node(kind, tuple(args))
+    arity = {"load": 2, "add": 2, "multiply": 2, "inverse_length": len(args)}
+    if arity.get(kind) != len(args) or not args:
+        raise TypeError(f"expected a node, got {kind!r} of {args!r}")
+    return Node(kind, tuple(map(_whole, args)))
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"expected a whole number, got {value!r}")
+    return value

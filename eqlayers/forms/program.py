@@ -1,0 +1,85 @@
+"""Whole tensor products as one call: a program of paths, known to operators by the hash or the text of its content."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from eqlayers_kernels.forms.program import Program
+
+from ..errors import ConfigError
+from .program_text import PREFIX, read_program, write_program
+
+_forms: dict[str, Form] = {}
+
+
+class Form:
+    """A program under its key. Operators take the key, a string, so that compilers see a constant.
+
+    Args:
+        program: All paths of a tensor product.
+
+    Attributes:
+        key: Short content hash; known to processes that have built the form.
+        text: The program itself, a key that every process can read.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.key = program.key
+        self._keys = {  # by graph and shared; see eqlayers.forms.keys
+            (graph, shared): f"{self.key}/m{'s' if graph else 'e'}e{'o' if shared else 'e'}{'d' if graph else 'e'}"
+            for graph in (False, True)
+            for shared in (False, True)
+        }
+        _forms.setdefault(self.key, self)
+
+    @cached_property
+    def text(self) -> str:
+        """The program as text."""
+        return write_program(self.program)
+
+    def key_of(self, graph: bool, shared: bool) -> str:
+        """The key of the form along a graph, or row by row, with weights of every row, or one set for all."""
+        return self._keys[graph, shared]
+
+    def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
+        return Form, (self.program,)  # a process that loads it knows its key from then on
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Form:
+        return self
+
+    def __repr__(self) -> str:
+        return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
+
+
+def known(program: Program) -> str:
+    """The key of a program, which this process knows from now on."""
+    return program.key if program.key in _forms else Form(program).key
+
+
+def find_form(key: str) -> Form:
+    """The form of that key, short or the text of a program, which is read when it is first seen.
+
+    Raises:
+        ConfigError: No layer of this process has the short key; the text is damaged or of another version.
+    """
+    form = _forms.get(key)
+    if form is None:
+        if not key.startswith(PREFIX):
+            raise ConfigError(
+                f"a form must be built before it is run, got the key {key!r}, which no layer of this process has. "
+                f"Build the layer first, or trace it with torch.export: then the graph holds the program itself."
+            )
+        form = _forms[key] = Form(read_program(key))
+    return form
+
+
+class FormCall(NamedTuple):
+    """What a backend must know to say whether it runs a whole form in one call: dtype, type of the device, the form."""
+
+    dtype: torch.dtype
+    device: str
+    key: str = ""  # of the form; empty for any form

@@ -1,0 +1,61 @@
+"""Formulas on tensors: through the operator of forms, or node by node in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ..autograd.form import call_form, sorted_edges
+from ..backends import BACKENDS
+from ..backends.forms import BY_DEVICE
+from ..backends.operands import check_operands
+from ..backends.torch_formulas import Ends, run_in_torch
+from ..forms.keys import register_formula, text_of
+from ..graph import Graph
+from ..ops.call import ACCUMULATE
+from ..torch_internals import traced_for_others
+from .product import chosen
+
+
+def run_formula(
+    base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
+) -> tuple[Tensor, ...]:
+    """Run a formula, differentiable to any order.
+
+    Args:
+        base: What to compute.
+        operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
+        graph: Sender and receiver of each row of the batch, for operands or results with rows of those.
+        backend: Name of the backend that runs it; None for the best of the operands' device.
+
+    Returns:
+        ``[rows, width]`` of every result, ``[width]`` of one that is summed over all rows.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
+        BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
+    """
+    first, sizes = operands[0], _sizes(base, operands, graph)
+    if first.dtype not in ACCUMULATE:  # which is not for lack of a compiler
+        check_operands(base, operands, graph is not None, sizes)
+    name = chosen(first.device.type, first.dtype, backend, "")
+    if BACKENDS[name].whole is not None:
+        check_operands(base, operands, graph is not None, sizes)
+        ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
+        return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
+    key = register_formula(base)
+    key = text_of(key) if traced_for_others() else key
+    own = name == BY_DEVICE.get(first.device.type)
+    tables = None if graph is None else graph.tables(sorted_edges)
+    return tuple(call_form(operands, tables, *sizes, key, "" if own else name))
+
+
+def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:
+    """Rows of the batch, senders and receivers."""
+    if graph is not None:
+        return graph.num_edges, graph.num_src, graph.num_dst
+    rows = next((t.shape[0] for one, t in zip(base.operands, operands, strict=True) if one.rows == "each"), 1)
+    return rows, 0, 0

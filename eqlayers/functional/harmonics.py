@@ -1,0 +1,127 @@
+"""Spherical harmonics of vectors and of edges: checked, brought to rows, and run as one formula."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ..checks import check_floating, check_tensor
+from ..errors import DeviceError, DTypeError, ShapeError
+from ..graph import Graph, check_range
+from ..ops.call import check_same_kind
+from .formula import run_formula
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
+    """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``.
+
+    Raises:
+        ShapeError, DTypeError: x is no such tensor.
+    """
+    check_floating("x", x, "[..., 3]")
+    check_same_kind(x=x)
+    if x.shape[-1:] != (3,):
+        raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(x.shape)}. Move the axis there.")
+    (y,) = run_formula(base, [x if x.ndim == 2 else x.reshape(-1, 3)], backend=backend)
+    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+class Shift(NamedTuple):
+    """What moves the receivers of edges into other cells, as `edge_formula` reads it."""
+
+    kind: str
+    operands: tuple[Tensor, ...]
+
+
+def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
+    """Shifts of edges from what the caller has: none, vectors, or lattice vectors of one cell or of several.
+
+    Args:
+        pos: ``[N, 3]``.
+        graph: Of E edges.
+        shifts: ``[E, 3]``, vectors without a cell, else numbers of lattice vectors; or None.
+        cell: ``[3, 3]``, one lattice vector a row, or ``[B, 3, 3]``; or None.
+        batch: ``[N]`` integers, the cell of each node; None for one cell.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, IndexRangeError: They do not fit each other.
+    """
+    if shifts is None:
+        if cell is not None:
+            raise ShapeError(
+                "shifts must be [E, 3], how many lattice vectors an edge crosses, where there is a cell, got None. "
+                "Pass zeros for none, or no cell."
+            )
+        return Shift("none", ())
+    check_tensor("shifts", shifts, "[E, 3]")
+    if shifts.shape != (graph.num_edges, 3):
+        raise ShapeError(
+            f"shifts must be [{graph.num_edges}, 3], a row for each edge, got {list(shifts.shape)}. Check edge_index."
+        )
+    if cell is None:
+        if shifts.dtype in _INTEGERS:
+            raise DTypeError(
+                f"shifts must be vectors of {pos.dtype} without a cell, got {shifts.dtype}. Pass the cell as well."
+            )
+        check_same_kind(pos=pos, shifts=shifts)
+        return Shift("vector", (shifts,))
+    check_same_kind(pos=pos, cell=check_floating("cell", cell, "[3, 3] or [B, 3, 3]"))
+    if cell.ndim not in (2, 3) or cell.shape[-2:] != (3, 3):
+        raise ShapeError(
+            f"cell must be [3, 3] or [B, 3, 3], one lattice vector a row, got {list(cell.shape)}. Reshape it."
+        )
+    if shifts.dtype in _INTEGERS:
+        shifts = shifts.to(pos.dtype)
+    check_same_kind(pos=pos, shifts=shifts)
+    if cell.ndim == 2 or (batch is None and cell.shape[0] == 1):
+        return Shift("cell", (shifts, cell.reshape(9)))
+    return Shift("cells", (shifts, _of_nodes(cell, batch, pos.shape[0])))
+
+
+def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
+    """``[N, 9]``: the cell of every node."""
+    if batch is None or check_tensor("batch", batch, f"[{nodes}]").shape != (nodes,):
+        came = "None" if batch is None else str(list(batch.shape))
+        raise ShapeError(
+            f"batch must be [{nodes}], the number of each node's cell among {cell.shape[0]}, got {came}. "
+            f"Pass it, or one cell [3, 3]."
+        )
+    if batch.dtype not in (torch.int32, torch.int64):
+        raise DTypeError(f"batch must be an int64 or int32 tensor [{nodes}], got {batch.dtype}. Use `.long()`.")
+    if batch.device != cell.device:
+        raise DeviceError(f"batch must be on the device of cell, {cell.device}, got {batch.device}. Move it there.")
+    check_range("batch", batch, cell.shape[0], "cells")
+    return cell.reshape(-1, 9).index_select(0, batch)
+
+
+def check_positions(pos: Any) -> Tensor:
+    """``[N, 3]`` of a supported dtype.
+
+    Raises:
+        ShapeError, DTypeError: Anything else.
+    """
+    check_same_kind(pos=check_floating("pos", pos, "[N, 3]"))
+    if pos.ndim != 2 or pos.shape[1] != 3:
+        raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")
+    return pos
+
+
+def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
+    """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``.
+
+    Raises:
+        DeviceError: The graph is elsewhere than the positions.
+    """
+    if graph.edge_index.device != pos.device:
+        raise DeviceError(
+            f"edge_index must be on the device of pos, {pos.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{pos.device}')`."
+        )
+    vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
+    return vectors, lengths.squeeze(1), directions, harmonics

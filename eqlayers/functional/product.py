@@ -1,0 +1,133 @@
+"""Tensor products and convolutions on flat features: one call of a whole form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ..autograd.form import call_form, sorted_edges
+from ..backends import BACKENDS, cpu, select
+from ..backends.forms import BY_DEVICE
+from ..backends.whole import contract
+from ..errors import DeviceError, ShapeError
+from ..forms.keys import text_of
+from ..forms.program import Form, FormCall
+from ..graph import Graph
+from ..lowering.plan import ProductPlan
+from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
+from ..torch_internals import traced_for_others
+
+
+def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
+    """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
+    plan.layouts[0].check("x", x)
+    plan.layouts[1].check("y", y)
+    leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
+    lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
+    if not plan.reads:  # e3nn then takes any dtypes, and keeps that of x
+        return x.new_zeros(*lead, plan.layouts[2].dim)
+    x, y, w = widest_under_autocast(x, y, w)
+    check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
+    x, y, w = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
+    flat = None
+    if shared and plan.dense is not None and plan.rest is not None and backend != "reference":
+        flat, plan = contract(plan.dense.key, x, y, w), plan.rest
+    if flat is None or plan.paths:
+        name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+        others = apply_form((x, y, w), None, plan.form, name)
+        flat = others if flat is None else flat + others
+    return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
+
+
+def run_convolution(
+    plan: ProductPlan,
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    graph: Graph,
+    shared: bool,
+    backend: str | None,
+    deterministic: bool,
+) -> Tensor:
+    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``.
+
+    The caller has checked the last axes of x and w.
+    """
+    plan.layouts[1].check("edge_attr", y)
+    x, y, w = widest_under_autocast(x, y, w)
+    check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
+    edges = graph.num_edges
+    wanted = (graph.num_src, edges) if shared else (graph.num_src, edges, edges)
+    for tensor, rows in zip((x, y, w), wanted, strict=False):
+        if tensor.ndim != 2 or tensor.shape[0] != rows:
+            raise _other_rows(tensor, x, y, rows)
+    if graph.edge_index.device != x.device:
+        raise DeviceError(
+            f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{x.device}')`."
+        )
+    name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+    if plan.paths and BACKENDS[name].whole is None:
+        return apply_form([x, y, w], graph, plan.form, name, deterministic)
+    src, dst = graph.ends
+    messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
+    out = messages.new_zeros(graph.num_dst, messages.shape[-1])
+    if deterministic and messages.is_cuda:  # where index_add adds in any order, and this sorts
+        return out.index_put((dst,), messages, accumulate=True)
+    return out.index_add(0, dst, messages)
+
+
+def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
+    name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
+    return ShapeError(
+        f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check edge_index, and "
+        f"flatten batch axes into one graph."
+    )
+
+
+def apply_form(
+    operands: Sequence[Tensor], graph: Graph | None, form: Form, backend: str, deterministic: bool = True
+) -> Tensor:
+    """Run a form.
+
+    Args:
+        operands: x, y and w of the program, ``[N, width]`` each; ``[width]`` of weights that serve all. With a graph x
+            has a row per sender, the others have one per edge.
+        graph: None, or the edges of a graph, for backends with kernels of forms.
+        form: The program.
+        backend: Name of the backend that runs it.
+        deterministic: Whether sums must have a fixed order.
+
+    Returns:
+        ``[N, width]``; with a graph a row per receiver.
+    """
+    whole = BACKENDS[backend].whole if form.program.paths else contract
+    if whole is not None:
+        return whole(form.key, *operands)
+    key = form.key_of(graph is not None, operands[2].ndim == 1)
+    key = text_of(key) if traced_for_others() else key
+    sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
+    tables = None if graph is None else graph.tables(sorted_edges)
+    own = backend == BY_DEVICE.get(operands[0].device.type)
+    return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
+
+
+@torch.compiler.assume_constant_result
+def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
+    """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
+    call = FormCall(dtype, device, key)
+    name = select(call, backend).name
+    if backend is None and device == "cpu" and name != "cpu" and (reason := cpu.refuse(call)) is not None:
+        cpu.warn_once(reason)
+    return name
+
+
+def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``[..., d]`` to ``[N, d]``, one row for all as a view of stride 0."""
+    if t.ndim == 2 and len(lead) == 1 and t.shape[0] == lead[0]:
+        return t
+    expanded = t.expand(*lead, t.shape[-1])
+    return expanded if len(lead) == 1 else expanded.reshape(math.prod(lead), t.shape[-1])

@@ -1,0 +1,159 @@
+"""Edges of a graph, sorted once for all the convolutions over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checks import check_flag, got, is_integer
+from .errors import DTypeError, IndexRangeError, ShapeError
+from .torch_internals import (
+    assert_later,
+    being_traced,
+    current_trace,
+    is_traced_size,
+    outside_of_func,
+    unwrapped,
+    wrapped_by_func,
+)
+
+__all__ = ["Graph"]
+
+#: Nodes whose tables can be addressed.
+_MOST = 2**48
+
+
+def check_edge_index(edge_index: Any) -> Tensor:
+    """The edges, if they are ``[2, E]`` integers.
+
+    Raises:
+        ShapeError, DTypeError: They are not.
+    """
+    if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
+        came = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
+        raise DTypeError(
+            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {came}. Convert it with "
+            f"`{'.long()' if isinstance(edge_index, Tensor) else 'torch.as_tensor(...)'}`."
+        )
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        fix = "Pass edge_index.t()." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else "Stack [src, dst]."
+        raise ShapeError(f"edge_index must be [2, E] = [src, dst], got {list(edge_index.shape)}. {fix}")
+    return edge_index
+
+
+def check_range(name: str, index: Tensor, size: int, what: str) -> None:
+    """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
+
+    Elsewhere a look at the values would stall the stream. In a traced graph the check is a node, and a RuntimeError.
+    """
+    if index.device.type != "cpu":
+        return
+    if being_traced():
+        whole = (index >= 0) & (index < size)
+        assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
+        return
+    index = unwrapped(index)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexRangeError(
+            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
+            f"{int(index.max())}. Count {what} from 0, within a batch throughout."
+        )
+
+
+class Graph:
+    """Edges from senders to receivers. Convolutions over the same graph share its sorting; make one per batch.
+
+    A graph does not change: it keeps a copy of the edges.
+
+    Args:
+        edge_index: ``[2, E]`` int64 or int32, rows (src, dst) as in torch-geometric; in any order.
+        num_src: Number of senders, rows of x.
+        num_dst: Number of receivers, rows of the result; as many as senders if None.
+        copy: Whether to keep a copy of ``edge_index``; without, it must not be changed as long as the graph is used.
+
+    Raises:
+        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is no
+            number. Indices outside their nodes are found when a convolution sorts the edges.
+
+    Example:
+        >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3)
+        Graph(3 edges, 3 senders, 3 receivers)
+    """
+
+    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
+        edge_index = check_edge_index(edge_index)
+        self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
+        self._num_src = _check_number("num_src", num_src)
+        self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
+        self._tables: Tensor | None = None
+        self._trace: object | None = None  # in which the tables were made
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``[2, E]``."""
+        return self._edge_index
+
+    @property
+    def num_src(self) -> int:
+        """Number of senders."""
+        return self._num_src
+
+    @property
+    def num_dst(self) -> int:
+        """Number of receivers."""
+        return self._num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self._edge_index.shape[1]
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Senders and receivers of the edges, ``[E]`` int64 each.
+
+        Raises:
+            IndexRangeError: One lies outside its nodes (found on CPU only).
+        """
+        src, dst = self._edge_index.to(torch.int64).unbind(0)
+        check_range("edge_index[0] (src)", src, self._num_src, "senders")
+        check_range("edge_index[1] (dst)", dst, self._num_dst, "receivers")
+        return src, dst
+
+    def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
+        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
+        trace = current_trace()
+        if self._tables is None or self._trace is not trace:
+            if wrapped_by_func(self._edge_index):
+                return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
+            self._trace = trace
+            with outside_of_func():
+                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                        self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
+                else:
+                    self._tables = sort(self._edge_index, self._num_src, self._num_dst)
+        return self._tables
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The graph on another device; itself if it is there."""
+        moved = self._edge_index.to(device)
+        return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, copy=False)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.num_edges} edges, {self._num_src} senders, {self._num_dst} receivers)"
+
+
+def _check_number(name: str, value: Any) -> Any:
+    if is_traced_size(value):
+        return value  # torch.jit.trace makes tensors of sizes, to follow them
+    if not is_integer(value) or value < 0:
+        raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
+    if isinstance(value, int) and value > _MOST:
+        raise ShapeError(
+            f"{name} must be a number of nodes, at most {_MOST}, got {got(value)}. Count those of one batch."
+        )
+    return value

@@ -1,0 +1,88 @@
+"""From irreps and instructions to the program of a whole tensor product, which generated kernels run in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from e3nn import o3
+
+from eqlayers_kernels.forms.program import Axis, Path, Program
+
+from ..algebra import wigner_3j
+from .layout import slots_of
+from .modes import MODES, Mode
+from .paths import Instruction
+
+
+def tensor_product_program(
+    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction], layout: str
+) -> Program:
+    """All paths of a tensor product as one program over flat rows.
+
+    Args:
+        irreps: Of in1, in2 and out.
+        instructions: With their final coefficient in ``path_weight``.
+        layout: 'mul_ir' or 'ir_mul', of all three.
+    """
+    slots = tuple(slots_of(part) for part in irreps)
+    paths, offset = [], 0
+    for ins in instructions:
+        mode = MODES[ins.connection_mode]
+        triple = (slots[0][ins.i_in1], slots[1][ins.i_in2], slots[2][ins.i_out])
+        muls = tuple(slot.mul for slot in triple)
+        terms = _terms(*((slot.dim - 1) // 2 for slot in triple), float(ins.path_weight))
+        extents = mode.extents(*muls)
+        if terms and 0 not in muls and 0 not in extents.values():
+            axes = _axes(mode, extents, muls[0], ins.has_weight)
+            paths.append(Path(*triple, offset if ins.has_weight else None, axes, terms))
+        if ins.has_weight:
+            offset += int(np.prod(ins.path_shape))
+    return Program(tuple(paths), (irreps[0].dim, irreps[1].dim, offset, irreps[2].dim), layout)
+
+
+def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float], layout: str) -> Program:
+    """Every irreps group times its scalars, as a program: x the features, y the scalars, no weights.
+
+    Args:
+        irreps: Of the features.
+        scalars: One group of 0e per group of irreps, with as many copies or with one.
+        norms: Constant factor of each group.
+        layout: 'mul_ir' or 'ir_mul', of the features.
+    """
+    paths = []
+    for slot, scalar, norm in zip(slots_of(irreps), slots_of(scalars), norms, strict=True):
+        if slot.mul and slot.dim:
+            axes = (Axis(slot.mul, x=1, y=int(scalar.mul > 1), z=1),) if slot.mul > 1 else ()
+            paths.append(Path(slot, scalar, slot, None, axes, tuple((m, 0, m, float(norm)) for m in range(slot.dim))))
+    return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
+
+
+def _axes(mode: Mode, extents: dict[str, int], mul: int, has_weight: bool) -> tuple[Axis, ...]:
+    """One axis per letter of the mode; the steps are row-major in the letters of each operand."""
+
+    def steps(letters: str, letter: str) -> int:
+        if letter not in letters:
+            return 0
+        return int(np.prod([extents[c] for c in letters[letters.index(letter) + 1 :]], dtype=np.int64))
+
+    axes = []
+    for letter, extent in extents.items():
+        weight = steps(mode.weight, letter) if has_weight else 0
+        parts = (mode.first, mode.second, mode.out)
+        x, y, z = (steps(part, letter) for part in parts)
+        if letter == "q":
+            axes.append(Axis(mul, 1, 1, weight, z, pairs=True))
+        elif extent > 1 and (x, y, weight, z) != (0, 0, 0, 0):
+            axes.append(Axis(extent, x, y, weight, z))
+    return tuple(axes)
+
+
+@lru_cache(maxsize=4096)
+def _terms(l1: int, l2: int, l3: int, coefficient: float) -> tuple[tuple[int, int, int, float], ...]:
+    """Nonzero products of the coefficient with the Wigner 3j symbols."""
+    if coefficient == 0:
+        return ()
+    table = wigner_3j(l1, l2, l3) * coefficient
+    return tuple((int(i), int(j), int(k), float(table[i, j, k])) for i, j, k in np.argwhere(table != 0))

@@ -1,0 +1,1 @@
+"""What several layers share, and nobody else: weights, states, copies, TorchScript, pictures."""

@@ -1,0 +1,144 @@
+"""TorchScript: a layer is one operator, which finds the layer from its description, a JSON text in the graph.
+
+``torch.jit.script`` cannot read the layers' Python, so each hands it a twin (``__prepare_scriptable__``); under
+``torch.jit.trace`` the layer calls the operator itself. Shapes are checked at every call; all batch shapes work.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.jit import is_tracing  # type: ignore[attr-defined]
+
+from ...errors import ConfigError, ShapeError
+
+__all__ = [
+    "HarmonicsTwin",
+    "LinearTwin",
+    "ProductTwin",
+    "SquareTwin",
+    "check_own",
+    "described",
+    "is_tracing",
+    "operator",
+    "refuse_other_forward",
+]
+_Layer = TypeVar("_Layer")
+_READABLE = ("weight_numel", "bias_numel", "internal_weights", "shared_weights")
+_library = torch.library.Library("eqlayers", "FRAGMENT")
+
+
+def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; its derivatives are those of its parts."""
+
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _library.define(schema)
+        _library.impl(schema.partition("(")[0], function, "CompositeImplicitAutograd")
+        return function
+
+    return register
+
+
+def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
+    """Decorator: from what a description holds to the layer of a description, built once for each text.
+
+    The function that it makes raises ConfigError where the text describes no layer.
+    """
+
+    @lru_cache(maxsize=256)
+    def layer(spec: str) -> _Layer:
+        try:
+            return build(json.loads(spec))
+        except Exception as error:  # whatever a text makes of the many steps that build a layer
+            shown = spec if len(spec) <= 40 else spec[:40] + "..."
+            raise ConfigError(
+                f"spec must be the description that a layer gave to TorchScript, got {shown!r}, which is none "
+                f"({type(error).__name__}: {error}). Script the layer anew."
+            ) from error
+
+    return layer
+
+
+def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What a twin holds; raise ShapeError unless it is shaped as its layer's, if it is used."""
+    used = given is None and layer.internal_weights and 0 not in shape
+    if used and own.shape != shape:
+        raise ShapeError(
+            f"{name} of the scripted layer must be {list(shape)}, got {list(own.shape)}. Load the state of this layer."
+        )
+    return own
+
+
+def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) -> None:
+    """Raise if a subclass changed ``forward``, which the twin would leave out.
+
+    Raises:
+        ConfigError: It did.
+    """
+    if type(module).forward is not own.forward:
+        raise ConfigError(
+            f"a layer must have the forward of {own.__name__} to be scripted, got {type(module).__name__} with its "
+            f"own. Use torch.compile or torch.export, or trace it with torch.jit.trace."
+        )
+
+
+class _Twin(torch.nn.Module):
+    """Weights, hooks, description and readable attributes of a layer; in eager mode it computes the same."""
+
+    def __init__(self, layer: Any, spec: str) -> None:
+        super().__init__()
+        self.spec = spec
+        for name in ("irreps_in", "irreps_in1", "irreps_in2", "irreps_out", *_READABLE):
+            if hasattr(layer, name):
+                setattr(self, name, getattr(layer, name))
+        for name in ("weight", "bias", "output_mask"):
+            value = getattr(layer, name, None)
+            if isinstance(value, torch.nn.Parameter):
+                self.register_parameter(name, value)
+            elif value is not None:
+                self.register_buffer(name, value)
+        for handle in ("_forward_hooks", "_forward_pre_hooks"):
+            getattr(self, handle).update(getattr(layer, handle))
+        self.train(layer.training)
+
+
+class ProductTwin(_Twin):
+    """Of a tensor product."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """``[..., irreps_in1.dim] x [..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_product(self.spec, x, y, weight, self.weight)
+
+    @torch.jit.export
+    def right(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """``[..., irreps_in1.dim, irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_right(self.spec, y, weight, self.weight)
+
+
+class SquareTwin(_Twin):
+    """Of the product of a feature with itself."""
+
+    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_product(self.spec, x, x, weight, self.weight)
+
+
+class LinearTwin(_Twin):
+    """Of a linear map."""
+
+    def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_linear(self.spec, features, weight, bias, self.weight, self.bias)
+
+
+class HarmonicsTwin(_Twin):
+    """Of spherical harmonics."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., 3]`` to ``[..., irreps_out.dim]``."""
+        return torch.ops.eqlayers.layer_harmonics(self.spec, x)

@@ -1,0 +1,1 @@
+"""What families of forms compute, said once against a writer that each language implements."""

@@ -1,0 +1,318 @@
+"""Prints the loop of a kernel: over rows, or over the edges of every node, with all paths inside.
+
+Row by row, z and its cotangent pass through the nearest cache in regions of a few KiB; what a region computes is
+stored when it is complete. Over edges, the results of a node are summed in place and stored when its edges are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...arithmetic.writer import RESULTS, Kind
+from ...forms.program import OPERANDS, Path, Program, Slot
+from .calls import Define, path_calls
+from .layout import wide
+from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, gaps, run_function
+
+REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
+FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
+AHEAD = 2  # edges: how early the weights of a receiver's next edge are fetched
+STREAMED_WEIGHTS = range(64, 8193)  # paths with so many weights have their gradient stored past the caches
+
+
+@dataclass
+class Region:
+    """Consecutive columns of z and the paths that write there."""
+
+    start: int
+    stop: int
+    slots: list[Slot] = field(default_factory=list)
+    gaps: list[Slot] = field(default_factory=list)
+
+
+class Driver:
+    """Prints one kernel's ``run``; see ``printer.Kernel`` for the arguments.
+
+    Attributes:
+        inward, outward: Numbers of components of the blocks whose layout changes, filled by `text`.
+    """
+
+    def __init__(self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define) -> None:
+        self.define = define
+        self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
+        self.by_rows = walk == "rows"
+        self.node = {"rows": "", "by_dst": "z", "by_src": "x"}[walk]  # the operand that a segment belongs to
+        self.pointers = dict(kind.pointers)
+        self.width = dict(zip(OPERANDS, program.widths, strict=True))
+        self.slots = {name: sorted({getattr(path, name) for path in program.paths}) for name in "xyz"}
+        self.scratch: dict[str, int] = {}
+        self.inward: set[int] = set()
+        self.outward: set[int] = set()
+
+    # -- which pointers go through the scratch ------------------------------------------------------------------------
+
+    def _converted(self, pointer: str) -> list[Slot]:
+        """Blocks of a pointer whose layout changes here; node operands of a walk by segments come in ir_mul."""
+        operand = self.pointers[pointer]
+        given = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
+        if operand == "w" or given or self.program.layout == "ir_mul":
+            return []
+        return [slot for slot in self.slots[operand] if wide(slot)]
+
+    def _by_region(self, pointer: str) -> bool:
+        """Whether a pointer shaped as z is held one region at a time: by rows g and z, by receivers z."""
+        return self.pointers[pointer] == "z" and (self.by_rows or (self.walk == "by_dst" and pointer == "z"))
+
+    def _address(self, pointer: str, path: Path, region: Region) -> str:
+        """Where a path finds its block."""
+        operand = self.pointers[pointer]
+        if operand == "w":
+            return "gw_" if pointer == "gw" and self._streams_weights(path) else f"{pointer} + {path.weight or 0}"
+        slot = getattr(path, operand)
+        start = slot.start - (region.start if self._by_region(pointer) else 0)
+        if slot in self._converted(pointer):
+            return f"s_{pointer} + {start}"
+        return f"z_ + {start}" if pointer == "z" else f"{pointer} + {slot.start}"
+
+    def _streams_weights(self, path: Path) -> bool:
+        return not self.shared and "gw" in self.pointers and path.weight_count in STREAMED_WEIGHTS
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        """The driver."""
+        regions = self._regions()
+        body: list[str] = []
+        for number, region in enumerate(regions):
+            following = regions[number + 1] if number + 1 < len(regions) else regions[0]
+            calls = []
+            for slot in region.slots:
+                paths = [path for path in self.program.paths if path.z == slot]
+                for place, path in enumerate(paths):
+                    calls += self._call(path, region, place == 0)
+            if self.walk == "by_dst":
+                body += self._over_edges(region, following, calls)
+            else:
+                inside = [*self._enter(region), *calls, *self._leave(region)] if self.by_rows else calls
+                body += [*self._fetch(region), *inside]
+        return self._loops(body)
+
+    def _regions(self) -> list[Region]:
+        used = [(slot, True) for slot in self.slots["z"]]
+        free = [(slot, False) for slot in gaps(self.slots["z"], self.width["z"])]
+        out: list[Region] = []
+        for slot, is_used in sorted([*used, *free]):
+            if not out or (slot.stop - out[-1].start) * self.item > REGION_BYTES:
+                out.append(Region(slot.start, slot.stop))
+            (out[-1].slots if is_used else out[-1].gaps).append(slot)
+            out[-1].stop = slot.stop
+        return out
+
+    def _over_edges(self, region: Region, following: Region, calls: list[str]) -> list[str]:
+        """A region of a receiver's result, summed over its edges while it stays in the nearest cache."""
+        begin, end = self._rows_of("edge")
+        ahead = []
+        if "w" in self.pointers and not self.shared:
+            here, there = (self._weight_ranges(part) for part in (region, following))
+            ahead = [
+                f"if (e + {AHEAD} < stop) {{ const T *next = w0 + edges[e + {AHEAD}] * w_step; (void)next;",
+                *(f"fetch(next + {start}, {count});" for start, count in here),
+                f"}} else {{ const int64_t first_again = start + (e + {AHEAD} - stop) % (stop - start);",
+                "const T *next = w0 + edges[first_again] * w_step; (void)next;",
+                *(f"fetch(next + {start}, {count});" for start, count in there),
+                "}",
+            ]
+        return [
+            *self._enter(region),
+            "for (int64_t e = start; e < stop; e++) {",
+            "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
+            *begin, *ahead, *calls, *end,
+            "}",
+            *self._leave(region),
+        ]  # fmt: skip
+
+    def _weight_ranges(self, region: Region) -> list[tuple[int, int]]:
+        """First column and number of the weights of a region's paths, but for those too many to fetch ahead."""
+        ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
+        return sorted((start, count) for start, count in ranges if count <= FETCHED_WEIGHTS)
+
+    def _paths(self, region: Region) -> list[Path]:
+        return [path for path in self.program.paths if path.z in region.slots]
+
+    def _fetch(self, region: Region) -> list[str]:
+        """Read the same region of the next row, ahead of its use; with the first region its x, which is short."""
+        lines = []
+        for pointer in self._ahead():
+            if self.pointers[pointer] == "z":
+                lines.append(f"fetch({pointer}_next + {region.start}, {region.stop - region.start});")
+            elif self.pointers[pointer] == "x" and region.start == 0:
+                lines.append(f"fetch({pointer}_next, {self.width['x']});")
+        return lines
+
+    def _ahead(self) -> list[str]:
+        """Operands whose next row is fetched ahead, row by row or along the edges of a sender."""
+        if self.walk == "by_dst":
+            return []
+        kept = {"w"} if self.shared else set()
+        kept |= {"y", self.node}
+        return [pointer for pointer, op in self.kind.pointers if pointer not in RESULTS.values() and op not in kept]
+
+    def _enter(self, region: Region) -> list[str]:
+        """Before the paths of a region: its part of z, and of the cotangent where that changes its layout."""
+        lines = ["{"]
+        size = region.stop - region.start
+        if "z" in self.pointers and self.by_rows:
+            self._reserve("s_past", size)
+            lines.append(f"T *const z_ = past ? s_past : z + {region.start};")
+            lines += [f"memset(z_ + {gap.start - region.start}, 0, {gap.mul} * sizeof(T));" for gap in region.gaps]
+        elif "z" in self.pointers:
+            lines.append(f"T *const z_ = z + {region.start};")
+            lines.append(f"memset(z_, 0, {size} * sizeof(T));")
+        for pointer in self.pointers:
+            converted = [slot for slot in self._converted(pointer) if slot in region.slots]
+            if not self._by_region(pointer) or not converted:
+                continue
+            self._reserve(f"s_{pointer}", size)
+            if pointer != "z":
+                lines += self._moves("in", pointer, f"s_{pointer}", converted, region.start, inside=True)
+            elif not self.by_rows:
+                lines.append(f"memset(s_z, 0, {size} * sizeof(T));")
+        return lines
+
+    def _leave(self, region: Region) -> list[str]:
+        """Behind the paths of a region: its part of z goes where it belongs."""
+        lines = []
+        if "z" in self.pointers:
+            for slot in [slot for slot in self._converted("z") if slot in region.slots]:
+                start = slot.start - region.start
+                self.outward.add(slot.dim)
+                lines.append(f"out{slot.dim}(s_z + {start}, z_ + {start}, {slot.mul});")
+            if self.by_rows:
+                lines.append(f"if (past) store_past_caches(s_past, z + {region.start}, {region.stop - region.start});")
+        return [*lines, "}"]
+
+    def _moves(self, way: str, source: str, target: str, slots: list[Slot], base: int, inside: bool) -> list[str]:
+        """Change the layout of blocks; ``base`` is the first column that the scratch holds."""
+        (self.inward if way == "in" else self.outward).update(slot.dim for slot in slots)
+        out = []
+        for slot in slots:
+            near, far = slot.start - base, slot.start
+            first, second = (far, near) if inside else (near, far)
+            out.append(f"{way}{slot.dim}({source} + {first}, {target} + {second}, {slot.mul});")
+        return out
+
+    def _call(self, path: Path, region: Region, first: bool) -> list[str]:
+        """All that one path does with a row."""
+        every = all(axis.z or axis.length == 1 for axis in path.axes)  # no channel of z is visited twice
+        overwritten = set() if self.shared else {"w"}
+        before, after = [], []
+        if self.by_rows and first and every:
+            overwritten.add("z")
+        elif self.by_rows and first and "z" in self.pointers:
+            before.append(f"memset({self._address('z', path, region)}, 0, {path.z.mul * path.z.dim} * sizeof(T));")
+        if self._streams_weights(path):
+            self._reserve("s_gw", path.weight_count)
+            before.append(f"{{ T *const gw_ = past ? s_gw : gw + {path.weight};")
+            after.append(f"if (past) store_past_caches(s_gw, gw + {path.weight}, {path.weight_count}); }}")
+        if path.weight is not None and path.weight_count <= FETCHED_WEIGHTS:
+            weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
+            before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
+        places = {pointer: self._address(pointer, path, region) for pointer in self.pointers}
+        calls = path_calls(path, self.kind, places, frozenset(overwritten), self.define, self._reserve, self.item)
+        return [*before, *calls, *after]
+
+    def _reserve(self, name: str, elements: int) -> None:
+        self.scratch[name] = max(self.scratch.get(name, 0), -(-elements // 16) * 16)
+
+    def _rows_of(self, scope: str) -> tuple[list[str], list[str]]:
+        """Lines at the begin and the end of a scope, 'segment' or 'edge', for the rows that live as long as it."""
+        begin: list[str] = []
+        end: list[str] = []
+        for pointer, operand in self.kind.pointers:
+            if (operand == self.node) != (scope == "segment") or (pointer == "gw" and self.shared):
+                continue
+            result = pointer in RESULTS.values()
+            row = "n" if self.by_rows or operand == self.node else "other" if operand in "xz" else "edge"
+            begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
+            if pointer in self._ahead():
+                following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < ptr[arg[0]])]"
+                begin.append(f"const T *{pointer}_next = {pointer}0 + ({following}) * {pointer}_step;")
+            if self._by_region(pointer):
+                continue
+            converted = self._converted(pointer)
+            if converted:
+                self._reserve(f"s_{pointer}", self.width[operand])
+                if result:
+                    begin.append(f"memset(s_{pointer}, 0, {self.width[operand]} * sizeof(T));")
+                    end.extend(self._moves("out", f"s_{pointer}", pointer, converted, 0, inside=False))
+                else:
+                    begin.extend(self._moves("in", pointer, f"s_{pointer}", converted, 0, inside=True))
+            if result:
+                begin.extend(self._zeros(pointer))
+        return begin, end
+
+    def _loops(self, body: list[str]) -> str:
+        setup = ["const int past = (int)arg[2]; (void)past;"]
+        for number, (pointer, _) in enumerate(self.kind.pointers):
+            const = "" if pointer in RESULTS.values() else "const "
+            setup.append(f"{const}T *const {pointer}0 = ({const}T *)arg[{3 + 2 * number}];")
+            setup.append(f"const int64_t {pointer}_step = arg[{4 + 2 * number}];")
+        chunk = []
+        if self.shared and "gw" in self.pointers:
+            setup.append("T *gw = gw0;")  # its row is the chunk's
+            chunk += ["gw = gw0 + chunk * gw_step;", f"memset(gw, 0, {self.width['w']} * sizeof(T));"]
+        row_begin, row_end = self._rows_of("edge")
+        if self.by_rows:
+            chunk += [
+                "const int64_t first = arg[0] * chunk / arg[1], last = arg[0] * (chunk + 1) / arg[1];",
+                "for (int64_t n = first; n < last; n++) {", *row_begin, *body, *row_end, "}",
+            ]  # fmt: skip
+        else:
+            tables = 3 + 2 * len(self.kind.pointers)
+            setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
+                      for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
+            setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
+            # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
+            # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
+            # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
+            last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
+            marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
+            setup.append(f"if (!({marked})) return {NO_TABLES};")
+            begin, end = self._rows_of("segment")
+            if self.walk == "by_src":
+                body = [
+                    "for (int64_t e = start; e < stop; e++) {",
+                    "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
+                    *row_begin, *body, *row_end,
+                    "}",
+                ]  # fmt: skip
+            chunk += [
+                "const int64_t first = segment(ptr, arg[0], arg[1], chunk);",
+                "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
+                "for (int64_t n = first; n < last; n++) {",
+                "const int64_t start = ptr[n], stop = ptr[n + 1];",
+                f"if (outside(edges, others, start, stop, count, nodes)) {{ status = {NO_TABLES}; goto leave; }}",
+                *begin, *body, *end,
+                "}",
+            ]  # fmt: skip
+        room, offset = [], 0
+        for name, size in self.scratch.items():
+            room.append(f"T *const {name} = scratch + {offset};")
+            offset += size
+        if room:
+            taken = f"T *const scratch = aligned_alloc(64, {offset} * sizeof(T));"
+            room = [taken, f"if (scratch == NULL) return {NO_ROOM};", *room]
+        lines = [*setup, *room, f"int64_t status = {DONE};"]
+        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
+        lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
+        lines.append("return status;")
+        return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
+
+    def _zeros(self, pointer: str) -> list[str]:
+        """Zero what is added to, and of gradients of weights the columns that no path writes."""
+        if pointer == "gw":
+            used = [Slot(p.weight, p.weight_count, 1) for p in self.program.paths if p.weight is not None]
+            free = gaps(used, self.width["w"])
+        else:
+            free = [Slot(0, self.width[self.pointers[pointer]], 1)]
+        return [f"memset({pointer} + {slot.start}, 0, {slot.mul} * sizeof(T));" for slot in free]

@@ -1,0 +1,282 @@
+"""Prints how the lanes of a formula come to its function, and its results back: rows, channels, sums.
+
+Lanes are channels of one row, or rows where these have no channels. Operands that already lie lane beside lane are read
+where they are; others are copied to the scratch first, gathered ones once for all rows of a node: a row of many
+components is as far apart in memory as a cache can do with worst.
+"""
+
+from __future__ import annotations
+
+from ...forms.formula import Block, Formula, Operand
+from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, run_function
+
+#: Rows that belong to the walk's node, by walk.
+NODE = {"rows": "", "by_src": "src", "by_dst": "dst"}
+
+
+def merged(one: Operand) -> tuple[Block, ...]:
+    """Its blocks, of which those that continue each other are one."""
+    out: list[Block] = []
+    for block in one.blocks:
+        if out and block[2:] == out[-1][2:] and block.start == out[-1].start + out[-1].dim * block.component:
+            out[-1] = out[-1]._replace(dim=out[-1].dim + block.dim)
+        elif block.dim:
+            out.append(block)
+    return tuple(out)
+
+
+class Driver:
+    """What both kinds of lanes have in common: arguments, scratch, the loop over chunks."""
+
+    def __init__(self, base: Formula, walk: str, inward: set[int]) -> None:
+        self.formula, self.walk, self.inward = base, walk, inward
+        self.scratch: dict[str, int] = {}  # in vectors
+        self.by_rows = walk == "rows"
+
+    def row(self, rows: str) -> str:
+        """Index of the row of an operand or result."""
+        if rows in ("each", "one"):
+            return ("n" if self.by_rows else "edge") if rows == "each" else "0"
+        return "n" if rows == NODE[self.walk] else "other"
+
+    def adds(self, one: Operand) -> bool:
+        """Whether the tile adds to a result."""
+        raise NotImplementedError
+
+    def chunk(self) -> list[str]:
+        """What is done for one chunk."""
+        raise NotImplementedError
+
+    def reserve(self, name: str, one: Operand) -> str:
+        """Scratch for all components of an operand or result."""
+        self.scratch[name] = max(one.components, 1)
+        return name
+
+    def text(self) -> str:
+        """The driver."""
+        formula = self.formula
+        chunk = self.chunk()
+        setup = []
+        pointers = [(f"p{n}", "const ") for n in range(len(formula.operands))]
+        pointers += [(f"r{n}", "") for n in range(len(formula.results))]
+        for number, (pointer, const) in enumerate(pointers):
+            setup.append(f"{const}T *const {pointer} = ({const}T *)arg[{3 + 2 * number}]; (void){pointer};")
+            setup.append(f"const int64_t {pointer}_step = arg[{4 + 2 * number}]; (void){pointer}_step;")
+        if not self.by_rows:
+            tables = 3 + 2 * len(pointers)
+            setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
+                      for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
+            setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
+            # see driver.py: tables come through an operator that anybody may call
+            last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
+            setup.append(f"if (!(ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes)) return {NO_TABLES};")
+        vectors = sum(self.scratch.values())
+        if vectors:
+            setup.append(f"T *const scratch = aligned_alloc(64, ({vectors} * VECTOR + 63) / 64 * 64);")
+            setup.append(f"if (scratch == NULL) return {NO_ROOM};")
+            setup.append(f"memset(scratch, 0, {vectors} * VECTOR);")
+            place = 0
+            for name, size in self.scratch.items():
+                setup.append(f"T *const {name} = scratch + {place} * LANES;")
+                place += size
+        lines = [*setup, f"int64_t status = {DONE};"]
+        lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
+        lines += ["" if self.by_rows else "leave:;", *(["free(scratch);"] if vectors else []), "return status;"]
+        return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
+
+    def check(self) -> list[str]:
+        """Leave if what the tables name is not there."""
+        condition = "outside(edges, others, start, stop, count, nodes)"
+        return [f"if ({condition}) {{ status = {NO_TABLES}; goto leave; }}"]
+
+
+class ByChannel(Driver):
+    """Lanes are channels: a unit of work is a block of channels of one row, or of all rows of one node."""
+
+    def _by_node(self, one: Operand) -> bool:
+        return one.rows == "one" or (one.rows == NODE[self.walk])
+
+    def adds(self, one: Operand) -> bool:
+        """Sums are kept in the scratch for as long as their node is walked."""
+        return self._by_node(one)
+
+    def _direct(self, one: Operand) -> bool:
+        blocks = merged(one)
+        return not self._by_node(one) and len(blocks) == 1 and blocks[0].channel == 1
+
+    def chunk(self) -> list[str]:
+        """Units from the first to the last of the chunk."""
+        base = self.formula
+        at_node: list[str] = []
+        at_row: list[str] = []
+        behind_row: list[str] = []
+        behind_node: list[str] = []
+        call: list[str] = []
+        for number, one in enumerate(base.operands):
+            source = f"(p{number} + {self.row(one.rows)} * p{number}_step)"
+            scratch = self.reserve(f"sp{number}", one)
+            lines = self._pack(one, source, scratch)
+            (at_node if self._by_node(one) else at_row).extend(self._guarded(one, lines))
+            call.append(self._place(one, source, scratch))
+        for number, one in enumerate(base.results):
+            target = f"(r{number} + {'chunk' if one.rows == 'one' else self.row(one.rows)} * r{number}_step)"
+            scratch = self.reserve(f"sr{number}", one)
+            way = "unpack_add" if one.rows == "one" else "unpack"
+            lines = self._unpack(one, scratch, target, way)
+            if self._by_node(one):
+                at_node.append(f"memset({scratch}, 0, {one.components} * VECTOR);")
+                behind_node += lines
+            else:
+                behind_row += self._guarded(one, lines)
+            call.append(self._place(one, target, scratch))
+        inner = [*at_row, f"tile({', '.join(call)});", *behind_row]
+        if not self.by_rows:
+            inner = [
+                "const int64_t start = ptr[n], stop = ptr[n + 1];",
+                *self.check(),
+                *(["if (start == stop) continue;"] if not any(self._by_node(one) for one in base.results) else []),
+                *at_node,
+                "for (int64_t e = start; e < stop; e++) {",
+                "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
+                *inner,
+                "}",
+                *behind_node,
+            ]
+        else:
+            inner = [*at_node, *inner, *behind_node]
+        return [
+            f"const int64_t blocks = ({base.channels} + LANES - 1) / LANES, units = blocks * arg[0];",
+            "for (int64_t unit = units * chunk / arg[1]; unit < units * (chunk + 1) / arg[1]; unit++) {",
+            "const int64_t n = unit % arg[0], c = unit / arg[0] * LANES;",
+            f"const int lanes = {base.channels} - c < LANES ? (int)({base.channels} - c) : LANES;",
+            *inner,
+            "}",
+        ]
+
+    def _guarded(self, one: Operand, lines: list[str]) -> list[str]:
+        """Operands and results that lie lane beside lane are copied in the last, ragged block alone."""
+        if not self._direct(one):
+            return lines
+        return ["if (lanes < LANES) {", *lines, "}"] if lines else []
+
+    def _place(self, one: Operand, memory: str, scratch: str) -> str:
+        if not self._direct(one):
+            return f"{scratch}, LANES"
+        (block,) = merged(one)
+        there = f"{memory} + {block.start} + c"
+        return f"lanes < LANES ? {scratch} : {there}, lanes < LANES ? LANES : {block.component}"
+
+    def _pack(self, one: Operand, source: str, scratch: str) -> list[str]:
+        lines, place = [], 0
+        for block in merged(one):
+            general = (
+                f"pack({source} + {block.start} + c * {block.channel}, {scratch} + {place} * LANES, {block.dim}, "
+                f"{block.component}, {block.channel}, lanes);"
+            )
+            if block.component == 1 and block.channel == block.dim and 1 < block.dim <= 32:
+                self.inward.add(block.dim)
+                there = f"{source} + {block.start} + c * {block.dim}, {scratch} + {place} * LANES, LANES"
+                general = f"if (lanes == LANES) in{block.dim}({there}); else {general}"
+            lines.append(general)
+            place += block.dim
+        return lines
+
+    def _unpack(self, one: Operand, scratch: str, target: str, way: str) -> list[str]:
+        lines, place = [], 0
+        for block in merged(one):
+            lines.append(
+                f"{way}({scratch} + {place} * LANES, {target} + {block.start} + c * {block.channel}, {block.dim}, "
+                f"{block.component}, {block.channel}, lanes);"
+            )
+            place += block.dim
+        return lines
+
+
+class ByRow(Driver):
+    """Lanes are rows; those of one node are added one after the other."""
+
+    def adds(self, one: Operand) -> bool:
+        """The lanes of a vector may be rows of one node: they are added behind the tile."""
+        return False
+
+    def chunk(self) -> list[str]:
+        """Vectors of rows, the last ragged."""
+        base = self.formula
+        before: list[str] = []
+        behind: list[str] = []
+        for number, one in enumerate(base.operands):
+            scratch = self.reserve(f"sp{number}", one)
+            moves = self._moves(one, scratch, f"p{number}", False)
+            before += self._whole(one, scratch, number, moves)
+        for number, one in enumerate(base.results):
+            scratch = self.reserve(f"sr{number}", one)
+            behind += self._moves(one, scratch, f"r{number}", True)
+        places = [f"sp{n}, LANES" for n in range(len(base.operands))]
+        places += [f"sr{n}, LANES" for n in range(len(base.results))]
+        flush = [*before, f"tile({', '.join(places)});", *behind]
+        if self.by_rows:
+            return [
+                "const int64_t last = arg[0] * (chunk + 1) / arg[1];",
+                "for (int64_t n = arg[0] * chunk / arg[1]; n < last; n += LANES) {",
+                "const int lanes = last - n < LANES ? (int)(last - n) : LANES;",
+                *flush,
+                "}",
+            ]
+        zero = [
+            f"for (int64_t n = first; n < last; n++) memset(r{number} + n * {one.width}, 0, {one.width} * sizeof(T));"
+            for number, one in enumerate(base.results)
+            if one.rows == NODE[self.walk]
+        ]
+        return [
+            "const int64_t first = segment(ptr, arg[0], arg[1], chunk);",
+            "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
+            *zero,
+            "int64_t n_of[LANES]; int filled = 0;",
+            "int64_t e0 = ptr[first];",
+            "for (int64_t n = first; n < last; n++) {",
+            "const int64_t start = ptr[n], stop = ptr[n + 1];",
+            *self.check(),
+            "for (int64_t e = start; e < stop || (e == stop && n == last - 1 && filled); e++) {",
+            "if (e < stop) { n_of[filled++] = n; if (filled < LANES) continue; }",
+            "const int lanes = filled;",
+            *flush,
+            "e0 += lanes; filled = 0;",
+            "}",
+            "}",
+        ]  # fmt: skip
+
+    def _index(self, rows: str) -> str:
+        """The row of lane l."""
+        if rows == "one":
+            return "0"
+        if self.by_rows:
+            return "(n + l)"
+        return "n_of[l]" if rows == NODE[self.walk] else "edges[e0 + l]" if rows == "each" else "others[e0 + l]"
+
+    def _moves(self, one: Operand, scratch: str, pointer: str, out: bool) -> list[str]:
+        if not one.components:
+            return []
+        summed = one.rows in ("one", NODE[self.walk])
+        index = "chunk" if out and one.rows == "one" else self._index(one.rows)
+        inner, place = [], 0
+        for block in merged(one):
+            near = f"{scratch}[({place} + i) * LANES + l]"
+            far = f"{pointer}_l[{block.start} + i * {block.component}]"
+            move = f"{far} {'+=' if summed else '='} {near};" if out else f"{near} = {far};"
+            inner.append(f"for (int i = 0; i < {block.dim}; i++) {move}")
+            place += block.dim
+        const = "" if out else "const "
+        row = f"{const}T *{pointer}_l = {pointer} + {index} * {pointer}_step;"
+        return ["for (int l = 0; l < lanes; l++) {", row, *inner, "}"]
+
+    def _whole(self, one: Operand, scratch: str, number: int, moves: list[str]) -> list[str]:
+        """Rows side by side are turned with shuffles, a whole vector of them at a time."""
+        blocks = merged(one)
+        if not self.by_rows or one.rows != "each" or len(blocks) != 1 or not 1 < blocks[0].dim <= 32:
+            return moves
+        block = blocks[0]
+        if block.component != 1 or block.start or block.dim != one.width:
+            return moves
+        self.inward.add(block.dim)
+        turned = f"in{block.dim}(p{number} + n * {block.dim}, {scratch}, LANES);"
+        return [f"if (lanes == LANES && p{number}_step == {block.dim}) {turned} else {{", *moves, "}"]

@@ -1,0 +1,146 @@
+"""Prints how kernels move rows: the change between layouts, stores past the caches, and early reads.
+
+Memory has ``mul_ir`` or ``ir_mul``, kernels compute in ``ir_mul``. A block of ``dim`` components is transposed a vector
+of channels at a time, with shuffles of pairs of registers; compilers turn strided loops over 5 or 7 components into
+scalar code, several times slower. Results larger than the caches are stored past them, which spares reading the lines
+first; operands are fetched a block ahead, because blocks are too short for the processor to see a pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...forms.program import Slot
+
+VECTOR_BYTES = (64, 32, 16)  # AVX-512, AVX, SSE and NEON
+
+# The stores are named by the compilers' own words: <immintrin.h> has 1.9 MB, and parsing it takes longer than all else
+# in a small kernel.
+HEAD = """#if defined(__AVX512F__)
+#define VECTOR 64
+#define STORE __builtin_ia32_movntdq512
+#elif defined(__AVX__)
+#define VECTOR 32
+#define STORE __builtin_ia32_movntdq256
+#elif defined(__SSE2__)
+#define VECTOR 16
+#define STORE __builtin_ia32_movntdq
+#else
+#define VECTOR 16
+#endif
+#if defined(__SSE2__) && defined(__clang__)
+typedef T ALIGNED __attribute__((vector_size(VECTOR), may_alias));
+#define STORE_PAST_CACHES(to, v) __builtin_nontemporal_store((ALIGNED)(v), (ALIGNED *)(to))
+#elif defined(__SSE2__)
+typedef long long BITS __attribute__((vector_size(VECTOR)));
+#define STORE_PAST_CACHES(to, v) STORE((BITS *)(to), (BITS)(v))
+#else
+#define STORE_PAST_CACHES(to, v) (*(V *)(to) = (v))
+#endif
+#define LANES ((int)(VECTOR / sizeof(T)))
+typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
+typedef T V64 __attribute__((vector_size(64), aligned(sizeof(T)), may_alias));
+typedef T V32 __attribute__((vector_size(32), aligned(sizeof(T)), may_alias));
+typedef T V16 __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));
+typedef T V8 __attribute__((vector_size(8), aligned(sizeof(T)), may_alias));
+typedef T V4 __attribute__((may_alias));
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLES 1
+#endif
+#endif
+static inline void store_past_caches(const T *restrict from, T *restrict to, int64_t n) {
+  int64_t i = 0;
+  for (; i < n && (uintptr_t)(to + i) % VECTOR; i++) to[i] = from[i];
+  for (; i + LANES <= n; i += LANES) STORE_PAST_CACHES(to + i, *(const V *)(from + i));
+  for (; i < n; i++) to[i] = from[i];
+}
+static inline void fetch(const T *from, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / sizeof(T)) __builtin_prefetch(from + i, 0, 2);
+}
+static inline void finish_stores(void) {
+#if defined(__SSE2__)
+  __builtin_ia32_sfence();
+#endif
+}
+"""
+
+
+def wide(slot: Slot) -> bool:
+    """Whether the two layouts of a block differ."""
+    return slot.mul > 1 and slot.dim > 1
+
+
+def print_transposes(inward: Iterable[int], outward: Iterable[int], item: int) -> str:
+    """Functions ``in<dim>`` (mul_ir to ir_mul) and ``out<dim>`` (back) for blocks of ``dim`` components.
+
+    Args:
+        inward, outward: The dims needed.
+        item: Bytes of one element.
+    """
+    parts = [_function("in", dim, item) for dim in sorted(set(inward))]
+    parts += [_function("out", dim, item) for dim in sorted(set(outward))]
+    return "\n".join(parts)
+
+
+def _function(name: str, dim: int, item: int) -> str:
+    # element (m, u) lies at m * mul + u inside, and at u * dim + m outside
+    inside, outside = "{}[{} * mul + u]", f"{{}}[u * {dim} + {{}}]"
+    near, far = (outside, inside) if name == "in" else (inside, outside)
+    tail = " ".join(f"{far.format('to', m)} = {near.format('from', m)};" for m in range(dim))
+    variants = [
+        f"#if VECTOR == {size}\n{_block(name, dim, size // item)}\n#endif" for size in VECTOR_BYTES if size // item > 1
+    ]
+    body = "\n".join(variants)
+    return f"""static __attribute__((noinline))
+void {name}{dim}(const T *restrict from, T *restrict to, int mul) {{
+  int u = 0;
+#ifdef SHUFFLES
+  for (; u + LANES <= mul; u += LANES) {{
+{body}
+  }}
+#endif
+  for (; u < mul; u++) {{ {tail} }}
+}}
+"""
+
+
+def _block(name: str, dim: int, lanes: int) -> str:
+    """One vector of channels: ``dim`` loads, shuffles, ``dim`` stores."""
+    inside = [f"{m} * mul + u" for m in range(dim)]
+    outside = [f"u * {dim} + {r * lanes}" for r in range(dim)]
+    sources, targets = (outside, inside) if name == "in" else (inside, outside)
+    lines = [f"const V s{n} = *(const V *)(from + {place});" for n, place in enumerate(sources)]
+    for number, place in enumerate(targets):
+        wanted = [_origin(name, dim, lanes, number, lane) for lane in range(lanes)]
+        lines.append(f"*(V *)(to + {place}) = {_gathered(wanted, lanes)};")
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _origin(name: str, dim: int, lanes: int, vector: int, lane: int) -> tuple[int, int]:
+    """(source vector, lane) of an element of a target vector."""
+    if name == "in":
+        return divmod(lane * dim + vector, lanes)
+    channel, component = divmod(vector * lanes + lane, dim)
+    return component, channel
+
+
+def _gathered(wanted: list[tuple[int, int]], lanes: int) -> str:
+    """Nested shuffles that collect the wanted lanes of several vectors."""
+    used = sorted({vector for vector, _ in wanted})
+    first, *others = used
+    if not others:
+        return f"__builtin_shufflevector(s{first}, s{first}, {', '.join(str(lane) for _, lane in wanted)})"
+    text, done = f"s{first}", {first}
+    for number, vector in enumerate(others):
+        index = []
+        for position, (source, lane) in enumerate(wanted):
+            if source == vector:
+                index.append(lanes + lane)
+            elif source in done:
+                index.append(lane if number == 0 else position)
+            else:
+                index.append(-1)  # filled by a later shuffle
+        text = f"__builtin_shufflevector({text}, s{vector}, {', '.join(map(str, index))})"
+        done.add(vector)
+    return text

@@ -1,0 +1,96 @@
+"""Prints one path of a program as a C function over the channels of its inner axis, which is one loop."""
+
+from __future__ import annotations
+
+from ...arithmetic.dual import Dual
+from ...arithmetic.product import PathLines, steps_of
+from ...arithmetic.writer import RESULTS, Kind, Writer, pointer_of
+from ...forms.program import Path
+
+
+class CWriter(Writer):
+    """Collects the lines before, in and behind the loop over the channels of a path's inner axis.
+
+    Args:
+        path: For the places of its operands.
+        kind: What is computed.
+        writes: Results that are overwritten ('z', 'w'); the others are added to.
+    """
+
+    def __init__(self, path: Path, kind: Kind, writes: frozenset[str]) -> None:
+        self.kind, self.writes = kind, writes
+        self.step, self.extent = steps_of(path), path.inner.extent
+        self.stride = {"x": path.x.mul, "y": path.y.mul, "w": 1, "z": path.z.mul}
+        self.before: list[str] = []
+        self.inside: list[str] = []
+        self.after: list[str] = []
+
+    def literal(self, value: float) -> str:
+        """In the type of the kernel."""
+        return f"(T){value!r}"
+
+    def _at(self, pointer: str, operand: str, component: int) -> str:
+        """Element of an operand; ``u`` counts channels."""
+        step, offset = self.step[operand], component * self.stride[operand]
+        index = [text for text in (f"u * {step}" if step > 1 else "u" * step, f"{offset}" if offset else "") if text]
+        return f"{pointer}[{' + '.join(index) or 0}]"
+
+    def name(self, label: str, value: Dual, varies: bool) -> Dual:
+        """A constant, in the loop if it varies."""
+        lines = self.inside if varies else self.before
+        if value.value:
+            lines.append(f"const T {label} = {value.value};")
+        if value.tangent:
+            lines.append(f"const T d{label} = {value.tangent};")
+        return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
+
+    def load(self, operand: str, component: int) -> Dual:
+        """Read once: in the loop if the operand has its channels."""
+        pointer = pointer_of(operand)
+        tangent = self._at(f"d{operand}", operand, component) if operand in self.kind.tangents else ""
+        value = Dual(self._at(pointer, operand, component), tangent)
+        return self.name(f"{pointer}{component}", value, bool(self.step[operand]))
+
+    def add(self, operand: str, component: int, value: Dual) -> None:
+        """Directly, or to a sum over the channels if the result has none."""
+        text = self.kind.part(value)
+        target = self._at(RESULTS[operand], operand, component)
+        overwrite = operand in self.writes
+        sign = "=" if overwrite else "+="
+        if self.step[operand]:
+            if text or overwrite:
+                self.inside.append(f"{target} {sign} {text or 0};")
+        elif text or overwrite:
+            total = self._sum(f"{RESULTS[operand]}{component}", text) if text else "0"
+            self.after.append(f"{target} {sign} {total};")
+
+    def _sum(self, name: str, text: str) -> str:
+        self.before.append(f"T {name} = 0;")
+        self.inside.append(f"{name} += {text};")
+        return name
+
+    def total(self, label: str, value: Dual) -> Dual:
+        """A sum that the loop adds to."""
+        v = self._sum(label, value.value) if value.value else ""
+        return Dual(v, self._sum(f"d{label}", value.tangent) if value.tangent else "")
+
+    def add_total(self, operand: str, component: int, value: Dual) -> None:
+        """Behind the loop."""
+        text = self.kind.part(value)
+        if text:
+            self.after.append(f"{self._at(RESULTS[operand], operand, component)} += {text};")
+
+    def body(self) -> list[str]:
+        """All lines of the function."""
+        loop = [f"for (int u = 0; u < {self.extent}; u++) {{", *(f"  {line}" for line in self.inside), "}"]
+        return [*self.before, *loop, *self.after]
+
+
+def path_body(path: Path, kind: Kind, writes: frozenset[str]) -> str:
+    """The body of a path's function over the pointers of ``kind``; equal paths have equal bodies.
+
+    It overwrites the results that ``writes`` names ('z', 'w'), and adds to the others.
+    """
+    out = CWriter(path, kind, writes)
+    PathLines(path, kind, out).write()
+    return "\n  ".join(out.body())

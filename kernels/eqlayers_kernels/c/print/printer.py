@@ -1,0 +1,116 @@
+"""Prints a program as C: one function per path, and a driver that runs all of them for every row or edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...arithmetic.writer import Kind
+from ...forms.program import Program, Slot
+from .driver import Driver
+from .layout import HEAD, print_transposes, wide
+from .loops import run_function
+
+TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
+#: How rows are walked: 'rows' one by one; 'by_dst' and 'by_src' the edges of every receiver or sender.
+WALKS = ("rows", "by_dst", "by_src")
+UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
+
+
+def _head(ctype: str) -> str:
+    return f"""#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+typedef {ctype} T;
+#define EXPORT __attribute__((visibility("default")))
+{HEAD}"""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel: a program, what of it is computed, and over which rows.
+
+    Attributes:
+        program: The form.
+        kind: What is computed.
+        dtype: 'float32' or 'float64'.
+        walk: One of `WALKS`. By segments, operands and results of nodes are indexed, all others have a row per edge.
+        shared: Whether one row of weights serves all rows; the gradient of it is summed per chunk.
+    """
+
+    program: Program
+    kind: Kind
+    dtype: str
+    walk: str = "rows"
+    shared: bool = False
+
+    @property
+    def name(self) -> str:
+        """Identifier for files and profilers."""
+        step = ("forward", "backward", "double_backward")[self.kind.order]
+        return f"{step}_{self.walk}_{self.dtype}"
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """C sources of the translation units; the first has the driver ``run(arguments, begin, end)``.
+
+        ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
+        ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others, the number
+        of edges, and of nodes at their other ends. It returns one of the numbers in ``loops``.
+        """
+        functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
+
+        def define(body: str, parameters: Sequence[tuple[str, bool]]) -> str:
+            declared = ", ".join(f"{'' if written else 'const '}T *restrict {name}" for name, written in parameters)
+            return functions.setdefault((body, declared), f"p{len(functions)}")
+
+        ctype, item = TYPES[self.dtype]
+        driver = Driver(self.program, self.kind, self.walk, self.shared, item, define)
+        run = driver.text()
+        units: list[list[str]] = [[]]
+        size = 0
+        declarations = []
+        for (body, parameters), name in functions.items():
+            size += body.count(";")
+            if size > UNIT_STATEMENTS and units[-1]:
+                units.append([])
+                size = body.count(";")
+            units[-1].append(f"void __attribute__((noinline)) {name}({parameters}) {{\n  {body}\n}}\n")
+            declarations.append(f"void {name}({parameters});")
+        head = _head(ctype)
+        transposes = print_transposes(driver.inward, driver.outward, item)
+        first = [head, transposes, *declarations, *units[0], run]
+        return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
+
+    @property
+    def wants_ir_mul(self) -> tuple[str, ...]:
+        """Operands of nodes ('x', 'z') that the caller must turn to ir_mul first: by segments of a mul_ir program."""
+        if self.walk == "rows" or self.program.layout == "ir_mul":
+            return ()
+        return tuple(name for name in "xz" if any(wide(getattr(path, name)) for path in self.program.paths))
+
+
+def print_import(slots: Iterable[Slot], width: int, dtype: str) -> str:
+    """C source with ``run(arguments, begin, end)`` that turns rows from mul_ir to ir_mul.
+
+    ``arguments`` are int64: rows, chunks, 0, address and row step of the source, and of the target.
+    """
+    lines, position = [], 0
+    changed = sorted(slot for slot in set(slots) if wide(slot))
+    for slot in [*changed, Slot(width, 0, 0)]:
+        if slot.start > position:
+            lines.append(f"memcpy(z + {position}, x + {position}, {slot.start - position} * sizeof(T));")
+        if slot.mul:
+            lines.append(f"in{slot.dim}(x + {slot.start}, z + {slot.start}, {slot.mul});")
+        position = slot.stop
+    loop = [
+        "for (int64_t n = arg[0] * begin / arg[1]; n < arg[0] * end / arg[1]; n++) {",
+        "const T *x = (const T *)arg[3] + n * arg[4];",
+        "T *z = (T *)arg[5] + n * arg[6];",
+        *lines,
+        "}",
+        "return 0;",
+    ]
+    ctype, item = TYPES[dtype]
+    return "\n".join([_head(ctype), print_transposes([slot.dim for slot in changed], [], item), run_function(loop)])

@@ -1,0 +1,1 @@
+"""Calls of compiled kernels: addresses, chunks, threads, memory, sorted edges."""

@@ -1,0 +1,101 @@
+"""Edges in the order of their receivers and of their senders: one pass to count and check, one to place."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from ..build import compiler
+
+_SOURCE = f"""#include <stdint.h>
+#include <string.h>
+static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int64_t nodes, int64_t other_nodes,
+                    int64_t *ptr, int64_t *edges, int64_t *others) {{
+  /* stable; the first edge whose key lies outside [0, nodes), or -1 */
+  memset(ptr, 0, (nodes + 2) * sizeof *ptr);
+  for (int64_t e = 0; e < count; e++) {{
+    if (key[e] < 0 || key[e] >= nodes) return e;
+    ptr[key[e] + 2]++;
+  }}
+  for (int64_t n = 2; n <= nodes + 1; n++) ptr[n] += ptr[n - 1];
+  for (int64_t e = 0; e < count; e++) {{
+    const int64_t place = ptr[key[e] + 1]++;
+    edges[place] = e;
+    others[place] = other[e];
+  }}
+  ptr[nodes + 1] = -1 - other_nodes;
+  return -1;
+}}
+{compiler.EXPORT} int64_t sort_edges(const int64_t *edge_index, int64_t count, int64_t num_src, int64_t num_dst,
+                                     int64_t *tables) {{
+  /* -1, or 2 * edge + row of the first index out of range */
+  const int64_t *const src = edge_index, *const dst = edge_index + count;
+  int64_t *const by_src = tables + num_dst + 2 + 2 * count;
+  int64_t wrong = sort(dst, src, count, num_dst, num_src,
+                       tables, tables + num_dst + 2, tables + num_dst + 2 + count);
+  if (wrong >= 0) return 2 * wrong + 1;
+  wrong = sort(src, dst, count, num_src, num_dst, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
+  return wrong >= 0 ? 2 * wrong : -1;
+}}
+"""
+
+
+class Tables(NamedTuple):
+    """Elements before each of the six tables of a graph in one buffer of int64, and its length.
+
+    For receivers, then for senders: where each node's edges begin, and behind the last end the mark -1 - n of n nodes
+    at the other ends; the numbers of the edges in that order, and the nodes at their other ends.
+
+    The mark is the only negative number of its part, and its place follows from the numbers of edges and nodes: a
+    kernel that finds it where and as it expects it has tables of these very sizes, at the cost of one look.
+    """
+
+    by_dst: tuple[int, int, int]
+    by_src: tuple[int, int, int]
+    length: int
+
+
+def tables(count: int, num_src: int, num_dst: int) -> Tables:
+    """Where the tables of a graph lie.
+
+    Example:
+        >>> tables(10, 3, 4)
+        Tables(by_dst=(0, 6, 16), by_src=(26, 31, 41), length=51)
+    """
+    second = num_dst + 2 + 2 * count
+    by_src = (second, second + num_src + 2, second + num_src + 2 + count)
+    return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
+
+
+@cache
+def _function() -> Callable[..., int]:
+    found = compiler.load(_SOURCE, "edges").sort_edges
+    found.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
+    found.restype = ctypes.c_int64
+    return found
+
+
+def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int) -> tuple[int, int] | None:
+    """Sort edges by receiver and by sender.
+
+    Args:
+        edge_index: Address of ``[2, count]`` contiguous int64, (src, dst).
+        count, num_src, num_dst: Number of edges, senders and receivers.
+        out: Address of the buffer described by `tables`.
+
+    Returns:
+        None, or (row, edge) of the first index that is no node; the buffer is then of no use.
+
+    Raises:
+        ValueError: A number is negative; C would write outside the buffer.
+        CompilerError: There is no compiler, or it failed.
+    """
+    if min(count, num_src, num_dst) < 0:
+        raise ValueError(
+            f"expected numbers of edges, senders and receivers of 0 or more, got {count}, {num_src} and {num_dst}; "
+            f"count the rows of x as senders, and pass the number of receivers"
+        )
+    wrong = int(_function()(edge_index, count, num_src, num_dst, out))
+    return None if wrong < 0 else (wrong % 2, wrong // 2)

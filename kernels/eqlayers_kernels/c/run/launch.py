@@ -1,0 +1,101 @@
+"""Calls printed kernels: compiles at first use, packs addresses, cuts the rows into chunks for the threads."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+
+from ...forms.program import Program, Slot
+from ..build import compiler
+from ..print.formula import FormulaKernel
+from ..print.loops import NO_ROOM, NO_TABLES
+from ..print.printer import Kernel, print_import
+from . import openmp, threads
+
+#: Below this many elements read and written, a second thread costs more than it gains.
+SERIAL_ELEMENTS = 1 << 15
+#: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
+SHARED_CHUNKS = 16
+CHUNKS_PER_THREAD = 4  # evens out unequal segments
+
+
+class Compiled:
+    """A kernel that is loaded.
+
+    Args:
+        name: For files and profilers.
+        sources: C translation units with a function ``run(arguments, begin, end)``.
+
+    Raises:
+        CompilerError: There is no compiler, or it failed.
+    """
+
+    def __init__(self, name: str, sources: Sequence[str]) -> None:
+        library = compiler.load_many(sources, name)
+        self._run = library.run
+        self._run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        self._run.restype = ctypes.c_int64
+        self._work = ctypes.cast(library.work, ctypes.c_void_p).value or 0
+
+    def __call__(
+        self, rows: int, addresses: Sequence[int], chunks: int = 1, workers: int = 1, past_caches: bool = False
+    ) -> None:
+        """Run over ``rows`` rows (or segments) in ``chunks`` pieces.
+
+        Args:
+            rows: Number of rows.
+            addresses: Address of the first row and elements from row to row, for each of the kernel's pointers in
+                order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others, the number
+                of edges, and that of the nodes at their other ends.
+            chunks: Pieces; work is handed to threads by the piece.
+            workers: Threads that may work at once.
+            past_caches: Whether to store large results past the caches.
+
+        Raises:
+            MemoryError: No room for the scratch rows. IndexError: The tables are those of another graph, or of none.
+        """
+        packed = array("q", (rows, chunks, past_caches, *addresses))
+        address = packed.buffer_info()[0]
+        workers = min(workers, chunks)
+        if workers == 1:
+            _check_status(self._run(address, 0, chunks))
+        elif (parallel := openmp.parallel()) is not None:
+            job = (ctypes.c_int64 * 4)(address, chunks, 0, 0)  # arguments, chunks, next, status
+            parallel(self._work, ctypes.addressof(job), workers, 0)
+            _check_status(job[3])
+        else:
+            threads.run(self._run_checked, (address,), total=chunks, chunks=chunks, threads=workers)
+
+    def _run_checked(self, address: int, begin: int, end: int) -> None:
+        _check_status(self._run(address, begin, end))
+
+
+def _check_status(status: int) -> None:
+    if status == NO_ROOM:
+        raise MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
+    if status == NO_TABLES:
+        raise IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
+
+
+def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
+    """Pieces for a call that moves so many elements."""
+    if elements < SERIAL_ELEMENTS:
+        return 1
+    return SHARED_CHUNKS if shared_result else CHUNKS_PER_THREAD * workers if workers > 1 else 1
+
+
+def load(kernel: Kernel | FormulaKernel) -> Compiled:
+    """Print, compile and load a kernel; what was compiled before comes from the cache.
+
+    Raises:
+        CompilerError: There is no compiler, or it failed.
+    """
+    return Compiled(kernel.name, kernel.sources)
+
+
+def load_import(program: Program, operand: str, dtype: str) -> Compiled:
+    """The function that turns rows of a node operand ('x' or 'z') from mul_ir to ir_mul."""
+    slots: list[Slot] = [getattr(path, operand) for path in program.paths]
+    width = program.widths[0 if operand == "x" else 3]
+    return Compiled(f"import_{dtype}", (print_import(slots, width, dtype),))

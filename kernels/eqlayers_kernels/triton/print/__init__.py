@@ -1,0 +1,1 @@
+"""Programs and formulas as Triton kernels that fit the registers."""

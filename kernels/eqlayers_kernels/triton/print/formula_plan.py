@@ -1,0 +1,113 @@
+"""Cuts a formula into kernels that fit the registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ...forms.formula import Formula
+from . import tuning
+from .formula import FormulaText, kept
+from .schedule import Order, Slot, Term, popularity, schedule, terms_of
+from .tuning import Cost, Processor
+
+#: The walk of programs that sum a result with such rows.
+WALKS = {"each": "rows", "one": "rows", "src": "by_src", "dst": "by_dst"}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One kernel of a formula.
+
+    Attributes:
+        text: The kernel.
+        block: Channels of one program of the grid, or rows.
+        blocks: Programs per run of rows.
+    """
+
+    text: FormulaText
+    block: int
+    blocks: int
+
+
+def plan(base: Formula, double: bool, on: Processor) -> tuple[Piece, ...]:
+    """Kernels that compute all results, in this order: one may add to what another has stored.
+
+    Args:
+        base: The formula.
+        double: Whether sums are formed in float64.
+        on: What a kernel may take.
+    """
+    pieces: list[Piece] = []
+    for walk, slots in _walks(base):
+        stay = walk != "lanes" and base.results[slots[0][0]].rows != "each"
+        cuts = {lanes: list(_groups(base, slots, stay, lanes, double, on)) for lanes in _per_thread(base, double, on)}
+        work = {lanes: sum(order.operations + order.accesses for order in cut) for lanes, cut in cuts.items()}
+        # more channels per thread are wider loads; they are not worth much work that is done twice
+        lanes = next(lanes for lanes in cuts if work[lanes] <= tuning.TWICE * min(work.values()))
+        begun: set[Slot] = set()
+        for order in cuts[lanes]:
+            block = _block(base, order, stay, double, on)
+            masked = bool(base.channels) and base.channels % block != 0
+            blocks = -(-base.channels // block) if base.channels else 1
+            text = FormulaText(base, order, frozenset(begun), walk, double, masked)
+            pieces.append(Piece(text, block, blocks))
+            begun |= set(text.slots)
+    return tuple(pieces)
+
+
+def _walks(base: Formula) -> Iterator[tuple[str, list[Slot]]]:
+    """Walks, and the components of results that each computes."""
+    for rows in (("each",), ("one",), ("src",), ("dst",)) if base.channels else (("each", "one", "src", "dst"),):
+        numbers = [number for number, one in enumerate(base.results) if one.rows in rows]
+        slots = [(number, c) for number in numbers for c, node in enumerate(base.outputs[number]) if node is not None]
+        if slots:
+            yield WALKS[rows[0]] if base.channels else "lanes", slots
+
+
+def _per_thread(base: Formula, double: bool, on: Processor) -> tuple[int, ...]:
+    return (1,) if double or base.channels <= on.lanes else (2, 1)
+
+
+def _block(base: Formula, order: Order, stay: bool, double: bool, on: Processor) -> int:
+    if not base.channels:
+        return on.lanes * tuning.LANE_WARPS
+    # what is on its way beside what is alive, and where it comes from; sums over rows wait for few loads
+    more = 0 if stay else tuning.FORMULA_RUN + tuning.FORMULA_POINTERS
+    return tuning.channel_block(Cost(order.alive + more, 0, order.accesses), base.channels, double, on)
+
+
+def _groups(
+    base: Formula, slots: Sequence[Slot], stay: bool, lanes: int, double: bool, on: Processor
+) -> Iterator[Order]:
+    """Terms that share a kernel: as many as the registers hold, in the order in which one kernel would sum them.
+
+    What is summed over rows is not cut: a kernel adds to no other's sum over rows.
+    """
+    terms, popular = terms_of(base, slots), popularity(base)
+    steps = schedule(base, terms, stay, kept(base, stay), popular).steps
+    left = list(dict.fromkeys((step.slot, -1 if stay else step.rank) for step in steps if step.kind == "total"))
+
+    def tried(count: int) -> tuple[Order, bool]:
+        some: dict[Slot, tuple[Term, ...]] = {}
+        for slot, rank in left[:count]:
+            some[slot] = some.get(slot, ()) + tuple(term for term in terms[slot] if rank in (-1, term[1]))
+        order = schedule(base, some, stay, kept(base, stay), popular)
+        fits = Cost(order.alive, 0, order.accesses).registers(lanes, double) <= on.registers
+        return order, fits and order.accesses <= tuning.FORMULA_ACCESSES
+
+    guess = len(left)
+    while left:
+        size, good, bad = min(guess, len(left)), 0, len(left) + 1
+        best = tried(size)  # orders of much more than fits take long: begin with what fitted before
+        while True:
+            if best[1] or size == 1:  # one term may be too much for a kernel
+                good, found = size, best[0]
+            else:
+                bad = size
+            if bad - good == 1:
+                break
+            size = min((good + bad) // 2, max(2 * good, 1) if bad > len(left) else bad - 1)
+            best = tried(size)
+        yield found
+        left, guess = left[good:], good

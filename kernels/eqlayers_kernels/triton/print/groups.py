@@ -1,0 +1,183 @@
+"""Cuts a program into kernels that fit the registers, and says where their partial sums go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ...arithmetic.writer import Kind
+from ...forms.program import OPERANDS, Path, Program
+from . import tuning
+from .printer import KernelText
+from .tuning import Cost, Processor
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One kernel of a form, its blocks of channels, and its places among the partial sums.
+
+    Attributes:
+        text: The kernel.
+        block: Channels of one program of the grid.
+        blocks: Programs per segment.
+        parts: First place of each result, in the order of ``text.results``.
+    """
+
+    text: KernelText
+    block: int
+    blocks: int
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All kernels of one request.
+
+    Attributes:
+        pieces: The kernels, which may run in any order.
+        parts: Number of partial sums of each wanted operand.
+        covered: Whether the kernels write every column of each wanted operand.
+        walks: The walk that computes each wanted operand.
+        added: Operands that are added in memory.
+    """
+
+    pieces: tuple[Piece, ...]
+    parts: dict[str, int]
+    covered: dict[str, bool]
+    walks: dict[str, str]
+    added: frozenset[str]
+
+
+def why_not(program: Program) -> str | None:
+    """None if every path has one axis at most, else why printed kernels do not run the program."""
+    mixing = sum(any(axis.length > 1 for axis in path.outer) for path in program.paths)
+    if mixing:
+        return f"has {mixing} of {len(program.paths)} paths that mix channels; backend torch runs them"
+    return None
+
+
+def walks(kind: Kind, graph: bool, atomic: bool) -> Iterator[tuple[str, Kind]]:
+    """The walks that compute a request; row by row without a graph.
+
+    z is summed by receivers. So are gradients if that of x is not among them, or may be added in memory: then g is read
+    once for a receiver. Else they are computed by senders, and g is gathered for every edge.
+    """
+    gathered = graph and "x" in kind.results and not atomic
+    for walk, operands in (("by_dst", "z"), ("by_src", "xyw")) if gathered or not graph else (("by_dst", "xywz"),):
+        results = tuple(name for name in kind.results if name in operands)
+        if results:
+            yield walk if graph else "rows", kind._replace(results=results)
+
+
+def plan(
+    program: Program, kind: Kind, graph: bool, shared: bool, double: bool, on: Processor, atomic: bool = False
+) -> Plan:
+    """Kernels for what is wanted of a program.
+
+    Args:
+        program: The form; `why_not` must have accepted it.
+        kind: What is wanted.
+        graph: Whether edges of nodes are walked, else rows.
+        shared: Whether one row of weights serves all rows.
+        double: Whether sums are formed in float64.
+        on: What a kernel may take.
+        atomic: Whether the gradient of x may be added in memory, in no fixed order.
+    """
+    pieces: list[Piece] = []
+    taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
+    count = dict.fromkeys(kind.results, 1)
+    for walk, part in walks(kind, graph, atomic):
+        for paths in _groups(program.paths, part, walk, double, on):
+            channels = paths[0].inner.extent
+            block = tuning.channel_block(_cost(paths, part, walk), channels, double, on)
+            text = KernelText(program, paths, part, walk, shared, channels % block != 0)
+            blocks = -(-channels // block)
+            places = []
+            for operand in part.results:
+                if operand in text.added:
+                    places.append(0)
+                    continue
+                slots = {_start(path, operand) for path in paths}
+                place = max((taken.get((operand, slot), 0) for slot in slots), default=0)
+                after = place + (blocks if operand in text.partial else 1)
+                taken.update({(operand, slot): after for slot in slots})
+                count[operand] = max(count[operand], after)
+                places.append(place)
+            pieces.append(Piece(text, block, blocks, tuple(places)))
+    walked = {name: walk for walk, part in walks(kind, graph, atomic) for name in part.results}
+    added = frozenset().union(*(piece.text.added for piece in pieces))
+    return Plan(tuple(pieces), count, {name: _covers(program, name) for name in kind.results}, walked, added)
+
+
+def _start(path: Path, operand: str) -> int:
+    return path.weight or 0 if operand == "w" else getattr(path, operand).start
+
+
+def _covers(program: Program, operand: str) -> bool:
+    width = dict(zip(OPERANDS, program.widths, strict=True))[operand]
+    if operand == "w":
+        return sum(path.weight_count for path in program.paths) == width
+    slots = {getattr(path, operand) for path in program.paths}
+    return sum(slot.mul * slot.dim for slot in slots) == width
+
+
+def _groups(paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor) -> Iterator[tuple[Path, ...]]:
+    """Paths that share a kernel: equal channels, and together no more values than the registers hold.
+
+    Paths with the same result stay together as far as possible, so that it is summed in registers.
+    """
+    owner = "z" if kind.results == ("z",) else "x"
+
+    def key(path: Path) -> tuple[int, int]:
+        return path.inner.extent, getattr(path, owner).start
+
+    def fits(group: Sequence[Path]) -> bool:
+        return tuning.fits(_cost(group, kind, walk), group[0].inner.extent, double, on)
+
+    group: list[Path] = []
+    for (extent, _), run in groupby(sorted(paths, key=key), key=key):
+        unit = list(run)
+        together = group and group[0].inner.extent == extent
+        if group and not (together and fits([*group, *unit])):
+            yield tuple(group)
+            group = []
+        for path in unit:  # one unit may be too much for a kernel
+            if group and not fits([*group, path]):
+                yield tuple(group)
+                group = []
+            group.append(path)
+    if group:
+        yield tuple(group)
+
+
+def _cost(paths: Sequence[Path], kind: Kind, walk: str) -> Cost:
+    """What a kernel of these paths takes, roughly; compiling shows what it takes (`eqlayers bench kernels`)."""
+    copies = {name: 2 if name in kind.tangents else 1 for name in OPERANDS}
+    second = 2 if kind.order == 2 else 1
+    vectors = scalars = accesses = 0
+    for operand in "xy":
+        for slot in {getattr(path, operand) for path in paths}:
+            result = slot.dim if operand in kind.results else 0
+            accesses += slot.dim * copies[operand] + result
+            if slot.mul > 1:
+                vectors += slot.dim * copies[operand] + result
+            else:
+                scalars += slot.dim * copies[operand]
+                vectors += result
+    components = sum(slot.dim for slot in {path.z for path in paths})
+    accesses += components + sum(copies["w"] + ("w" in kind.results) for path in paths if path.weight is not None)
+    if "z" in kind.results:
+        vectors += components
+    held = kind.gradients and walk == "by_dst"  # g lives as long as its receiver
+    if held:
+        vectors += components * copies["z"]
+    passing = pairs = 0  # what only one path holds
+    for path in paths:
+        own = 2
+        if kind.gradients:
+            own += path.x.dim * second * (2 if "y" in kind.results else 1)
+            own += 0 if held else path.z.dim * copies["z"]
+        passing = max(passing, own)
+        pairs = max(pairs, len({(i, k) for i, _, k, _ in path.terms}) * copies["y"])
+    return Cost(vectors + passing, scalars + pairs, accesses)

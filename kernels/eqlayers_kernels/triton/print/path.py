@@ -1,0 +1,169 @@
+"""Prints the paths of one kernel in Triton's language: values are vectors over a block of channels."""
+
+from __future__ import annotations
+
+from ...arithmetic.dual import Dual
+from ...arithmetic.product import steps_of
+from ...arithmetic.writer import RESULTS, Kind, Writer, pointer_of
+from ...forms.program import Path, Program
+
+#: What has one row for the whole program, one per segment, or one per step of the loop.
+SCOPES = ("program", "segment", "row")
+
+
+class Body:
+    """The lines of one kernel as they grow: before the loop over rows, in it, and behind it.
+
+    Args:
+        program: For the widths and the layout.
+        kind: What is computed.
+        scopes: Operand to one of `SCOPES`.
+        masked: Whether the last block of channels is ragged.
+        added: Operands whose result is added in memory, not stored.
+        rooms: Pointers that have a room for pieces of a node. (Two stores, of which one is masked out: AMD's compiler
+            takes no pointer that is one of two.)
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        kind: Kind,
+        scopes: dict[str, str],
+        masked: bool,
+        added: frozenset[str],
+        rooms: frozenset[str],
+    ) -> None:
+        self.rooms = rooms
+        self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
+        self.before: list[str] = []
+        self.inside: list[str] = []
+        self.after: list[str] = []
+        self._read: dict[str, str] = {}
+        self._sums: dict[str, tuple[str, str, bool]] = {}  # address -> (operand, name, whether it has channels)
+        self._started: set[str] = set()
+        self._number = 0
+
+    def column(self, path: Path, operand: str, component: int, step: int) -> str:
+        """Column of one component, for the channels ``u`` of this block."""
+        if operand == "w":
+            start, per_component, per_channel = path.weight or 0, 1, 1
+        else:
+            slot = getattr(path, operand)
+            start = slot.start
+            per_component, per_channel = (1, slot.dim) if self.layout == "mul_ir" else (slot.mul, 1)
+        start += component * per_component
+        return f"{start} + u * {step * per_channel}" if step else f"{start}"
+
+    def read(self, pointer: str, operand: str, column: str, varies: bool) -> str:
+        """The name of a value that is read once."""
+        address = f"{pointer}_n + {column}"
+        if address not in self._read:
+            name = self._read[address] = f"{pointer}_{len(self._read)}"
+            mask = ", mask=inside, other=0.0" if varies and self.masked else ""
+            lines = self.inside if self.scopes[operand] == "row" else self.before
+            lines.append(f"{name} = tl.load({address}{mask}).to(ACC)")
+        return self._read[address]
+
+    def _count(self) -> int:
+        self._number += 1
+        return self._number
+
+    def add(self, operand: str, column: str, varies: bool, text: str, per_channel: bool) -> None:
+        """Add to an element of a result; what is not per channel is added once for all of them."""
+        address = f"{RESULTS[operand]}_n + {column}"
+        name = self._sums.setdefault(address, (operand, f"{RESULTS[operand]}_sum{self._count()}", varies))[1]
+        if not text:
+            return
+        name = name if per_channel else f"{name}_whole"
+        if self.scopes[operand] == "row":
+            self.inside.append(f"{name} = {f'{name} + ' if name in self._started else ''}{text}")
+        else:
+            if name not in self._started:
+                self.before.append(f"{name} = tl.zeros({'(BLOCK,)' if per_channel else '()'}, ACC)")
+            self.inside.append(f"{name} = {name} + {text}")
+        self._started.add(name)
+
+    def store(self, later: frozenset[str] = frozenset()) -> None:
+        """Write the results, where their row ends; not those whose address is in ``later``."""
+        for address, (operand, name, varies) in list(self._sums.items()):
+            if address in later:
+                continue
+            del self._sums[address]
+            lines = self.inside if self.scopes[operand] == "row" else self.after
+            parts = [name if varies else f"tl.sum({name}, 0)"] if name in self._started else []
+            parts += [f"{name}_whole"] * (f"{name}_whole" in self._started)
+            value = " + ".join(parts) or ("tl.zeros((BLOCK,), ACC)" if varies else "0.0")
+            mask = ", mask=inside" if varies and self.masked else ""
+            if self.scopes[operand] == "program":  # launches after the first add to its sums
+                again = f"again{'_u' if varies else ''}{' & inside' if mask else ''}"
+                value = f"tl.load({address}, mask={again}, other=0.0) + {value}"
+            if operand in self.added:
+                lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
+            elif (pointer := RESULTS[operand]) in self.rooms:
+                also = f"{'_u' if varies else ''}{' & inside' if mask else ''}"
+                lines.append(f"tl.store({address}, {value}, mask=whole{also})")
+                lines.append(f"tl.store({pointer}_room{address.removeprefix(pointer)}, {value}, mask=piece{also})")
+            else:
+                lines.append(f"tl.store({address}, {value}{mask})")
+
+
+class TritonWriter(Writer):
+    """Writes one path of a kernel into its body.
+
+    Args:
+        body: The kernel's.
+        number: Of the path, for the names of its variables.
+        path: For the places of its operands.
+    """
+
+    def __init__(self, body: Body, number: int, path: Path) -> None:
+        self.body, self.number, self.path, self.kind = body, number, path, body.kind
+        self.step = steps_of(path)
+
+    def literal(self, value: float) -> str:
+        """Takes the type of what it multiplies."""
+        return repr(value)
+
+    def load(self, operand: str, component: int) -> Dual:
+        """Once per kernel, where its row begins."""
+        step = self.step[operand]
+        column = self.body.column(self.path, operand, component, step)
+        value = self.body.read(pointer_of(operand), operand, column, bool(step))
+        if operand not in self.kind.tangents:
+            return Dual(value)
+        return Dual(value, self.body.read(f"d{operand}", operand, column, bool(step)))
+
+    def name(self, label: str, value: Dual, varies: bool) -> Dual:
+        """A variable of this path."""
+        label = f"{label}_{self.number}"
+        if value.value:
+            self.body.inside.append(f"{label} = {value.value}")
+        if value.tangent:
+            self.body.inside.append(f"d{label} = {value.tangent}")
+        return Dual(label if value.value else "", f"d{label}" if value.tangent else "")
+
+    def add(self, operand: str, component: int, value: Dual) -> None:
+        """Summed over the paths of the kernel first."""
+        step = self.step[operand]
+        column = self.body.column(self.path, operand, component, step)
+        self.body.add(operand, column, bool(step), self.kind.part(value), self.path.inner.extent > 1)
+
+    def total(self, label: str, value: Dual) -> Dual:
+        """A sum over the block."""
+        if self.path.inner.extent > 1:
+            value = Dual(*(f"tl.sum({text}, 0)" if text else "" for text in value))
+        return self.name(label, value, False)
+
+    def add_total(self, operand: str, component: int, value: Dual) -> None:
+        """Once for all channels."""
+        column = self.body.column(self.path, operand, component, 0)
+        self.body.add(operand, column, False, self.kind.part(value), False)
+
+    def addresses(self) -> frozenset[str]:
+        """Elements of results that the path may add to."""
+        path, out = self.path, set()
+        for operand in self.kind.results:
+            count = 1 if operand == "w" else getattr(path, operand).dim
+            for component in range(count if operand != "w" or path.weight is not None else 0):
+                out.add(f"{RESULTS[operand]}_n + {self.body.column(path, operand, component, self.step[operand])}")
+        return frozenset(out)

@@ -1,0 +1,232 @@
+"""Compile kernels for GPUs that are not there, and read what the assembler made of it.
+
+The kernels go through Triton's own just-in-time path (argument binding, specialisation, cache key), with a driver that
+has a target and no device. So what is compiled is what a launch on such a GPU would compile. Not available in a
+process that runs Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...arithmetic.writer import Kind
+from ...forms.formula import Formula
+from ...forms.program import OPERANDS, Program
+from .. import availability
+from ..print import formula_plan, tuning
+from ..print.groups import Piece
+from ..segment import launch
+from . import edges, forms
+from .formula_run import FormulaRunner
+
+#: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
+TARGETS: dict[str, tuple[str, int | str, int]] = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
+_DEVICES = count(1)  # kernels are kept per device number; each activation of a target is a device of its own
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled kernel takes of a multiprocessor.
+
+    Attributes:
+        registers: Vector registers per thread.
+        spill_bytes: Bytes per thread that were moved to memory for want of registers.
+        shared_bytes: Shared memory per block.
+    """
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+
+
+@contextmanager
+def target(name: str) -> Iterator[None]:
+    """Within the block, Triton compiles for the target; nothing can be launched.
+
+    Raises:
+        ValueError: The target is not in :data:`TARGETS`.
+        RuntimeError: The process runs Triton's interpreter.
+    """
+    if name not in TARGETS:
+        raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}. Add a row to TARGETS.")
+    if availability.interpreted():
+        raise RuntimeError(
+            "compiling needs a process without Triton's interpreter, got TRITON_INTERPRET=1. "
+            "Compile in a subprocess whose environment has TRITON_INTERPRET=0."
+        )
+    from triton.runtime import driver
+
+    before = driver._active
+    driver.set_active(_driver(name))
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+def _driver(name: str) -> Any:
+    from triton.backends.compiler import GPUTarget
+    from triton.backends.driver import DriverBase
+
+    number = next(_DEVICES)
+
+    class TargetOnly(DriverBase):
+        """A driver that knows for what to compile, and has no device."""
+
+        def __init__(self) -> None:
+            self.target = GPUTarget(*TARGETS[name])
+
+        @staticmethod
+        def is_active() -> bool:
+            return True
+
+        def map_python_to_cpp_type(self, ty: str) -> str:
+            return ty
+
+        def get_current_target(self) -> Any:
+            return self.target
+
+        def get_current_device(self) -> int:
+            return number
+
+        def get_current_stream(self, device: int | None = None) -> int:
+            return 0
+
+        def get_active_torch_device(self) -> torch.device:
+            return torch.device("cpu")
+
+        def get_benchmarker(self) -> Callable[..., Any]:
+            raise NotImplementedError("nothing can be launched here")
+
+    return TargetOnly()
+
+
+def compile_product(problem: launch.Problem, x: Tensor, y: Tensor | None, terms: launch.Terms) -> Any:
+    """Compile what :func:`launch.product` would launch for these CPU tensors; inside :func:`target`.
+
+    Returns:
+        Triton's compiled kernel; see :func:`resources`.
+    """
+    from triton.runtime import driver
+
+    from ..segment.kernels import segment_kernel
+
+    backend = driver.active.get_current_target().backend
+    _, (first, *_rest) = launch.prepare(problem, x, y, terms, backend)
+    return segment_kernel.warmup(*first.args, grid=first.grid, **first.meta)
+
+
+def compile_form(
+    program: Program,
+    kind: Kind,
+    dtype: torch.dtype,
+    graph: bool = True,
+    shared: bool = False,
+    atomic: bool = False,
+    jobs: int | None = None,
+) -> Iterator[tuple[Piece, Any]]:
+    """Compile the printed kernels of a request; inside :func:`target`.
+
+    Args:
+        program, kind, dtype, graph, shared, atomic: As of :class:`eqlayers_kernels.triton.run.forms.FormRunner`.
+        jobs: Kernels at a time; as many as cores if None.
+
+    Yields:
+        What is compiled, and Triton's compiled kernel; see :func:`resources`.
+    """
+    runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic)
+    widths = dict(zip(OPERANDS, program.widths, strict=True))
+    tensors = {
+        name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
+        for name, operand in kind.pointers
+    }
+    packed = edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5)
+    tables = edges.unpack(packed, 5, 5, 5) if graph else None
+    _, _, calls = runner.prepare(tensors, tables)
+    yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+
+
+def compile_formula(
+    base: Formula, dtype: torch.dtype, jobs: int | None = None
+) -> Iterator[tuple[formula_plan.Piece, Any]]:
+    """Compile the printed kernels of a formula; inside :func:`target`.
+
+    Args:
+        base, dtype: As of :class:`eqlayers_kernels.triton.run.formula_run.FormulaRunner`.
+        jobs: Kernels at a time; as many as cores if None.
+
+    Yields:
+        What is compiled, and Triton's compiled kernel; see :func:`resources`.
+    """
+    runner = FormulaRunner(base, dtype, _processor())
+    tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]
+    tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)
+    _, calls = runner.prepare(tensors, tables, 5)
+    yield from zip(runner.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+
+
+def _processor() -> tuning.Processor:
+    from triton.runtime import driver
+
+    wanted = driver.active.get_current_target()
+    return tuning.processor(wanted.backend, wanted.arch, availability.release())
+
+
+def resources(compiled: Any) -> Resources:
+    """Registers, spills and shared memory of a compiled kernel, from the assembler that Triton brings along."""
+    if "ptx" in compiled.asm:
+        registers, spills = _ptxas(compiled.asm["ptx"], compiled.metadata.target.arch)
+    else:
+        registers, spills = _amdgcn(compiled.asm["amdgcn"])
+    return Resources(registers, spills, compiled.metadata.shared)
+
+
+def _ptxas(ptx: str, arch: int) -> tuple[int, int]:
+    from triton.backends.nvidia.compiler import get_ptxas
+
+    found = re.search(r"\.target (sm_\w+)", ptx)
+    assert found is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [
+            get_ptxas(arch).path,
+            "-v",
+            f"--gpu-name={found[1]}",
+            str(source),
+            "-o",
+            str(source.with_suffix(".o")),
+        ]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)
+    used = re.search(r"Used (\d+) registers", said)
+    if used is None or not spills:
+        raise RuntimeError(f"ptxas -v must report registers and spills, got: {said!r}. Look for a changed format.")
+    return int(used[1]), sum(map(int, spills))
+
+
+def _amdgcn(assembly: str) -> tuple[int, int]:
+    def field(name: str) -> int:
+        found = re.search(rf"\.{name}:\s*(\d+)", assembly)
+        if found is None:
+            raise RuntimeError(f"the assembly must have a field .{name}, got none. Look for a changed format.")
+        return int(found[1])
+
+    # a vector register that is spilled takes 4 bytes; scalar registers spill into vector registers
+    return field("vgpr_count"), 4 * field("vgpr_spill_count") + field("private_segment_fixed_size")

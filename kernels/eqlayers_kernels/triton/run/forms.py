@@ -1,0 +1,205 @@
+"""Runs printed kernels: makes them at first use, allocates results, launches, and adds up partial sums."""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...arithmetic.writer import RESULTS, Kind
+from ...forms.program import OPERANDS, Program
+from ..print import tuning
+from ..print.groups import plan
+from ..segment import launch
+from .edges import Tables
+
+#: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
+GATHERED = {"BLOCK": 256, "AT_ONCE": 8}
+
+
+class Call(NamedTuple):
+    """One launch, ready to run or to compile."""
+
+    kernel: Any
+    grid: tuple[int]
+    args: tuple[Any, ...]
+    meta: dict[str, Any]
+
+
+@cache
+def function(source: str, name: str) -> Any:
+    """The kernel of that name in a module's text; Triton reads the text from where tracebacks do."""
+    module = ModuleType(f"eqlayers_generated_{hashlib.sha256(source.encode()).hexdigest()[:16]}")
+    path = f"<{module.__name__}>"
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    exec(compile(source, path, "exec"), module.__dict__)
+    return getattr(module, name)
+
+
+class FormRunner:
+    """One request for one form.
+
+    Args:
+        program: The form.
+        kind: What is wanted.
+        dtype: Of operands and results; half precision is summed in float32.
+        graph: Whether edges of nodes are walked, else rows.
+        shared: Whether one row of weights serves all rows.
+        on: What a kernel may take of the processor.
+        atomic: Whether the gradient of x may be added in memory, in no fixed order.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        kind: Kind,
+        dtype: torch.dtype,
+        graph: bool,
+        shared: bool,
+        on: tuning.Processor,
+        atomic: bool = False,
+    ) -> None:
+        self.kind, self.dtype, self.shared, self.on = kind, dtype, shared, on
+        self.acc = launch.accumulator(dtype)
+        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic)
+        self.widths = dict(zip(OPERANDS, program.widths, strict=True))
+        self._compiled: set[torch.device] = set()
+
+    def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
+        """Results by operand.
+
+        Args:
+            tensors: By pointer, rows contiguous, all on one device.
+            tables: The edges of a graph, by walk.
+        """
+        x = tensors["x"]
+        with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
+            buffers, rooms, calls = self.prepare(tensors, tables)
+            if x.is_cuda and calls and x.device not in self._compiled:
+                different = {id(call.kernel): call for call in calls}  # one kernel may take several launches
+                for _ in compile_calls(list(different.values()), x.device):
+                    pass
+                self._compiled.add(x.device)
+            for call in calls:
+                call.kernel[call.grid](*call.args, **call.meta)
+            return {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
+
+    def prepare(
+        self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Call]]:
+        """Buffers of the results, those of pieces, and the launches that fill them, in the order of the plan."""
+        rows = tensors["y"].shape[0]
+        chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
+        segments = {"rows": -(-rows // chunk)}
+        segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
+        buffers, rooms = {}, {}
+        for operand in self.kind.results:
+            count, table = rows, self._table(operand, tables)
+            if table is not None:
+                count = table.num_nodes
+                rooms[operand] = self._allocate(operand, tensors["x"], table.spare, True)
+            elif operand in self.plan.added:
+                count = tensors[operand].shape[0]
+            elif operand == "w" and self.shared:
+                count = min(segments[self.plan.walks["w"]], tuning.SUMMED_SEGMENTS)
+            buffers[operand] = self._allocate(operand, tensors["x"], count, table is not None)
+        given = {**tensors, **{RESULTS[operand]: buffer for operand, buffer in buffers.items()}}
+        given |= {f"{RESULTS[operand]}_room": room for operand, room in rooms.items()}
+        return buffers, rooms, list(self._calls(given, tables or {}, rows, segments, chunk))
+
+    def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
+        """The edges of the nodes that a result is summed at, if it is in pieces."""
+        if tables is None or operand not in "xz" or operand in self.plan.added:
+            return None
+        return tables[self.plan.walks[operand]]
+
+    def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
+        """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
+        parts = self.plan.parts[operand]
+        added = operand in self.plan.added
+        summed = parts > 1 or node or added or (operand == "w" and self.shared)
+        written = parts == 1 and self.plan.covered[operand] and not added
+        dtype = self.acc if summed else self.dtype
+        return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
+
+    def _result(self, operand: str, buffer: Tensor, room: Tensor | None, tables: Mapping[str, Tables] | None) -> Tensor:
+        if operand == "w" and self.shared:
+            return buffer.sum((0, 1)).to(self.dtype)
+        out, table = _added_up(buffer), self._table(operand, tables)
+        if table is not None and room is not None:
+            add_up_pieces(out, _added_up(room), table)
+        return out.to(self.dtype)
+
+    def _calls(
+        self,
+        given: Mapping[str, Tensor],
+        tables: Mapping[str, Tables],
+        rows: int,
+        segments: Mapping[str, int],
+        chunk: int,
+    ) -> Iterator[Call]:
+        import triton.language as tl
+
+        for piece in self.plan.pieces:
+            walk = piece.text.walk
+            sums = self.shared and "w" in piece.text.kind.results
+            most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // piece.blocks
+            table = tables.get(walk)
+            pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
+            tensors = (*(given[name] for name in pointers), *(table[:6] if table is not None else ()))
+            sizes = (rows, *((0, 0) if table is None else (table.num_nodes, table.spare)), chunk, *piece.parts)
+            meta = {
+                "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
+                "BLOCK": piece.block,
+                "STAGES": self.on.stages,
+                "num_warps": 1,
+                "enable_fp_fusion": self.on.fused,
+                **self.on.options,
+            }
+            kernel = function(piece.text.source, piece.text.name)
+            for start in range(0, segments[walk], most):
+                count = min(most, segments[walk] - start)
+                args = (*tensors, count, start, min(most, segments[walk]), *sizes)
+                yield Call(kernel, (count * piece.blocks,), args, meta)
+
+
+def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
+    """Compile launches at the same time: Triton lets other threads run while it compiles.
+
+    Args:
+        calls: What would be launched; nothing is.
+        device: The CUDA or HIP device to compile for; None inside :func:`eqlayers_kernels.triton.run.aot.target`.
+        jobs: Threads; as many as cores if None.
+
+    Yields:
+        Triton's compiled kernels, in order.
+    """
+
+    def warm(call: Call) -> Any:
+        with torch.cuda.device(device) if device is not None else nullcontext():  # every thread has its own
+            return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
+
+    with ThreadPoolExecutor(max(1, min(len(calls), jobs or os.cpu_count() or 1))) as pool:
+        yield from pool.map(warm, calls)
+
+
+def _added_up(parts: Tensor) -> Tensor:
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def add_up_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:
+    """Write the rows of the nodes whose edges were cut."""
+    nodes, width = rows.shape
+    if pieces.shape[0] > 1 and nodes and width:  # some node may have pieces
+        from .gather import add_pieces
+
+        add_pieces[(nodes * -(-width // GATHERED["BLOCK"]),)](rows, pieces, table.room, nodes, width, **GATHERED)

@@ -1,0 +1,188 @@
+"""Runs the printed kernels of a formula: compiles them at first use, allocates results, launches, and adds up sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+
+from ...forms.formula import Formula
+from ..print import tuning
+from ..print.formula import TABLES
+from ..print.formula_plan import WALKS, Piece, plan
+from ..segment import launch
+from .edges import Tables
+from .forms import Call, add_up_pieces, compile_calls, function
+
+
+class FormulaRunner:
+    """One formula for operands of one dtype.
+
+    Args:
+        base: The formula.
+        dtype: Of operands and results; half precision is summed in float32.
+        on: What a kernel may take of the processor.
+    """
+
+    def __init__(self, base: Formula, dtype: torch.dtype, on: tuning.Processor) -> None:
+        self.base, self.dtype, self.on = base, dtype, on
+        self.acc = launch.accumulator(dtype)
+        self.pieces = plan(base, self.acc == torch.float64, on)
+        self._covered = [_covers(base, number) for number in range(len(base.results))]
+        #: Results that several kernels add to
+        self._continued = {r for piece in self.pieces for r, _ in piece.text.begun.intersection(piece.text.slots)}
+        self._compiled: set[torch.device] = set()
+
+    def __call__(
+        self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int, nodes: tuple[int, int]
+    ) -> list[Tensor]:
+        """``[rows or nodes, width]`` of every result, ``[width]`` of a sum over all rows; columns without output are 0.
+
+        Args:
+            tensors: By operand, rows contiguous (one for all may have no axis of rows), all on one device.
+            tables: Rows of the batch as edges, by walk; None if nothing belongs to senders or receivers.
+            rows: Rows of the batch.
+            nodes: Number of senders and of receivers.
+        """
+        like = tensors[0]
+        if not rows:
+            return [like.new_zeros(self._shape(number, 0, nodes)) for number in range(len(self.base.results))]
+        with torch.cuda.device(like.device) if like.is_cuda else nullcontext():  # and its current stream
+            buffers, calls = self.prepare(tensors, tables, rows)
+            if like.is_cuda and like.device not in self._compiled:
+                for _ in compile_calls(calls, like.device):
+                    pass
+                self._compiled.add(like.device)
+            for call in calls:
+                call.kernel[call.grid](*call.args, **call.meta)
+            numbers = range(len(self.base.results))
+            return [self._result(number, buffers, tables, nodes, rows, like) for number in numbers]
+
+    def prepare(
+        self, tensors: Sequence[Tensor], tables: Mapping[str, Tables] | None, rows: int
+    ) -> tuple[dict[str, Tensor], list[Call]]:
+        """Buffers of the results, by pointer, and the launches that fill them, in the order of the pieces."""
+        given = {f"in{number}": tensor for number, tensor in enumerate(tensors)}
+        given |= _ends(self.pieces, tables)
+        buffers: dict[str, Tensor] = {}
+        for piece in self.pieces:
+            for number in piece.text.results:
+                if f"out{number}" not in buffers:
+                    buffers |= self._allocate(number, piece, tensors[0], tables, rows)
+        return buffers, list(self._calls({**given, **buffers}, tables or {}, rows))
+
+    def _shape(self, number: int, rows: int, nodes: tuple[int, int]) -> tuple[int, ...]:
+        one = self.base.results[number]
+        count = {"each": (rows,), "one": (), "src": nodes[:1], "dst": nodes[1:]}[one.rows]
+        return (*count, one.width)
+
+    def _allocate(
+        self, number: int, piece: Piece, like: Tensor, tables: Mapping[str, Tables] | None, rows: int
+    ) -> dict[str, Tensor]:
+        """In the dtype of the sums where more is to be added up."""
+        one, fill = self.base.results[number], not self._covered[number]
+
+        def buffer(count: int, dtype: torch.dtype) -> Tensor:
+            return launch.allocate(like, (count, one.width), dtype, fill)
+
+        if one.rows == "each":
+            return {f"out{number}": buffer(rows, self.acc if number in self._continued else self.dtype)}
+        if number in piece.text.rooms:
+            assert tables is not None
+            table = tables[piece.text.walk]
+            return {
+                f"out{number}": buffer(table.num_nodes, self.acc),
+                f"room{number}": buffer(table.spare, self.acc),
+            }
+        return {f"out{number}": buffer(self._programs(piece, rows) if one.rows == "one" else rows, self.acc)}
+
+    def _programs(self, piece: Piece, rows: int) -> int:
+        """Runs of rows, for one block of channels."""
+        return -(-rows // (piece.block if piece.text.walk == "lanes" else self._chunk(piece, rows)))
+
+    @staticmethod
+    def _chunk(piece: Piece, rows: int) -> int:
+        """Rows of one run."""
+        return tuning.row_chunk(rows, True) if piece.text.stay else 1
+
+    def _calls(self, given: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
+        import triton.language as tl
+
+        for piece in self.pieces:
+            text = piece.text
+            table = tables[text.walk] if text.rooms else None
+            segments = self._programs(piece, rows) if table is None else table.nodes.shape[0]
+            found = dict(zip(TABLES, table or (), strict=False))
+            names = [f"in{n}" for n in text.operands]
+            names += [f"{kind}{n}" for kind, which in (("out", text.results), ("room", text.rooms)) for n in which]
+            pointers = [*(given[name] for name in names), *({**given, **found}[name] for name in text.tables)]
+            # the grid ends at 2**31 programs: no memory holds the rows of as many
+            args = (*pointers, segments, rows, 0 if table is None else table.num_nodes, self._chunk(piece, rows), 0)
+            meta = {
+                "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
+                "BLOCK": piece.block,
+                "num_warps": tuning.LANE_WARPS if text.walk == "lanes" else 1,
+                "enable_fp_fusion": self.on.fused,
+                **tuning.formula_options(self.on, text.stay),
+            }
+            yield Call(function(text.source, text.name), (segments * piece.blocks,), args, meta)
+
+    def _result(
+        self,
+        number: int,
+        buffers: Mapping[str, Tensor],
+        tables: Mapping[str, Tables] | None,
+        nodes: tuple[int, int],
+        rows: int,
+        like: Tensor,
+    ) -> Tensor:
+        one, out = self.base.results[number], buffers.get(f"out{number}")
+        if out is None:  # nothing computes it
+            return like.new_zeros(self._shape(number, rows, nodes))
+        if one.rows == "each":
+            return out.to(self.dtype)
+        if one.rows == "one":
+            return out.sum(0).to(self.dtype)
+        assert tables is not None
+        table, room = tables[WALKS[one.rows]], buffers.get(f"room{number}")
+        if room is None:  # row by row
+            return _summed(out, table).to(self.dtype)
+        add_up_pieces(out, room, table)
+        return out.to(self.dtype)
+
+
+def _covers(base: Formula, number: int) -> bool:
+    """Whether the outputs write every column of a result."""
+    written = sum(node is not None for node in base.outputs[number])
+    return written * max(base.channels, 1) == base.results[number].width
+
+
+def _ends(pieces: Sequence[Piece], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
+    """Senders and receivers of the batch's rows, where kernels ask for them."""
+    wanted = {name for piece in pieces for name in piece.text.tables}
+    out = {}
+    for name, walk in (("senders", "by_dst"), ("receivers", "by_src")):
+        if name in wanted:
+            assert tables is not None
+            table = tables[walk]
+            out[name] = torch.empty_like(table.edges).scatter_(0, table.edges, table.others)
+    return out
+
+
+def _summed(rows: Tensor, table: Tables) -> Tensor:
+    """Sum of the rows of every node, in the order of the table."""
+    from .gather import sum_rows
+
+    width = rows.shape[1]
+    out, room = rows.new_empty(table.num_nodes, width), rows.new_empty(table.spare, width)
+    block = min(tuning.SUMMED_COLUMNS, 1 << max(0, width - 1).bit_length())
+    at_once = max(1, tuning.SUMMED_ELEMENTS // block)
+    pieces = table.nodes.shape[0]
+    if pieces and width:
+        sum_rows[(pieces * -(-width // block),)](
+            rows, out, room, *table[1:5], pieces, table.num_nodes, width, BLOCK=block, AT_ONCE=at_once, num_warps=1
+        )
+        add_up_pieces(out, room, table)
+    return out

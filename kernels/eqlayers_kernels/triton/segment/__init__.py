@@ -1,0 +1,1 @@
+"""The loop over segments of the sparse products, and its launcher."""
