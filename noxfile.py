@@ -18,8 +18,16 @@ TOOLS = ("pytest", "pytest-timeout")
 NETWORKS = "tests/integrations/test_networks.py"
 #: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
 LAYERS = (
-    *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels", "tests/lowering"),
-    *("tests/models", "tests/nn", "tests/ops", "tests/testing", "tests/test_algebra.py", "tests/test_public_names.py"),
+    *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels"),
+    *(
+        "tests/lowering",
+        "tests/models",
+        "tests/nn",
+        "tests/ops",
+        "tests/testing",
+        "tests/test_algebra.py",
+        "tests/test_public_names.py",
+    ),
 )
 
 
