@@ -17,6 +17,7 @@ from torch.nn.functional import one_hot
 
 from .. import nn
 from ..algebra import wigner_3j
+from ..autograd.tensor_product import chosen
 from ..info.graph import Graph
 from ..info.spherical import edge_formula, harmonics_formula
 from ..info.symmetric import Contraction, lowered, single_copies
@@ -118,7 +119,7 @@ def _harmonics(case: LayerCase, dtype: torch.dtype, device: torch.device, backen
 
     def own() -> Candidate:
         layer = nn.SphericalHarmonics(list(range(lmax + 1)), True, "component", backend=backend)
-        return Candidate(OURS, lambda x: (layer(x),), leaf(given), note=backend or "auto")
+        return Candidate(OURS, lambda x: (layer(x),), leaf(given), note=chosen(device.type, dtype, backend, ""))
 
     def theirs(dtype: torch.dtype) -> Candidate:
         layer = _theirs(lmax, dtype)
@@ -167,7 +168,7 @@ def _edges(case: LayerCase, dtype: torch.dtype, device: torch.device, backend: s
             found = layer(pos, graph)
             return found.vectors, found.lengths, found.harmonics
 
-        return Candidate(OURS, fn, leaf(given), note=backend or "auto")
+        return Candidate(OURS, fn, leaf(given), note=chosen(device.type, dtype, backend, ""))
 
     def theirs(dtype: torch.dtype) -> Candidate:
         layer = _theirs(lmax, dtype)
@@ -241,7 +242,7 @@ def _contraction(case: LayerCase, dtype: torch.dtype, device: torch.device, back
     def own() -> Candidate:
         known = dict(layer.named_parameters())
         weights = tuple(known[name] for name in names)
-        return Candidate(OURS, lambda x: (layer(x, y),), leaf(x), weights, backend or "auto")
+        return Candidate(OURS, lambda x: (layer(x, y),), leaf(x), weights, chosen(device.type, dtype, backend, ""))
 
     def by_einsum(dtype: torch.dtype, first: int = 0, last: int | None = None) -> Candidate:
         known = {name: leaf(parameter, dtype) for name, parameter in layer.named_parameters()}

@@ -23,7 +23,7 @@ from .roofline import limit, peak_rate, tensor_bytes
 from .run import Say, empty_row, nothing, quiet, ratios_of, time_all
 
 #: Allowed difference from float64, in rounding errors of the largest entry of each result.
-ROUNDINGS = 200
+ROUNDINGS = 64
 
 
 def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tensor) -> Call:
