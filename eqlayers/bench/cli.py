@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|step|cold|overhead|accelerate|kernels`."""
+"""`eqlayers bench run|report|layers|step|cold|overhead|accelerate|kernels`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from .cold import run_cold
 from .console import progress, show
 from .goals import Record
 from .kernels import run_kernels
+from .layer_cases import LAYER_PEERS, read_layer_suite
+from .layers import run_layers
 from .networks import NETWORKS
 from .overhead import run_overhead
 from .peers import PEERS
@@ -32,6 +34,7 @@ examples:
   eqlayers bench run cpu --only 'fused/mace-*' --peers e3nn,e3nn-compiled
   eqlayers bench run gpu --only 'target/*' --json gpu.json              (where there is a GPU)
   eqlayers bench run path/to/suite.yaml
+  eqlayers bench layers --only 'contraction/*'                          (where mace-torch is installed, beside it)
   eqlayers bench accelerate mace                                        (where mace-torch is installed)
   eqlayers bench report cpu.json --out report                           (tables and plots again)
 """
@@ -51,12 +54,18 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def _listed(title: str, about: dict[str, str]) -> str:
+    return f"\n{title}:\n" + "".join(f"  {name:16} {text}\n" for name, text in about.items())
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     top = ArgumentParser(
         prog="eqlayers bench",
         description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
-        epilog=EPILOG + "\npeers:\n" + "\n".join(f"  {name:16} {peer.about}" for name, peer in PEERS.items()),
+        epilog=EPILOG
+        + _listed("peers", {name: peer.about for name, peer in PEERS.items()})
+        + _listed("peers of layers", LAYER_PEERS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
@@ -95,6 +104,8 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         config="step",
     )
+    about = "harmonics, geometry of edges and symmetric contraction, beside e3nn's and MACE's"
+    add("layers", about, "--peers", "--threads", "--runs", "--backend", "--only", config="layers")
     options = ("--peers", "--threads", "--runs", "--only")
     add("cold", "time first calls in fresh processes, with empty and filled caches", *options, config="cold")
     add("overhead", "time single calls on one molecule and on one edge", "--threads", "--runs", config="overhead")
@@ -121,6 +132,15 @@ def _run(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     keep = nothing if args.json is None else partial(save, path=args.json)  # a run that is cut off leaves its cases
     with progress(f"bench {suite.name}", steps) as say:
         return run_suite(suite, **kind, say=say, keep=keep)
+
+
+def _layers(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    suite = read_layer_suite(args.config, args.only)
+    steps = 1 + sum(1 + 2 * len(case.directions) for case in suite.cases)
+    kind = {"peers": args.peers, "num_threads": args.threads, "runs": args.runs, "backend": args.backend}
+    keep = nothing if args.json is None else partial(save, path=args.json)  # as above
+    with progress("bench layers", steps) as say:
+        return run_layers(suite, **kind, say=say, keep=keep)
 
 
 def _step(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
@@ -153,6 +173,7 @@ def _kernels(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
     "run": _run,
+    "layers": _layers,
     "step": _step,
     "cold": _cold,
     "overhead": _overhead,

@@ -19,7 +19,10 @@ from .memory import RESOLUTION
 from .results import whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
+COLOURS |= {"fwd+bwd": COLOURS["bwd"], "fwd+double": COLOURS["double_bwd"]}  # of whole calls
 GREY = "#666666"
+OF_COPIES = "bytes moved once / time, as a share of the copy bandwidth"
+OF_LIMIT = "least time by bytes or operations / time"
 RENAME = "Rename the suite, its groups and problems."
 
 
@@ -60,7 +63,9 @@ def _bars(axis: Axes, cases: list[Record], values: dict[str, list[dict[str, floa
         high = np.array([np.nan if v is None else v["q80"] - v["median"] for v in row])
         error = np.nan_to_num(np.clip([low, high], 0, None))
         axis.barh(at, middle - start, height, start, xerr=error, color=COLOURS[direction], ecolor=GREY, label=direction)
-    axis.set_yticks(np.arange(len(cases)), [case["name"].partition("/")[2] for case in cases])
+    of_one_group = len({case["group"] for case in cases}) == 1
+    names = [case["name"].partition("/")[2] if of_one_group else case["name"] for case in cases]
+    axis.set_yticks(np.arange(len(cases)), names)
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.25)
 
@@ -94,12 +99,13 @@ def ratios(cases: list[Record], title: str) -> Figure:
     return figure
 
 
-def shares(cases: list[Record], title: str) -> Figure:
-    """Compulsory bytes over time, as a fraction of the copy bandwidth.
+def shares(cases: list[Record], title: str, label: str = OF_COPIES) -> Figure:
+    """Compulsory bytes over time as a fraction of the copy bandwidth, or the least time as a fraction of the time.
 
     Args:
         cases: Records of one group.
         title: Above the picture.
+        label: Below the axis.
 
     Returns:
         The figure.
@@ -113,7 +119,7 @@ def shares(cases: list[Record], title: str) -> Figure:
     axis = figure.subplots()
     _bars(axis, cases, found, 0.0)
     _lines(axis, cases[0]["goals_asked"].get("share", {}))
-    axis.set(xlabel="bytes moved once / time, as a share of the copy bandwidth", title=title)
+    axis.set(xlabel=label, title=title)
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -135,7 +141,7 @@ def _against_edges(
         for row in case["results"]:
             value: Any = row[key]["median"] if isinstance(row[key], dict) else row[key]
             if value and value >= least:
-                who = f"{row['implementation']} {row['layout']}"
+                who = f"{row['implementation']} {row['layout']}".strip()
                 lines.setdefault((who, row["direction"]), []).append((case["edges"], value * factor))
     return lines
 
@@ -172,10 +178,10 @@ def growth(cases: list[Record], title: str) -> Figure:
 
 
 def save_plots(result: Record, folder: Path) -> list[Path]:
-    """Write the pictures that a result has the numbers for: ratios and shares by group, growth by problem.
+    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem.
 
     Args:
-        result: Of ``eqlayers bench run``.
+        result: Of ``eqlayers bench run`` or ``layers``.
         folder: Where to.
 
     Returns:
@@ -184,21 +190,27 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
     Raises:
         ConfigError: A group or a problem has a name that would make a file elsewhere.
     """
+    of_layers = result["kind"] == "layers"
     groups: dict[str, list[Record]] = {}
+    lines: dict[str, list[Record]] = {}
     for case in result["cases"]:
         if any(row["seconds"] for row in case["results"]):
-            groups.setdefault(case["group"], []).append(case)
+            groups.setdefault(case["operation" if of_layers else "group"], []).append(case)
+            lines.setdefault(f"{case['group']}_{case['problem']}", []).append(case)
+    about = f"{result['dtype']}, threads: {result['machine']['threads']}"
     figures = {}
     for group, cases in groups.items():
-        title = f"{result['suite']}: {group}, {result['dtype']}, threads: {result['machine']['threads']}"
+        title = f"{result['suite']}: {group}, {about}"
         if any(case["ratios"] for case in cases):
             figures[f"{group}_ratios"] = ratios(cases, title)
         if any(_best(case, direction) for case in cases for direction in COLOURS):
-            figures[f"{group}_shares"] = shares(cases, title)
-        for problem in dict.fromkeys(case["problem"] for case in cases):
-            same = [case for case in cases if case["problem"] == problem]
-            if len({case["edges"] for case in same}) > 1:
-                figures[f"{group}_{problem}_growth"] = growth(same, f"{title}, {problem}")
+            figures[f"{group}_shares"] = shares(cases, title, OF_LIMIT if of_layers else OF_COPIES)
+    for name, cases in lines.items():
+        if len({case["edges"] for case in cases}) > 1:
+            first = cases[0]
+            figures[f"{name}_growth"] = growth(
+                cases, f"{result['suite']}: {first['group']}, {about}, {first['problem']}"
+            )
     names = [plain_name(f"{result['suite']}_{name}.png", "name of a picture", RENAME, "file") for name in figures]
     paths = [folder / name for name in names]
     for path, figure in zip(paths, figures.values(), strict=True):

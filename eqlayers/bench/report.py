@@ -85,6 +85,9 @@ def head_notes(result: Record) -> list[str]:
     notes = [f"{place}; {shown}; commit {result['commit'] or 'unknown'}; {result['date']}."]
     if "copy_bandwidth" in result:
         notes.append(f"Copy bandwidth: {spread(result['copy_bandwidth'], 1e-9)} GB/s, bytes read and written together.")
+    for dtype, rate in result.get("peak_rate", {}).items():
+        if rate is not None:
+            notes.append(f"Peak of multiply-adds, {dtype}, one thread: {spread(rate, 1e-9)} G/s, each counted as two.")
     return notes
 
 
@@ -97,7 +100,7 @@ def tables(result: Record) -> list[Table]:
     Returns:
         Tables for the terminal and for a file.
     """
-    if result["kind"] == "run":
+    if "cases" in result:
         found = [_times(result), _goals(_all_goals(result)), _trouble(result)]
     else:
         title, columns, cells = ROWS[result["kind"]]
@@ -117,7 +120,21 @@ def _replaced(report: Record) -> Table:
     return Table(f"modules of {report['network']}", columns, report["report"], notes)
 
 
+_OF_COPIES = (
+    "Share: operands read once and results written once, over time and copy bandwidth. Peak: memory from the operands "
+    "to the results of a direction, the forward and what it saves included."
+)
+_OF_LIMIT = (
+    "fwd+bwd: with all gradients. fwd+double: with the gradient by vectors, positions or features, and the gradients "
+    "of that, as in training on forces. Share: the least time of this machine over the time of the call. It is that of "
+    "operands read once and results written once at the copy bandwidth, or that of the sums and products of this "
+    "package's formulas at the peak of multiply-adds: of what takes longer, named in brackets. It can exceed 1 where "
+    "all fits into the processor's cache. Peak: memory of a whole call, its results included."
+)
+
+
 def _times(result: Record) -> Table:
+    of_layers = result["kind"] == "layers"
     rows = []
     kinds = {"seconds": ">ms"} | ({"seconds_flushed": ">ms, device"} if result["device"] == "cuda" else {})
     for case in result["cases"]:
@@ -133,18 +150,19 @@ def _times(result: Record) -> Table:
                 [
                     case["name"],
                     row["direction"],
-                    f"{row['implementation']} {row['layout']} ({row['note']})",
+                    " ".join(part for part in (row["implementation"], row["layout"], f"({row['note']})") if part),
                     *(spread(row[kind], 1000) for kind in kinds),
                     "; ".join(ratios) or "-",
-                    number(row["share"]),
+                    number(row["share"]) + (f" ({case['limits'][row['direction']]['binds']})" if of_layers else ""),
                     mebibytes(row["memory_bytes"]),
                 ]
             )
-    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", ">share of bandwidth", ">peak, MiB"]
+    share = ">share of the limit" if of_layers else ">share of bandwidth"
+    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", share, ">peak, MiB"]
     notes = [
-        "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. Share: operands read once "
-        "and results written once, over time and copy bandwidth. Peak: memory from the operands to the results of a "
-        "direction, the forward and what it saves included.",
+        "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. "
+        + (_OF_LIMIT if of_layers else _OF_COPIES),
+        *([_abouts(result["cases"])] if of_layers else []),
         *([f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []),
         *(
             [
@@ -156,6 +174,12 @@ def _times(result: Record) -> Table:
         ),
     ]
     return Table(f"suite {result['suite']}, {result['dtype']}, {result['device']}", columns, rows, notes)
+
+
+def _abouts(cases: list[Record]) -> str:
+    """What the layers of every problem are; E is for edges or vectors, N for atoms."""
+    found = {f"{case['group']}/{case['problem']}": case["about"] for case in cases}
+    return "; ".join(f"{name}: {about}" for name, about in found.items()) + ". E: vectors or edges, N: atoms."
 
 
 def _all_goals(result: Record) -> list[Record]:
@@ -208,7 +232,7 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
     text = page(result).encode()
-    pictures = save_plots(result, folder) if result["kind"] == "run" else []
+    pictures = save_plots(result, folder) if "cases" in result else []
     with whole_file(path) as file:
         file.write(text)
     return [path, *pictures]
@@ -216,6 +240,6 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
 
 def count_goals(result: Record) -> str:
     """One sentence on how many goals were met."""
-    goals = _all_goals(result) if result["kind"] == "run" else result["goals"]
+    goals = _all_goals(result) if "cases" in result else result["goals"]
     counts = {word: sum(verdict(goal["met"]) == word for goal in goals) for word in ("met", "missed", "not measured")}
     return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items())

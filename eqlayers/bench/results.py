@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..files import atomic_write, read_json
 
 FORMAT = 1  # rises when a field changes its meaning
-KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels")
+KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels", "layers")
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def flat_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
         [{'commit': 'c', 'date': 'd', 'seconds_median': 1, 'seconds_q20': 0}]
     """
     head = {key: result.get(key) for key in ("commit", "date")}
-    if result["kind"] != "run":
+    if "cases" not in result:
         return [head | _flat(row) for row in result["rows"]]
     about = ("name", "group", "problem", "operation", "graph", "dtype", "nodes", "edges", "runs")
     return [

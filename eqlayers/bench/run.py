@@ -107,7 +107,7 @@ def _build(
             items.append(build())
         except Exception as error:
             refused = Verdict("refused", None, why_refused(name, error))
-            rows += [_row(name, layout, direction, refused, "") for direction in case.directions]
+            rows += [empty_row(name, layout, direction, refused, "") for direction in case.directions]
     return items, rows
 
 
@@ -123,15 +123,16 @@ def _run_case(
     verdicts = check(case.problem, operands, items, case.directions)
     ratios: list[Record] = []
     for direction in case.directions:
-        rows = [_row(i.name, i.layout, direction, verdicts[n, direction], i.note) for n, i in enumerate(items)]
+        rows = [empty_row(i.name, i.layout, direction, verdicts[n, direction], i.note) for n, i in enumerate(items)]
         say(f"{case.name}: timing {direction}")
-        times = _time(operands, items, rows, direction, runs, device)
+        makers = [partial(_made, item, operands, direction) for item in items]
+        times = time_all(makers, rows, runs, device)
         for n, kinds in times.items():
             rows[n] |= {kind: summary(seconds) for kind, seconds in kinds.items()}
             rows[n]["share"] = operands.moved_bytes(direction) / device_seconds(rows[n])["median"] / bandwidth
             if refusal(device) is None:
                 rows[n]["memory_bytes"] = _memory(items[n], operands, direction, device)
-        ratios += _ratios([(rows[n], kinds) for n, kinds in times.items()])
+        ratios += ratios_of([(rows[n], kinds) for n, kinds in times.items()])
         results += rows
     return {
         "name": case.name,
@@ -152,7 +153,8 @@ def _run_case(
     }
 
 
-def _row(name: str, layout: str, direction: str, verdict: Verdict, note: str) -> Record:
+def empty_row(name: str, layout: str, direction: str, verdict: Verdict, note: str) -> Record:
+    """A result without times."""
     return {
         "implementation": name,
         "layout": layout,
@@ -177,23 +179,29 @@ def _fits(work: Callable[[], object]) -> bool:
     return True
 
 
-def _time(
-    operands: Operands,
-    items: Sequence[Implementation],
-    rows: Sequence[Record],
-    direction: str,
-    runs: int,
-    device: torch.device,
+def _made(item: Implementation, operands: Operands, direction: str) -> Call:
+    return prepare(item.fn, into_form(operands.values, item.form), direction)
+
+
+def time_all(
+    makers: Sequence[Callable[[], Call]], rows: Sequence[Record], runs: int, device: torch.device
 ) -> dict[int, dict[str, list[float]]]:
     """Seconds of every implementation that is right, by its number and kind: on a GPU with an emptied cache, too.
 
-    What each saved for the direction stays in memory while all are timed: who finds no room is not timed.
+    What each saved for the direction stays in memory while all are timed: who finds no room is not timed, and its row
+    says so.
+
+    Args:
+        makers: Each prepares the call of the row of the same number.
+        rows: Of :func:`empty_row`; those that are not 'ok' are left out.
+        runs: Timed runs of each.
+        device: Where they work.
     """
     buffer = flush_buffer(device)  # first, so that there is room for it
     calls: dict[int, Call] = {}
 
     def keep(n: int) -> None:
-        calls[n] = prepare(items[n].fn, into_form(operands.values, items[n].form), direction)
+        calls[n] = makers[n]()
 
     for n, row in enumerate(rows):
         if row["status"] == "ok":
@@ -226,7 +234,7 @@ def _whole(item: Implementation, values: dict[str, torch.Tensor], direction: str
     return call, call()
 
 
-def _ratios(timed: Sequence[tuple[Record, dict[str, list[float]]]]) -> list[Record]:
+def ratios_of(timed: Sequence[tuple[Record, dict[str, list[float]]]]) -> list[Record]:
     """Every peer's time over that of every layout of ours, round by round, for each kind of time."""
     return [
         {

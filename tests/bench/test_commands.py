@@ -273,7 +273,8 @@ def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_help_names_every_peer_and_command() -> None:
     text = parser().format_help()
     assert all(
-        word in text for word in ("run", "report", "step", "cold", "overhead", "e3nn-compiled", "cuequivariance")
+        word in text
+        for word in ("run", "report", "layers", "step", "cold", "overhead", "e3nn-compiled", "cuequivariance", "einsum")
     )
 
 

@@ -1,0 +1,121 @@
+"""The limit of a machine: bytes moved once at its copy bandwidth, or operations at its peak, whichever takes longer."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from eqlayers_kernels.c import compiler
+from eqlayers_kernels.formula import Formula
+
+from .measure import alternate, summary
+
+#: Independent chains of multiply-adds: more than latency times pipelines of today's processors, fewer than registers.
+CHAINS = 12
+ROUNDS = 1_000_000
+_NAMES = {"float32": ("float", 4), "float64": ("double", 8)}
+
+
+class Limit(NamedTuple):
+    """The least time that the machine needs.
+
+    Attributes:
+        seconds: The longer of the two.
+        binds: 'bytes' or 'operations'.
+    """
+
+    seconds: float
+    binds: str
+
+
+def limit(moved: float, operations: float, bandwidth: float, peak: float | None) -> Limit:
+    """The limit for some work.
+
+    Args:
+        moved: Bytes that are read or written once.
+        operations: Sums and products.
+        bandwidth: Bytes per second.
+        peak: Sums and products per second; None if it is not known.
+
+    Example:
+        >>> limit(1e9, 4e9, 1e10, 1e10)
+        Limit(seconds=0.4, binds='operations')
+    """
+    by_bytes, by_operations = moved / bandwidth, operations / peak if peak else 0.0
+    return Limit(by_bytes, "bytes") if by_bytes >= by_operations else Limit(by_operations, "operations")
+
+
+def peak_source(dtype: str) -> str:
+    """C that runs independent chains of vector multiply-adds in registers."""
+    name, size = _NAMES[dtype]
+    chains = range(CHAINS)
+    return "\n".join(
+        [
+            "#if defined(__AVX512F__)\n#define BYTES 64\n#elif defined(__AVX__)\n#define BYTES 32\n#else",
+            "#define BYTES 16\n#endif",
+            f"typedef {name} lanes __attribute__((vector_size(BYTES)));",
+            f"{compiler.EXPORT} double eqlayers_peak(long rounds, double factor, double term) {{",
+            f"    lanes f = ({name})factor - (lanes){{0}}, t = ({name})term - (lanes){{0}};",
+            *(f"    lanes a{i} = t * {i + 1};" for i in chains),
+            "    for (long round = 0; round < rounds; round++) {",
+            *(f"        a{i} = a{i} * f + t;" for i in chains),
+            "    }",
+            f"    lanes sum = {' + '.join(f'a{i}' for i in chains)};",
+            "    double out = 0;",
+            f"    for (int i = 0; i < BYTES / {size}; i++) out += sum[i];",
+            "    return out;",
+            "}",
+            f"{compiler.EXPORT} int eqlayers_lanes(void) {{ return BYTES / {size}; }}",
+            "",
+        ]
+    )
+
+
+def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
+    """Sums and products per second of one thread, in multiply-adds of whole vectors; None without a C compiler.
+
+    Returns:
+        Median and quantiles.
+
+    Example:
+        >>> rate = peak_rate("float32", runs=3)
+        >>> rate is None or rate["median"] > 1e8
+        True
+    """
+    if compiler.why_not() is not None:
+        return None
+    library = compiler.load(peak_source(dtype), "eqlayers_peak")
+    call = library.eqlayers_peak
+    call.argtypes, call.restype = (ctypes.c_long, ctypes.c_double, ctypes.c_double), ctypes.c_double
+    (seconds,) = alternate([lambda: call(ROUNDS, 0.5, 0.25)], runs)
+    operations = 2 * ROUNDS * CHAINS * library.eqlayers_lanes()
+    return summary([operations / s for s in seconds])
+
+
+def operations(base: Formula, moving: Sequence[bool], weights: Sequence[bool], given: Sequence[bool]) -> dict[str, int]:
+    """Sums and products per row and channel of each direction, by this package's own formulas.
+
+    Args:
+        base: The formula of the layer.
+        moving: For each operand, whether the first gradient is by it: positions, features.
+        weights: For each operand, whether it is a weight.
+        given: For each result, whether it has a cotangent.
+    """
+    both = [a or b for a, b in zip(moving, weights, strict=True)]
+    first = base.gradient(given, both)
+    force = base.gradient(given, moving)
+    cotangents = [True] * (len(force.operands) - len(both))
+    second = force.gradient([True] * len(force.results), [*both, *cotangents])
+    return {
+        "fwd": base.operations,
+        "fwd+bwd": base.operations + first.operations,
+        "fwd+double": base.operations + force.operations + second.operations,
+    }
+
+
+def tensor_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes of some tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)
