@@ -266,7 +266,8 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
         job.row = replace(job.row, reason=reason)
         return
     job.replacement = new
-    job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=layer.num_paths)
+    paths = len(layer.instructions) if isinstance(layer, (ProductLayer, Linear)) else layer.num_paths
+    job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=paths)
     if comparison is not None:
         job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=comparison.note)
 
