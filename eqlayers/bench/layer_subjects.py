@@ -17,10 +17,10 @@ from torch.nn.functional import one_hot
 
 from .. import nn
 from ..algebra import wigner_3j
-from ..autograd.tensor_product import chosen
-from ..info.graph import Graph
-from ..info.spherical import edge_formula, harmonics_formula
-from ..info.symmetric import Contraction, lowered, single_copies
+from ..functional.product import chosen
+from ..graph import Graph
+from ..lowering.spherical import edge_formula, harmonics_formula
+from ..lowering.symmetric import Contraction, lowered, single_copies
 from .implementation import OURS, Refusal, default_dtype
 from .layer_cases import LayerCase
 from .peers import NO_DOUBLE

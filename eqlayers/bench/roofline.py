@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from eqlayers_kernels.c import compiler
-from eqlayers_kernels.formula import Formula
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.forms.formula import Formula
 
 from .measure import alternate, summary
 

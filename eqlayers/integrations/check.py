@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from ..errors import BackendError, EqlayersError, MismatchError
 from ..testing import excess
-from .probes import Operands, Probe, dtype_and_device, make_probe
+from .polynomial_probes import make_probes
+from .probes import Operands, Probe, dtype_and_device
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
@@ -42,41 +43,66 @@ class Comparison:
     failure: str = ""
 
 
-def compare(original: nn.Module, replacement: nn.Module, path: str = "") -> Comparison:
+def compare(
+    original: nn.Module,
+    replacement: nn.Module,
+    path: str = "",
+    default: tuple[torch.dtype, torch.device] | None = None,
+) -> Comparison:
     """Run both on random inputs, and compare.
+
+    Args:
+        original, replacement: The two.
+        path: Where they are, for messages.
+        default: Dtype and device of the model. A module without tensors of its own is compared on that device, in
+            float32 and in float64, for it computes in the dtype that it is given.
 
     Raises:
         MismatchError: The difference is larger than the bound of both errors, or the replacement does not run.
     """
-    dtype, device = dtype_and_device(original)
+    dtype, device = dtype_and_device(original, default)
+    own = next((t for t in [*original.parameters(), *original.buffers()] if t.is_floating_point()), None)
     with _undisturbed(device):
-        probe = make_probe(original, replacement, ROWS)
-        try:
-            theirs = results(probe.theirs, probe, dtype, device)
-        except Exception as error:  # whatever the original raises is its answer
-            text = " ".join(str(error).split())[:200]
-            return Comparison(float("inf"), "", failure=f"{type(error).__name__}: {text}")
-        try:
-            mine = results(probe.mine, probe, dtype, device)
-        except BackendError:
-            raise
-        except Exception as error:
-            raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
-        if probe.misfit is not None and (reason := _other_width(probe, probe.misfit, dtype, device)):
-            raise _mismatch(path, original, dtype, reason)
-        sizes = results(probe.size, probe, torch.float64, torch.device("cpu"), torch.abs)
-        terms = results(probe.count, probe, torch.float64, torch.device("cpu"), torch.ones_like)
-        eps = _matmul_eps(dtype)
-        errors = {
-            name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
-            for name, value in theirs.items()
-        }
-        if probe.right is not None:
-            errors["right()"] = excess(*probe.right(dtype, device), dtype, eps, probe.coefficient_error) / 2
-        where, worst = max(errors.items(), key=lambda entry: entry[1])
-        if not worst <= 1:
-            raise _mismatch(path, original, dtype, f"an error {worst:.3g} times the bound in {where}")
-        saved = kept_bytes(original, replacement, "theirs") - kept_bytes(original, replacement, "mine")
+        found = []
+        for probe in make_probes(original, replacement, ROWS):
+            for kind in (dtype,) if own is not None else (torch.float32, torch.float64):
+                found.append(_compare(original, probe, path, kind, device))
+                if found[-1].failure:
+                    return found[-1]
+        worst = max(found, key=lambda one: one.error)
+        saved = kept_bytes(original, replacement, "theirs", default) - kept_bytes(
+            original, replacement, "mine", default
+        )
+    return replace(worst, saved_bytes=saved, note="; ".join(dict.fromkeys(one.note for one in found if one.note)))
+
+
+def _compare(original: nn.Module, probe: Probe, path: str, dtype: torch.dtype, device: torch.device) -> Comparison:
+    """On one set of operands."""
+    try:
+        theirs = results(probe.theirs, probe, dtype, device)
+    except Exception as error:  # whatever the original raises is its answer
+        text = " ".join(str(error).split())[:200]
+        return Comparison(float("inf"), "", failure=f"{type(error).__name__}: {text}")
+    try:
+        mine = results(probe.mine, probe, dtype, device)
+    except BackendError:
+        raise
+    except Exception as error:
+        raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
+    if probe.misfit is not None and (reason := _other_width(probe, probe.misfit, dtype, device)):
+        raise _mismatch(path, original, dtype, reason)
+    sizes = results(probe.size, probe, torch.float64, torch.device("cpu"), torch.abs)
+    terms = results(probe.count, probe, torch.float64, torch.device("cpu"), torch.ones_like)
+    eps = _matmul_eps(dtype)
+    errors = {
+        name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
+        for name, value in theirs.items()
+    }
+    if probe.right is not None:
+        errors["right()"] = excess(*probe.right(dtype, device), dtype, eps, probe.coefficient_error) / 2
+    where, worst = max(errors.items(), key=lambda entry: entry[1])
+    if not worst <= 1:
+        raise _mismatch(path, original, dtype, f"an error {worst:.3g} times the bound in {where}")
     notes = []
     if probe.coefficient_error:
         notes.append(
@@ -85,7 +111,7 @@ def compare(original: nn.Module, replacement: nn.Module, path: str = "") -> Comp
         )
     if not any(name.startswith("second") for name in theirs):
         notes.append("the original has no second derivatives, so none were compared")
-    return Comparison(worst, where, saved, "; ".join(notes))
+    return Comparison(worst, where, note="; ".join(notes))
 
 
 def results(
@@ -146,12 +172,14 @@ def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True))
 
 
-def kept_bytes(original: nn.Module, replacement: nn.Module, side: str) -> float:
+def kept_bytes(
+    original: nn.Module, replacement: nn.Module, side: str, default: tuple[torch.dtype, torch.device] | None = None
+) -> float:
     """Bytes per row that autograd keeps for backward, by the difference between twice as many rows and as many."""
-    dtype, device = dtype_and_device(original)
+    dtype, device = dtype_and_device(original, default)
     kept = []
     for rows in (ROWS, 2 * ROWS):
-        probe = make_probe(original, replacement, rows)
+        probe = make_probes(original, replacement, rows)[0]
         live = {name: value.to(device, dtype, copy=True).requires_grad_() for name, value in probe.operands.items()}
         own = {t.untyped_storage().data_ptr() for t in live.values()}
         held: list[Tensor] = []  # keeps them alive, so that no two have the same address

@@ -16,7 +16,7 @@ from ..functional import tensor_product_conv
 from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
 
 #: What a replacement does not take over from the attributes of its original.
-_OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__")
+_OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_func")
 
 
 class Replacement(nn.Module):
@@ -67,12 +67,12 @@ class Replacement(nn.Module):
 
 
 class FusedReplacement(Replacement):
-    """Mixin: one call for gather, product and sum, which TorchScript cannot hold."""
+    """Mixin: one call for gather, product and sum, or a whole contraction, which TorchScript cannot hold."""
 
     def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
         raise ConfigError(
-            f"a model must hold no fused convolution to be scripted, got {type(self).__name__}. Call deaccelerate, "
-            f"then accelerate with targets=('product', 'linear'); or use torch.export."
+            f"a model must hold no fused convolution and no contraction to be scripted, got {type(self).__name__}. "
+            f"Call deaccelerate, then accelerate with targets=('product', 'linear', 'harmonics'); or use torch.export."
         )
 
 

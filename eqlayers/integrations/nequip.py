@@ -42,7 +42,7 @@ if find_spec("nequip") is not None:
         targets: Iterable[str] | str | None = None,
         check: bool = True,
     ) -> nn.Module:
-        """Compute e3nn's products and linear maps, and the sums over neighbours, with eqlayers; the numbers stay.
+        """Compute e3nn's layers, and the sums over neighbours, with eqlayers; the numbers stay.
 
         Parameters, state dict and checkpoints are those of the model without it.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from e3nn import o3
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from ..algebra import as_irreps
 from ..lowering.paths import Instruction
@@ -56,10 +57,18 @@ def draw(name: str, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
-def dtype_and_device(module: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Of the module's floating-point tensors."""
-    tensors = [t for t in [*module.parameters(), *module.buffers()] if t.is_floating_point()]
-    like = max(tensors, key=lambda t: t.numel(), default=torch.empty(0, device="cpu"))
+def dtype_and_device(
+    module: nn.Module, default: tuple[torch.dtype, torch.device] | None = None
+) -> tuple[torch.dtype, torch.device]:
+    """Of the module's floating-point tensors; the default, or torch's on the CPU, if it has none with numbers."""
+    tensors = [
+        t
+        for t in [*module.parameters(), *module.buffers()]
+        if not is_lazy(t) and not t.is_meta and t.is_floating_point()
+    ]
+    like = max(tensors, key=lambda t: t.numel(), default=None)
+    if like is None:
+        return default or (torch.get_default_dtype(), torch.device("cpu"))
     return like.dtype, like.device
 
 
@@ -70,7 +79,7 @@ def make_probe(original: nn.Module, replacement: nn.Module, rows: int) -> Probe:
     return _product(original, replacement, rows)
 
 
-def _call(module: nn.Module, *args: Any) -> Tensor:
+def call(module: nn.Module, *args: Any) -> Tensor:
     """The forward of a module past its hooks."""
     result: Tensor = type(module).forward(module, *args)
     return result
@@ -99,20 +108,20 @@ def _product(original: Any, replacement: Any, rows: int) -> Probe:
         x, y, w = arguments(o)
         s, d = src.to(x.device), dst.to(x.device)
         if scatter:
-            return _call(original, x, y, w, d, s)
+            return call(original, x, y, w, d, s)
         if fused:
-            messages = _call(product, x.index_select(0, s), y, w)
+            messages = call(product, x.index_select(0, s), y, w)
             return messages.new_zeros(len(x), messages.shape[-1]).index_add(0, d, messages)
-        return _call(product, x, w) if square else _call(product, x, y, w)
+        return call(product, x, w) if square else call(product, x, y, w)
 
     def mine(o: Operands) -> Tensor:
         x, y, w = arguments(o)
         s, d = src.to(x.device), dst.to(x.device)
         if scatter:
-            return _call(replacement, x, y, w, d, s)
+            return call(replacement, x, y, w, d, s)
         if fused:
-            return _call(replacement, x, y, w, torch.stack([s, d]))
-        return _call(replacement, x, w) if square else _call(replacement, x, y, w)
+            return call(replacement, x, y, w, torch.stack([s, d]))
+        return call(replacement, x, w) if square else call(replacement, x, y, w)
 
     def sized(count: bool) -> Callable[[Operands], Tensor]:
         fn = product_magnitude(irreps, paths, "cpu", count)
@@ -153,7 +162,7 @@ def _linear(original: Any, replacement: Any, rows: int) -> Probe:
         operands["bias"] = draw("bias", *lead, original.bias_numel)
 
     def run(module: nn.Module) -> Callable[[Operands], Tensor]:
-        return lambda o: _call(module, o["x"], o.get("weight"), o.get("bias"))
+        return lambda o: call(module, o["x"], o.get("weight"), o.get("bias"))
 
     paths = [tuple(ins) for ins in original.instructions]
     size, count = (linear_magnitude(irreps, paths, counted) for counted in (False, True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,16 +14,18 @@ from ..backends import find
 from ..checks import check_flag, check_items, check_module, got
 from ..errors import BackendError, ConfigError
 from ..nn import Linear
-from ..nn._common.base import EquivariantModule
 from ..nn._common.e3nn_state import E3nnState
 from ..nn.product import ProductLayer
 from .check import compare
 from .coverage import cover
 from .modules import Replacement
 from .places import Place, compiled_here, find_aliases, find_places
+from .polynomial_rules import is_harmonics
+from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import dtype_and_device
 from .report import Report, Row
 from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
+from .structure import OURS
 
 _MARK = "eqlayers"
 
@@ -55,7 +58,7 @@ def accelerate(
         model: A model with e3nn layers: e3nn's own, NequIP's, MACE's, or any other.
         backend: Name of a backend for all replacements, or None for the first that accepts.
         targets: Which kinds to replace, of 'convolution' (gather, product and scatter of NequIP and MACE in one call),
-            'product' and 'linear'; None for all.
+            'product', 'linear', 'harmonics' and 'contraction' (MACE's symmetric contraction); None for all.
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
@@ -85,7 +88,7 @@ def accelerate(
     inplace, check = check_flag("inplace", inplace), check_flag("check", check)
     given = model
     if not inplace:
-        model = copy.deepcopy(model)
+        model = copy.deepcopy(model, _compiled_functions(model))
     places = find_places(model, _closed)
     jobs, rows = _plan(places, wanted)
     coverage = cover(places, _closed, _is_known)
@@ -94,8 +97,9 @@ def accelerate(
             f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
             f"accelerate(model, inplace=False).model, or eqlayers.TensorProduct.from_e3nn(model)."
         )
+    like = dtype_and_device(model)
     for job in jobs:
-        _build(job, backend, check)
+        _build(job, backend, check, like)
     done = [job for job in jobs if job.replacement is not None]
     for job in done if model is not given else ():
         _keep_keys(job, given)
@@ -168,7 +172,7 @@ def _closed(module: nn.Module) -> bool:
 
 def _is_known(module: nn.Module) -> bool:
     """Whether it is a layer of e3nn's, in Python or TorchScript, or one of ours."""
-    return isinstance(module, (EquivariantModule, Replacement)) or is_layer(module) or is_scripted_layer(module)
+    return isinstance(module, (*OURS, Replacement)) or is_layer(module) or is_scripted_layer(module)
 
 
 def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[_Job], list[Row]]:
@@ -234,14 +238,20 @@ def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row
     return Row(place.path, type(module).__name__, target, reason=reason, places=(place.path,))
 
 
-def _build(job: _Job, backend: str | None, check: bool) -> None:
+def _compiled_functions(model: nn.Module) -> dict[int, Any]:
+    """What copies share with their originals: the functions that e3nn compiles for harmonics, which have no copies."""
+    held = [vars(module).get("sph_func") for module in model.modules() if is_harmonics(module)]
+    return {id(function): function for function in held if function is not None}
+
+
+def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype, torch.device]) -> None:
     """Make the replacement and compare it with the original; on a reason against it, leave the original."""
     original, path = job.original, job.row.path
     try:
         new = job.rule.build(original, backend)
-        dtype, device = dtype_and_device(original)
+        dtype, device = dtype_and_device(original, like)
         layer = new.get_submodule(job.rule.inner)
-        assert isinstance(layer, (ProductLayer, Linear))
+        assert isinstance(layer, (ProductLayer, Linear, AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction))
         runs_on = layer.selected_backend(device, dtype)
     except Exception as error:
         if isinstance(error, BackendError) and backend is not None:
@@ -249,14 +259,15 @@ def _build(job: _Job, backend: str | None, check: bool) -> None:
         job.row = replace(job.row, reason=f"cannot be built anew: {type(error).__name__}: {error}")
         return
     reason = _other_state(original, new)
-    comparison = compare(original, new, path) if check and not reason else None
+    comparison = compare(original, new, path, like) if check and not reason else None
     if comparison is not None and comparison.failure:
         reason = f"could not be compared, it raises itself: {comparison.failure}"
     if reason:
         job.row = replace(job.row, reason=reason)
         return
     job.replacement = new
-    job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=len(layer.instructions))
+    paths = len(layer.instructions) if isinstance(layer, (ProductLayer, Linear)) else layer.num_paths
+    job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=paths)
     if comparison is not None:
         job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=comparison.note)
 

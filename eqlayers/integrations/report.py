@@ -17,10 +17,10 @@ class Row:
     Attributes:
         path: Where it is in the model; empty for the model itself. A module in several places has its first one here.
         kind: What it is: class and irreps.
-        target: 'convolution', 'product' or 'linear'; empty for TorchScript.
+        target: 'convolution', 'product', 'linear', 'harmonics' or 'contraction'; empty for TorchScript.
         replacement: Class that stands in for it; empty if it was left.
         backend: Backends that run it, joined by '+'.
-        paths: Number of paths.
+        paths: Number of paths; of degrees for harmonics.
         error: Largest difference from the original as a fraction of the bound of the rounding errors of both; None if
             nothing was compared.
         saved_bytes: Bytes per row (sample or edge) that the original keeps for its backward pass and the replacement
@@ -52,7 +52,8 @@ class Report:
 
     The bytes saved per row are measured on small inputs: with :math:`S(n)` the bytes of all tensors that autograd keeps
     for the backward pass of a module over n rows, they are :math:`(S(2n) - S(n))/n` of the original less the same of
-    the replacement. A row is a sample of a product or linear map, and an edge of a convolution.
+    the replacement. A row is a sample of a product or linear map, an edge of a convolution or of harmonics, an atom of
+    a contraction.
 
     Attributes:
         rows: In the order of ``model.named_modules()``.

@@ -186,7 +186,7 @@ def _harmonics(graph: Graph, vector: Sequence[int], degrees: Sequence[int], norm
     for l, nodes in known.items():
         above, below = [], []
         for m in range(l + 1):
-            scaled = graph.scale(_prefactor(l, m, normalization), columns[m][l - m])
+            scaled = graph.scale(leading_factor(l, m, normalization), columns[m][l - m])
             above.append(graph.multiply(scaled, cosines[m]))
             below.append(graph.multiply(scaled, sines[m]))
         nodes += [*reversed(below[1:]), *above]
@@ -209,22 +209,22 @@ def _legendre(graph: Graph, y: int, m: int, largest: int, square: int) -> list[i
     found = [graph.one, y]
     for l in range(m + 2, largest + 1):
         if l == m + 2:
-            found.append(graph.add(graph.multiply(y, y), graph.scale(-_step(l, m), square)))
+            found.append(graph.add(graph.multiply(y, y), graph.scale(-recursion_factor(l, m), square)))
         elif l == m + 3:
-            inner = graph.scale(-_step(l, m) - _step(l - 1, m), square)
+            inner = graph.scale(-recursion_factor(l, m) - recursion_factor(l - 1, m), square)
             found.append(graph.multiply(y, graph.add(graph.multiply(y, y), inner)))
         else:
             last = graph.multiply(square, found[-2])
-            found.append(graph.add(graph.multiply(y, found[-1]), graph.scale(-_step(l, m), last)))
+            found.append(graph.add(graph.multiply(y, found[-1]), graph.scale(-recursion_factor(l, m), last)))
     return found[: largest - m + 1]
 
 
-def _step(l: int, m: int) -> float:
+def recursion_factor(l: int, m: int) -> float:
     """Factor of the polynomial of degree l - 2 in the recursion."""
     return ((l - 1) ** 2 - m**2) / (4 * (l - 1) ** 2 - 1)
 
 
-def _prefactor(l: int, m: int, normalization: str) -> float:
+def leading_factor(l: int, m: int, normalization: str) -> float:
     r"""K of the module's formula: :math:`(2l-1)!! \sqrt{(2 - \delta_{m0}) / ((l+m)!\,(l-m)!)}` for 'norm'."""
     odd = math.prod(range(1, 2 * l, 2))
     square = (1 if m == 0 else 2) * odd * odd / (math.factorial(l + m) * math.factorial(l - m))

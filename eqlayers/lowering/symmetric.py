@@ -84,13 +84,30 @@ def read_tensor(text: str, ir_out: Irrep, degree: int, own: Mixing, tensor: np.n
 
     None if the tensor is no equivariant one.
     """
+    return _read(text, ir_out, degree, (own,), from_dense(tensor, o3.Irreps(text).dim, degree))
+
+
+def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
+    """The same of a tensor of any number of paths: that of MACE's paths, all or independent ones, if it is equal.
+
+    None as well if its shape is another one.
+    """
     dim = o3.Irreps(text).dim
-    given = from_dense(tensor, dim, degree)
+    if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
+        return None
+    known = (mixing(text, ir_out, degree, reduced) for reduced in (False, True))
+    same = tuple(mixed for mixed in known if mixed.shape[1] == tensor.shape[-1])
+    return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree))
+
+
+def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], given: np.ndarray) -> Mixing | None:
     scale = float(np.abs(given).max(initial=0.0))
-    if float(np.abs(given - polynomials_of(text, ir_out, degree, own)).max(initial=0.0)) <= 1e-6 * max(scale, 1.0):
-        return own
-    mixed, rest = made_of(text, ir_out, degree, given)
-    return mixed if rest <= 1e-5 * scale else None
+    for own in known:
+        rest = np.abs(given - polynomials_of(text, ir_out, degree, own))
+        if float(rest.max(initial=0.0)) <= 1e-6 * max(scale, 1.0):
+            return own
+    mixed, left = made_of(text, ir_out, degree, given)
+    return mixed if left <= 1e-5 * scale else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from eqlayers.bench.layer_subjects import build
 from eqlayers.bench.layers import run_layers
 from eqlayers.bench.roofline import limit, operations, peak_rate
 from eqlayers.errors import ConfigError, EqlayersError
-from eqlayers.info.spherical import harmonics_formula
+from eqlayers.lowering.spherical import harmonics_formula
 
 CONFIG = """
 device: cpu

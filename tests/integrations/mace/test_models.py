@@ -72,7 +72,8 @@ def test_the_report_has_every_layer() -> None:
     layers = [
         name
         for name, module in model().named_modules()
-        if isinstance(module, (o3.TensorProduct, o3.Linear)) and "_compiled" not in name
+        if isinstance(module, (o3.TensorProduct, o3.Linear, o3.SphericalHarmonics, modules.SymmetricContraction))
+        and "_compiled" not in name
     ]
     assert [row.path for row in report.replaced] == layers
     assert all(row.error is not None and row.error <= 1 and row.paths > 0 and row.backend for row in report.replaced)

@@ -146,7 +146,7 @@ model = ModelFromPackage(sys.argv[1])
 model = model["sole_model"] if isinstance(model, torch.nn.ModuleDict) else model
 plain = model(dict(data))
 report = eqlayers.accelerate(model)
-assert len(report.replaced) == 9 and not report.skipped, str(report)
+assert len(report.replaced) == 10 and not report.skipped, str(report)
 fast = model(dict(data))
 for key in ("total_energy", "forces"):
     error = float((fast[key] - plain[key]).detach().abs().max() / plain["forces"].detach().abs().max())

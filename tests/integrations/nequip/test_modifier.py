@@ -22,6 +22,7 @@ from eqlayers.errors import ConfigError
 from eqlayers.integrations import deaccelerate
 from eqlayers.integrations.modules import AcceleratedLinear
 from eqlayers.integrations.nequip import EqlayersTensorProductScatter
+from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
 
 ENABLE = {"modifier": "enable_eqlayers"}
 
@@ -64,6 +65,8 @@ def test_what_it_changes(subject: networks.Subject) -> None:
     assert modify(fast, [ENABLE]) is fast
     scatters = [module for module in fast.modules() if isinstance(module, TensorProductScatter)]
     assert [type(module) for module in scatters] == [EqlayersTensorProductScatter] * 3
+    harmonics = [name for name, module in fast.named_modules() if isinstance(module, AcceleratedSphericalHarmonics)]
+    assert [name.rpartition(".")[2] for name in harmonics] == ["sh"]
     assert "eqlayers" in fast.metadata["nequip_custom_ops_libs"].split()
     assert "nequip_custom_ops_libs" not in plain.metadata
     assert list(fast.state_dict()) == keys

@@ -1,0 +1,266 @@
+"""Spherical harmonics in a model before and after `accelerate`: numbers, dtypes, copies, and what is left."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import e3nn
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor, nn
+
+import eqlayers
+from eqlayers.errors import MismatchError
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
+
+KINDS = ("integral", "component", "norm")
+DEGREES: list[Any] = [0, 2, [0, 1, 2, 3], [3, 1, 1, 0], "0e + 1o + 2e", "1e + 2e", "2x2e + 0e"]
+
+
+def derivatives(layer: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Value, gradient of a sum, and gradient of its square."""
+    x = x.detach().clone().requires_grad_()
+    value = layer(x)
+    nothing = 0 * x.square().sum()  # e3nn's harmonics of l = 0 do not depend on x
+    (first,) = torch.autograd.grad(value.sin().sum() + nothing, x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return {"value": value, "first": first, "second": second}
+
+
+@pytest.mark.parametrize("normalization", KINDS)
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("degrees", DEGREES, ids=str)
+def test_numbers(degrees: Any, normalize: bool, normalization: str, close: Any) -> None:
+    layer = o3.SphericalHarmonics(degrees, normalize, normalization)
+    model, x = nn.Sequential(layer), torch.randn(7, 3, dtype=torch.float64)
+    before = derivatives(layer, x)
+    (row,) = accelerate(model, backend="torch").replaced
+    assert (row.kind, row.target, row.backend) == ("SphericalHarmonics", "harmonics", "torch")
+    assert row.paths == len(layer._ls_list)
+    assert row.error is not None
+    assert row.error <= 1
+    assert type(model[0]) is AcceleratedSphericalHarmonics
+    close(derivatives(model[0], x), before)
+    for name in ("irreps_in", "irreps_out", "normalize", "normalization", "_ls_list", "_lmax"):
+        assert getattr(model[0], name) == getattr(layer, name)
+    assert deaccelerate(model)[0] is layer
+
+
+class Energies(nn.Module):
+    """Energies of atoms by e3nn's layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.harmonics = o3.SphericalHarmonics("0e + 1o + 2e", True, "component")
+        self.product = o3.FullyConnectedTensorProduct("0e + 1o + 2e", "0e + 1o + 2e", "4x0e")
+        self.readout = o3.Linear("4x0e", "0e")
+
+    def forward(self, pos: Tensor) -> Tensor:
+        vector = pos.unsqueeze(0) - pos.unsqueeze(1) + torch.eye(len(pos), dtype=pos.dtype).unsqueeze(-1)
+        mean = (self.harmonics(vector) * (-vector.square().sum(-1, keepdim=True)).exp()).sum(1)
+        return self.readout(self.product(mean, mean))
+
+
+def forces(model: nn.Module, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Energies, forces, and gradients of a loss of forces."""
+    pos = torch.randn(5, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64).to(dtype).requires_grad_()
+    energy = model(pos)
+    (force,) = torch.autograd.grad(-energy.sum(), pos, create_graph=True)
+    named = dict(model.named_parameters())
+    grads = torch.autograd.grad(force.square().sum(), list(named.values()))
+    return {"energy": energy, "forces": force, **dict(zip(named, grads, strict=True))}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network(dtype: torch.dtype, close: Any, float64: None) -> None:
+    model = Energies().to(dtype)
+    keys, before = list(model.state_dict()), forces(model, dtype)
+    report = accelerate(model)
+    assert {row.path: row.target for row in report.replaced} == {
+        "harmonics": "harmonics",
+        "product": "product",
+        "readout": "linear",
+    }
+    assert (report.coverage.modules, report.coverage.known_modules) == (4, 3)
+    close(forces(model, dtype), before)
+    assert list(model.state_dict()) == keys
+    again = accelerate(model)
+    assert not again.replaced
+    assert again.coverage == report.coverage
+    other = torch.float32 if dtype == torch.float64 else torch.float64
+    close(forces(model.to(other), other), forces(deaccelerate(copy.deepcopy(model)), other), 1e4)
+    deaccelerate(model.to(dtype))
+    close(forces(model, dtype), before, 1e10 if dtype == torch.float64 else 1e3)  # the weights were in float32
+
+
+def test_only_harmonics() -> None:
+    model = Energies()
+    assert [row.path for row in accelerate(model, targets="harmonics").replaced] == ["harmonics"]
+    assert type(model.product) is o3.FullyConnectedTensorProduct
+
+
+class Named(o3.SphericalHarmonics):
+    """A constructor and a name, and e3nn's numbers."""
+
+    def __init__(self, lmax: int) -> None:
+        super().__init__(list(range(lmax + 1)), True, "norm")
+        self.lmax = lmax
+
+
+class Doubled(o3.SphericalHarmonics):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def other_forward() -> nn.Module:
+    layer = o3.SphericalHarmonics(1, True)
+    layer.forward = lambda x: x
+    return layer
+
+
+def with_weight() -> nn.Module:
+    layer = o3.SphericalHarmonics(1, True)
+    layer.scale = nn.Parameter(torch.ones(()))
+    return layer
+
+
+def other_irreps() -> nn.Module:
+    layer = o3.SphericalHarmonics([0, 1], True)
+    layer.irreps_out = o3.Irreps("2x0e")
+    return layer
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(o3.SphericalHarmonics([0, 1], True), torch.randn(2, 3))
+
+
+LEFT = {
+    "own forward": (lambda: Doubled(1, True), "class Doubled that defines forward beside what e3nn's does"),
+    "forward on the object": (other_forward, "had its forward replaced on the object"),
+    "a parameter": (with_weight, "does not hold what e3nn's layer holds: scale"),
+    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be those of the degrees"),
+    "TorchScript": (scripted, "is TorchScript"),
+    "angles": (lambda: o3.SphericalHarmonicsAlphaBeta([0, 1]), "takes angles, for which there is no layer here"),
+    "compiled": (lambda: torch.compile(o3.SphericalHarmonics(1, True)), "is inside torch.compile(module)"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left(name: str) -> None:
+    make, reason = LEFT[name]
+    layer = make()
+    model = nn.ModuleList([nn.Sequential(layer), o3.SphericalHarmonics([1], True)])
+    report = accelerate(model, backend="torch")
+    (row,) = report.skipped
+    assert reason in row.reason
+    assert model[0][0] is layer
+    assert [r.path for r in report.replaced] == ["1"]
+
+
+def test_layers_of_ours_and_subclasses_that_change_nothing() -> None:
+    model = nn.ModuleList([Named(2), eqlayers.nn.SphericalHarmonics(2, True), nn.Linear(1, 1)])
+    ours = model[1]
+    report = accelerate(model, backend="torch")
+    assert [(row.path, row.kind) for row in report.rows] == [("0", "Named")]
+    assert report.coverage.known_modules == 2
+    assert model[0].lmax == 2
+    assert model[1] is ours
+
+
+def wrong(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    right = AcceleratedSphericalHarmonics.forward
+    monkeypatch.setattr(AcceleratedSphericalHarmonics, "forward", lambda self, x: change(right(self, x), x))
+
+
+CHANGES = {
+    "a value": lambda y, x: y * (1 + 1e-4),
+    "float64 alone": lambda y, x: y * (1 + 1e-9),
+    "a first derivative": lambda y, x: y.detach() + (y - y.detach()) * 1.001,
+    "the order": lambda y, x: y.roll(1, -1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_wrong_harmonics_are_seen(name: str, normalize: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the dtype of the model, in both: NequIP's edges are in float64 in a model of float32."""
+    model = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], normalize, "component"), nn.Linear(9, 1))
+    layer = model[0]
+    wrong(monkeypatch, CHANGES[name])
+    with pytest.raises(MismatchError, match=r"replacement of 0 \(SphericalHarmonics\) must agree"):
+        accelerate(model, backend="torch")
+    assert model[0] is layer
+
+
+def test_a_model_on_the_meta_device() -> None:
+    """The harmonics have no numbers to wait for; the linear map has."""
+    model = nn.Sequential(o3.SphericalHarmonics([1], True), o3.Linear("1o", "1o")).to("meta")
+    report = accelerate(model, backend="torch")
+    assert [row.path for row in report.replaced] == ["0"]
+    assert "meta device" in report.skipped[0].reason
+
+
+def copies(model: nn.Module) -> Iterator[nn.Module]:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    yield from (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False))
+
+
+@pytest.mark.parametrize("mode", ["eager", "script"])
+def test_copies(mode: str, request: pytest.FixtureRequest) -> None:
+    """Also of e3nn's compiled functions, which neither it nor torch can copy."""
+    defaults = e3nn.get_optimization_defaults()
+    if "jit_mode" not in defaults:
+        pytest.skip("this e3nn compiles nothing")
+    request.addfinalizer(lambda: e3nn.set_optimization_defaults(jit_mode=defaults["jit_mode"]))
+    e3nn.set_optimization_defaults(jit_mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], True, "norm"))
+        x = torch.randn(4, 3)
+        before = model(x)
+        apart = accelerate(model, inplace=False, backend="torch")
+        assert type(model[0]) is o3.SphericalHarmonics
+        assert type(apart.model[0]) is AcceleratedSphericalHarmonics
+        accelerate(model, backend="torch")
+        after = model(x)
+        for other in copies(model):
+            assert torch.equal(other(x), after)
+            assert other[0].original is not model[0].original
+            assert torch.equal(deaccelerate(other)(x), before)
+        assert torch.equal(deaccelerate(model)(x), before)
+
+
+def test_torchscript_and_hooks() -> None:
+    model, seen = nn.Sequential(o3.SphericalHarmonics([0, 1], True)), []
+    handle = model[0].register_forward_hook(lambda *args: seen.append(1))
+    accelerate(model)
+    x = torch.randn(4, 3)
+    expected = model(x)
+    assert len(seen) == 1
+    handle.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert torch.equal(torch.jit.script(model)(x), expected)
+    assert len(seen) == 1
+
+
+@pytest.mark.long
+def test_compiled(close: Any) -> None:
+    model, x = nn.Sequential(o3.SphericalHarmonics([0, 1, 2], True)), torch.randn(4, 3)
+    accelerate(model)
+    expected = derivatives(model, x)
+    x = x.requires_grad_()
+    value = torch.compile(model, fullgraph=True)(x)
+    (slope,) = torch.autograd.grad(value.sin().sum(), x)
+    close({"value": value, "first": slope}, {name: expected[name] for name in ("value", "first")})
