@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from e3nn import o3
@@ -19,6 +19,22 @@ from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
 from ._common.base import EquivariantModule
 from ._common.symmetric_weights import ContractionWeights
+
+
+class Species(NamedTuple):
+    """The species of atoms.
+
+    Attributes:
+        graph: From species to atoms.
+        there: Numbers of the species that occur, if the graph has these alone.
+    """
+
+    graph: Graph
+    there: Tensor | None
+
+
+#: What was found in the last y, and a copy of that: layers of a network are given equal ones, step by step.
+_LAST: dict[str, tuple[Tensor, tuple[object, ...], Species | None]] = {}
 
 
 class SymmetricContraction(EquivariantModule):
@@ -178,15 +194,14 @@ class SymmetricContraction(EquivariantModule):
             return flat.new_zeros(0, self._whole_out.dim) + 0 * (flat.sum() + sum(w.sum() for w in weights))
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
-        if y.ndim == 2 and self._must_mix(y):
+        found = self._species_of(y)
+        if found is None:
             with outside_of_autocast(flat.device.type):
                 mixed = y.to(wide) @ self._fold(weights)
             return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
-        species = y.long() if y.ndim == 1 else y.to(wide).argmax(1)
-        rows, weights, species = self._present(weights, species)
-        ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
-        graph = Graph(ends, rows, species.shape[0], copy=False)
-        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), graph, self.backend)[0].to(dtype)
+        if found.there is not None:
+            weights = [w.index_select(0, found.there) for w in weights]
+        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), found.graph, self.backend)[0].to(dtype)
         if y.ndim == 2 and (self.one_hot or _is_hidden(y)):
             z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
         return z
@@ -195,13 +210,27 @@ class SymmetricContraction(EquivariantModule):
         """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
         return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
 
-    def _present(self, weights: list[Tensor], species: Tensor) -> tuple[int, list[Tensor], Tensor]:
-        """Weights of the species that occur, where that is less work."""
-        count = self.num_elements
-        if species.shape[0] >= count or _is_hidden(species):
-            return count, weights, species
-        there, species = torch.unique(species, return_inverse=True)
-        return there.shape[0], [w.index_select(0, there) for w in weights], species
+    def _species_of(self, y: Tensor) -> Species | None:
+        """The species of each atom; None if the result has to be linear in y. What was found is kept for an equal y."""
+        if _is_hidden(y):
+            return None if y.ndim == 2 and self._must_mix(y) else self._sort(y)
+        asked = (y.dtype, self.num_elements, self.one_hot, y.requires_grad)
+        last = _LAST.get("y")
+        if last is None or last[1] != asked or not torch.equal(last[0], y):
+            with torch.inference_mode(False):
+                own = y.detach().clone()
+                last = (own, asked, None if y.ndim == 2 and self._must_mix(y) else self._sort(own))
+            _LAST["y"] = last
+        return last[2]
+
+    def _sort(self, y: Tensor) -> Species:
+        """Atoms by species, and the species that occur, where to fold the weights of those alone is less work."""
+        species, count, there = y.long() if y.ndim == 1 else y.float().argmax(1), self.num_elements, None
+        if species.shape[0] < count and not _is_hidden(species):
+            there, species = torch.unique(species, return_inverse=True)
+            count = there.shape[0]
+        ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
+        return Species(Graph(ends, count, species.shape[0], copy=False), there)
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
         """Rows of features, and the formulas for their order."""
