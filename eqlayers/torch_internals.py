@@ -218,17 +218,25 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but autograd and forward mode would see an operator called on these tensors.
+    """Whether nothing but autograd and forward mode would see an operator called on these tensors, as they lie in memory.
 
     Then what the dispatcher would come to can be called at once: on its way through Python it takes twice 5 us.
     Without one of the names: always the operator.
     """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _profiler_enabled():
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch._C._are_functorch_transforms_active():
         return False
     wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
-    return all((type(t) is Tensor or type(t) is Parameter) and not (wrapped(t) or batched(t)) for t in tensors)
+    return all(
+        (type(t) is Tensor or type(t) is Parameter)
+        and not (
+            t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t)
+        )  # the dispatcher writes signs and zeros out
+        for t in tensors
+    )
 
 
 def single_level() -> AbstractContextManager[object]:

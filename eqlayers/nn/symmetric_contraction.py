@@ -16,9 +16,10 @@ from ..graph import Graph, check_range
 from ..lowering.layout import LAYOUTS, slots_of
 from ..lowering.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
-from ..torch_internals import being_traced, outside_of_autocast, wrapped_by_func
+from ..torch_internals import being_traced, outside_of_autocast, outside_of_func, wrapped_by_func
 from ._common.base import EquivariantModule
 from ._common.symmetric_weights import ContractionWeights
+from ._common.torchscript import is_tracing, refuse_torchscript
 
 
 class Species(NamedTuple):
@@ -60,7 +61,8 @@ class SymmetricContraction(EquivariantModule):
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
         one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: look at them; where that would wait for a device or
             break a traced graph, take them for one-hot unless y requires a gradient. Rows that are taken for one-hot
-            and are not give NaN. False: mix the weights of species with y, as slow as it is general.
+            and are not give NaN. With True y gets no gradient. False: mix the weights of species with y, as slow as it is
+            general.
         layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
         backend: Name of a backend, or None for the first that accepts.
 
@@ -126,7 +128,8 @@ class SymmetricContraction(EquivariantModule):
                 raise ConfigError(f"{name} must be None, got {got(config)}. Choose by backend= what runs the layer.")
         text = single_copies(self._whole_in)
         self.dim = o3.Irreps(text).dim
-        self._width_out = self.irreps_out.dim
+        self._width_in, self._width_out = self.irreps_in.dim, self.irreps_out.dim
+        self._whole_width = self._whole_out.dim
         self._picked: dict[str, list[int] | None] = {
             "x": _columns(self.irreps_in, self._whole_in, self.layout, fill=True),
             "z": _columns(self.irreps_out, self._whole_out, self.layout, fill=False),
@@ -178,6 +181,8 @@ class SymmetricContraction(EquivariantModule):
         Raises:
             ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
         """
+        if is_tracing():
+            refuse_torchscript(self)
         flat, polynomials = self._read_features(x)
         self._check_species(y, x)
         z = self._contract(flat, polynomials, y)
@@ -191,7 +196,8 @@ class SymmetricContraction(EquivariantModule):
         if not self.num_terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         if not flat.shape[0]:
-            return flat.new_zeros(0, self._whole_out.dim) + 0 * (flat.sum() + sum(w.sum() for w in weights))
+            read = [flat, *weights, *([y] if y.is_floating_point() else [])]
+            return flat.new_zeros(0, self._whole_width) + 0 * sum(t.sum().to(flat.dtype) for t in read)
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
         flat, weights = flat.to(wide), [w.to(wide) for w in weights]
         found = self._species_of(y)
@@ -217,7 +223,7 @@ class SymmetricContraction(EquivariantModule):
         asked = (y.dtype, self.num_elements, self.one_hot, y.requires_grad)
         last = _LAST.get("y")
         if last is None or last[1] != asked or not torch.equal(last[0], y):
-            with torch.inference_mode(False):
+            with outside_of_func(), torch.inference_mode(False):
                 own = y.detach().clone()
                 last = (own, asked, None if y.ndim == 2 and self._must_mix(y) else self._sort(own))
             _LAST["y"] = last
@@ -226,7 +232,7 @@ class SymmetricContraction(EquivariantModule):
     def _sort(self, y: Tensor) -> Species:
         """Atoms by species, and the species that occur, where to fold the weights of those alone is less work."""
         species, count, there = y.long() if y.ndim == 1 else y.float().argmax(1), self.num_elements, None
-        if species.shape[0] < count and not _is_hidden(species):
+        if not _is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
             there, species = torch.unique(species, return_inverse=True)
             count = there.shape[0]
         ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
@@ -234,7 +240,7 @@ class SymmetricContraction(EquivariantModule):
 
     def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
         """Rows of features, and the formulas for their order."""
-        picked, width = self._picked["x"], self.irreps_in.dim
+        picked, width = self._picked["x"], self._width_in
         want = f"[N, {self.channels}, {self.dim}] or [N, {width}]" if picked is None else f"[N, {width}]"
         check_tensor("x", x, want)
         if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim) and picked is None:
@@ -270,6 +276,10 @@ class SymmetricContraction(EquivariantModule):
         if self.one_hot is not None:
             return not self.one_hot
         return y.requires_grad or not (_is_hidden(y) or bool(_is_one_hot(y).all()))
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
+        refuse_torchscript(self)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the formulas, which are made again."""

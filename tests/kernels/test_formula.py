@@ -132,6 +132,11 @@ X = Operand("x", 2, (Block(0, 2),))
         (((X,), (), (Node("add", (0, 0)),), ()), "node 0 must name earlier nodes"),
         (((X,), (), (Node("load", (0, 2)),), ()), "node 0 must load a component that is there"),
         (((X,), (X._replace(name="z"),), (), ((None,),)), "z must have 2 outputs, got 1"),
+        (((X,), (), (Node("load", (-1, 0)),), ()), "node 0 must load a component that is there"),
+        (((X._replace(blocks=(Block(0, -5), Block(0, 2))),), (), (), ()), "x must have blocks of 0 components or more"),
+        (((X._replace(width=-1, blocks=()),), (), (), ()), "x must have blocks of 0 components or more"),
+        (((X,), (X,), (Node("load", (0, 0)),), ((0, -1),)), "outputs of x must be nodes"),
+        (((X,), (X,), (Node("load", (0, 0)),), ((0, 1),)), "outputs of x must be nodes"),
     ],
 )
 def test_formulas_that_a_kernel_could_not_be_printed_of_are_refused(fields, message):

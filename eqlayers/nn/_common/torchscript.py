@@ -87,6 +87,18 @@ def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) ->
         )
 
 
+def refuse_torchscript(module: torch.nn.Module) -> None:
+    """Raise for a layer that TorchScript cannot hold.
+
+    Raises:
+        ConfigError: Always.
+    """
+    raise ConfigError(
+        f"a layer must have a TorchScript twin to be scripted or traced, got {type(module).__name__}, which has none. "
+        f"Use torch.compile or torch.export."
+    )
+
+
 class _Twin(torch.nn.Module):
     """Weights, hooks, description and readable attributes of a layer; in eager mode it computes the same."""
 

@@ -89,6 +89,8 @@ class Formula:
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""
         for one in (*self.operands, *self.results):
+            if one.width < 0 or any(block.dim < 0 for block in one.blocks):
+                raise ValueError(f"{one.name} must have blocks of 0 components or more, got {one}. Correct the blocks.")
             if one.rows not in ROWS:
                 raise ValueError(f"rows of {one.name} must be one of {', '.join(ROWS)}, got {one.rows!r}. Pick one.")
             columns = [c for channel in one.columns(max(self.channels, 1)) for c in channel]
@@ -101,9 +103,15 @@ class Formula:
             earlier = () if is_number(node) else node.args
             if any(not 0 <= arg < number for arg in earlier):
                 raise ValueError(f"node {number} must name earlier nodes, got {node}. Sort the nodes.")
-            if node.kind == "load" and not 0 <= node.args[1] < self.operands[node.args[0]].components:
+            if node.kind != "load":
+                continue
+            operand, component = node.args
+            there = 0 <= operand < len(self.operands) and 0 <= component < self.operands[operand].components
+            if not there:
                 raise ValueError(f"node {number} must load a component that is there, got {node}. Count components.")
         for result, outputs in zip(self.results, self.outputs, strict=True):
+            if any(node is not None and not 0 <= node < len(self.nodes) for node in outputs):
+                raise ValueError(f"outputs of {result.name} must be nodes, got {outputs}. Count the nodes.")
             if len(outputs) != result.components:
                 raise ValueError(
                     f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
