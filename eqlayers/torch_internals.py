@@ -218,7 +218,7 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but autograd and forward mode would see an operator called on these tensors, as they lie in memory.
+    """Whether nothing but autograd and forward mode would see an operator on these tensors, and they lie as they are.
 
     Then what the dispatcher would come to can be called at once: on its way through Python it takes twice 5 us.
     Without one of the names: always the operator.
@@ -232,9 +232,7 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
     wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
     return all(
         (type(t) is Tensor or type(t) is Parameter)
-        and not (
-            t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t)
-        )  # the dispatcher writes signs and zeros out
+        and not (t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t))  # it writes these out
         for t in tensors
     )
 
