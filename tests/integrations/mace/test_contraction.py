@@ -61,7 +61,9 @@ def test_numbers_weights_and_state(case: tuple[str, str, int], dtype: torch.dtyp
     model, expected = nn.Sequential(layer), results(layer, y, dtype)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     parameters = dict(model.named_parameters())
-    (row,) = accelerate(model, backend="torch").replaced
+    report = accelerate(model, backend="torch")
+    assert (report.coverage.modules, report.coverage.known_modules, report.coverage.elsewhere) == (2, 1, ())
+    (row,) = report.replaced
     assert (row.kind, row.target, row.backend) == ("SymmetricContraction", "contraction", "torch")
     assert row.paths == sum(value.shape[-1] for key, value in state.items() if "U_matrix" in key)
     assert row.error is not None
@@ -169,8 +171,7 @@ def test_weights_exchanged_by_maces_tools() -> None:
     accelerate(model, backend="torch")
     for part in model[0].contractions:
         part.weights_max = nn.Parameter(part.weights_max[[2, 1]].clone())
-        for number, weight in enumerate(part.weights):
-            part.weights[number] = nn.Parameter(weight[[2, 1]].clone())
+        part.weights = nn.ParameterList(weight[[2, 1]].clone() for weight in part.weights)
     y = one_hot(SPECIES % 2, 2)
     found = results(model[0], y, torch.float64)
     deaccelerate(model)
