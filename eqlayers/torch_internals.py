@@ -229,12 +229,14 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
         return False
     if torch._C._are_functorch_transforms_active():
         return False
-    wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
-    return all(
-        (type(t) is Tensor or type(t) is Parameter)
-        and not (t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t))  # it writes these out
-        for t in tensors
-    )
+    return not any(map(_is_special, tensors))
+
+
+def _is_special(t: Tensor) -> bool:
+    """A subclass, what the dispatcher writes out first, or what a transform has wrapped."""
+    if (type(t) is not Tensor and type(t) is not Parameter) or t.is_neg() or t._is_zerotensor():
+        return True
+    return torch._C._functorch.is_functorch_wrapped_tensor(t) or torch._C._functorch.is_legacy_batchedtensor(t)
 
 
 def single_level() -> AbstractContextManager[object]:

@@ -59,8 +59,6 @@ class _Form(SingleLevelFunction):
         ctx.save_for_forward(graph, *operands)
         ctx.how = how
         ctx.set_materialize_grads(False)
-        if is_plain(operands) and operands[0].device.type in BY_DEVICE:
-            return tuple(run_form(operands, graph, *how))
         with below_autograd():
             return tuple(form_operator(operands, graph, *how))
 
@@ -83,13 +81,25 @@ class _Form(SingleLevelFunction):
         return tuple(form_operator([*operands, *moving], graph, *_then(ctx.how, step)))
 
 
+class _PlainForm(_Form):
+    """Of plain operands: what the operator comes to is called at once."""
+
+    @staticmethod
+    def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
+        ctx.save_for_backward(graph, *operands)
+        ctx.save_for_forward(graph, *operands)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        return tuple(run_form(operands, graph, *how))
+
+
 def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
     """The operator ``form``, or at once what it comes to."""
     if not is_plain(operands) or operands[0].device.type not in BY_DEVICE:
         found: list[Tensor] = form_operator(operands, graph, *how)
         return found
     if followed(operands):
-        followed_by: tuple[Tensor, ...] = _Form.apply(how, graph, *operands)
+        followed_by: tuple[Tensor, ...] = _PlainForm.apply(how, graph, *operands)
         return followed_by
     return run_form(operands, graph, *how)
 
