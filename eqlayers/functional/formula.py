@@ -16,7 +16,7 @@ from ..backends.torch_formulas import Ends, run_in_torch
 from ..forms.keys import register_formula, text_of
 from ..graph import Graph
 from ..ops.call import ACCUMULATE
-from ..torch_internals import traced_for_others
+from ..torch_internals import is_plain, traced_for_others
 from .product import chosen
 
 
@@ -47,7 +47,7 @@ def run_formula(
         ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     key = register_formula(base)
-    key = text_of(key) if traced_for_others() else key
+    key = text_of(key) if not is_plain(operands) and traced_for_others() else key
     own = name == BY_DEVICE.get(first.device.type)
     tables = None if graph is None else graph.tables(sorted_edges)
     return tuple(call_form(operands, tables, *sizes, key, "" if own else name))

@@ -61,7 +61,7 @@ class SymmetricContraction(EquivariantModule):
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
         one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: look at them; where that would wait for a device or
             break a traced graph, take them for one-hot unless y requires a gradient. Rows that are taken for one-hot
-            and are not give NaN. With True y gets no gradient. False: mix the weights of species with y, as slow as it is
+            and are not give NaN. With True y gets no gradient. False: mix the weights of species with y, slow and
             general.
         layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
         backend: Name of a backend, or None for the first that accepts.
