@@ -23,6 +23,7 @@ NAMES = (
     "FullyConnectedTensorProduct",
     "Linear",
     "Norm",
+    "SphericalHarmonics",
     "TensorProduct",
     "TensorSquare",
 )
