@@ -120,7 +120,8 @@ def page(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:
         "",
         f"The complete published tests of e3nn {version('e3nn')} (its source distribution), run twice: with e3nn's",
         "layers, and with ours in the place of `TensorProduct`, `FullyConnectedTensorProduct`,",
-        "`ElementwiseTensorProduct`, `FullTensorProduct`, `TensorSquare`, `Linear`, `Norm` and `SphericalHarmonics` in every module of e3nn.",
+        "`ElementwiseTensorProduct`, `FullTensorProduct`, `TensorSquare`, `Linear`, `Norm` and `SphericalHarmonics` in "
+        "every module of e3nn.",
         "`make test-e3nn` runs them and writes this page.",
         "",
         f"torch {version('torch')}, Python {platform.python_version()}.",
