@@ -13,7 +13,7 @@ from ..algebra import as_irreps
 from ..backends import select
 from ..errors import ConfigError
 from ..forms.program import FormCall
-from ..lowering.symmetric import MOST, Mixing, read_polynomials, single_copies
+from ..lowering.symmetric import MOST, Mixing, read_polynomials
 from ..nn import SphericalHarmonics, SymmetricContraction
 from ..nn._common.base import EquivariantModule
 from .modules import FusedReplacement, Replacement
@@ -142,12 +142,10 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         EquivariantModule.__init__(self, "mul_ir", backend)
         theirs: Any = original
-        self.irreps_in, self.irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
-        text = single_copies(self.irreps_in)
-        self.dim, self._width_out = as_irreps(text).dim, self.irreps_out.dim
-        self.channels = theirs.contractions[0].num_features
+        text = self._set_irreps(theirs.irreps_in, theirs.irreps_out)
         self.correlation, self.one_hot = theirs.contractions[0].correlation, None
-        if {mul for mul, _ in (*self.irreps_in, *self.irreps_out)} != {self.channels} or self.correlation > MOST:
+        copies = {mul for mul, _ in (*self.irreps_in, *self.irreps_out)}
+        if copies != {theirs.contractions[0].num_features} or self.correlation > MOST:
             raise ConfigError(
                 f"a symmetric contraction must have one number of channels and at most correlation {MOST}, got "
                 f"{self.irreps_in} to {self.irreps_out}, correlation {self.correlation}. Leave it to MACE."

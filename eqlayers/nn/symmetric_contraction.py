@@ -104,16 +104,7 @@ class SymmetricContraction(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__(check_choice("layout", layout, LAYOUTS), backend)
-        self.irreps_in, self.irreps_out = _filled("irreps_in", irreps_in), _filled("irreps_out", irreps_out)
-        self.channels = max(mul for mul, _ in self.irreps_in)
-        if max(mul for mul, _ in self.irreps_out) > self.channels:
-            raise IrrepsError(
-                f"irreps_out must have at most the copies of irreps_in, {self.channels}, got {self.irreps_out}. "
-                f"Channels are not mixed here: put an eqlayers.Linear behind."
-            )
-        self._whole_in, self._whole_out = (
-            _of_all_channels(i, self.channels) for i in (self.irreps_in, self.irreps_out)
-        )
+        text = self._set_irreps(irreps_in, irreps_out)
         self.correlation = check_integer("correlation", correlation, 1, MOST)
         self.num_elements = check_integer("num_elements", num_elements, 1, what="a number of species")
         self.use_reduced_cg = bool(check_optional(check_flag, "use_reduced_cg", use_reduced_cg))
@@ -126,14 +117,6 @@ class SymmetricContraction(EquivariantModule):
         for name, config in {"cueq_config": cueq_config, "oeq_config": oeq_config}.items():
             if config is not None:
                 raise ConfigError(f"{name} must be None, got {got(config)}. Choose by backend= what runs the layer.")
-        text = single_copies(self._whole_in)
-        self.dim = o3.Irreps(text).dim
-        self._width_in, self._width_out = self.irreps_in.dim, self.irreps_out.dim
-        self._whole_width = self._whole_out.dim
-        self._picked: dict[str, list[int] | None] = {
-            "x": _columns(self.irreps_in, self._whole_in, self.layout, fill=True),
-            "z": _columns(self.irreps_out, self._whole_out, self.layout, fill=False),
-        }
         options = (self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
         try:
             self.contractions = torch.nn.ModuleList(ContractionWeights(text, ir, *options) for _, ir in self.irreps_out)
@@ -146,10 +129,30 @@ class SymmetricContraction(EquivariantModule):
         self.num_paths = sum(mixed.shape[1] for one in self._weights_of for mixed in one.mixings)
         self.register_load_state_dict_post_hook(_lower_again)
 
+    def _set_irreps(self, irreps_in: Any, irreps_out: Any) -> str:
+        """Irreps and what follows from them alone; the input's, of one copy each, as text."""
+        self.irreps_in, self.irreps_out = _filled("irreps_in", irreps_in), _filled("irreps_out", irreps_out)
+        self.channels = max(mul for mul, _ in self.irreps_in)
+        if max(mul for mul, _ in self.irreps_out) > self.channels:
+            raise IrrepsError(
+                f"irreps_out must have at most the copies of irreps_in, {self.channels}, got {self.irreps_out}. "
+                f"Channels are not mixed here: put an eqlayers.Linear behind."
+            )
+        whole_in, whole_out = (_of_all_channels(i, self.channels) for i in (self.irreps_in, self.irreps_out))
+        self._whole = str(whole_in), str(whole_out)
+        self._width_in, self._width_out, self._whole_width = self.irreps_in.dim, self.irreps_out.dim, whole_out.dim
+        self._picked: dict[str, list[int] | None] = {
+            "x": _columns(self.irreps_in, whole_in, self.layout, fill=True),
+            "z": _columns(self.irreps_out, whole_out, self.layout, fill=False),
+        }
+        text = single_copies(whole_in)
+        self.dim = o3.Irreps(text).dim
+        return text
+
     def _lower(self) -> None:
         """Formulas of the weights' bases."""
         mixings = tuple(one.mixings for one in self._weights_of)
-        what = Contraction(str(self._whole_in), str(self._whole_out), self.correlation, mixings, self.layout)
+        what = Contraction(*self._whole, self.correlation, mixings, self.layout)
         self._formulas: Formulas = lowered(what)
 
     @property
