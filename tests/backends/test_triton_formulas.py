@@ -68,3 +68,14 @@ def test_layers() -> None:
     got = contraction(features, species)
     contraction.backend = "reference"
     torch.testing.assert_close(got, contraction(features, species), atol=1e-5, rtol=0)
+
+
+def test_no_rows() -> None:
+    base = FORMS["edges"]
+    graph = Graph(EDGES[:, :0].to(DEVICE), 4, 5)
+    operands = [torch.ones(rows, one.width, device=DEVICE, requires_grad=True) for rows, one in zip(
+        (4, 5, 0), base.operands, strict=True)]  # fmt: skip
+    found = run_formula(base, operands, graph, "triton")
+    gradients = torch.autograd.grad([t.sum() for t in found], operands)
+    assert [tuple(t.shape) for t in gradients] == [(4, 3), (5, 3), (0, 4)]
+    assert not any(t.any() for t in gradients)
