@@ -138,16 +138,17 @@ class SymmetricContraction(EquivariantModule):
                 f"irreps_out must have at most the copies of irreps_in, {self.channels}, got {self.irreps_out}. "
                 f"Channels are not mixed here: put an eqlayers.Linear behind."
             )
-        whole_in, whole_out = (_of_all_channels(i, self.channels) for i in (self.irreps_in, self.irreps_out))
+        whole_in, whole_out = (
+            o3.Irreps([(self.channels, ir) for _, ir in i]) for i in (self.irreps_in, self.irreps_out)
+        )
         self._whole = str(whole_in), str(whole_out)
         self._width_in, self._width_out, self._whole_width = self.irreps_in.dim, self.irreps_out.dim, whole_out.dim
         self._picked: dict[str, list[int] | None] = {
             "x": _columns(self.irreps_in, whole_in, self.layout, fill=True),
             "z": _columns(self.irreps_out, whole_out, self.layout, fill=False),
         }
-        text = single_copies(whole_in)
-        self.dim = o3.Irreps(text).dim
-        return text
+        self.dim = o3.Irreps(single_copies(whole_in)).dim
+        return single_copies(whole_in)
 
     def _lower(self) -> None:
         """Formulas of the weights' bases."""
@@ -317,10 +318,6 @@ def _filled(name: str, irreps: Any) -> o3.Irreps:
             f"{name} must have one copy of each irrep or more, got {found or 'none'}. Leave out irreps without copies."
         )
     return found
-
-
-def _of_all_channels(irreps: o3.Irreps, channels: int) -> o3.Irreps:
-    return o3.Irreps([(channels, ir) for _, ir in irreps])
 
 
 def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
