@@ -55,10 +55,7 @@ class _Form(SingleLevelFunction):
 
     @staticmethod
     def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
-        ctx.save_for_backward(graph, *operands)
-        ctx.save_for_forward(graph, *operands)
-        ctx.how = how
-        ctx.set_materialize_grads(False)
+        _keep(ctx, how, graph, operands)
         with below_autograd():
             return tuple(form_operator(operands, graph, *how))
 
@@ -81,15 +78,19 @@ class _Form(SingleLevelFunction):
         return tuple(form_operator([*operands, *moving], graph, *_then(ctx.how, step)))
 
 
+def _keep(ctx: Any, how: _How, graph: Tensor | None, operands: Sequence[Tensor]) -> None:
+    ctx.save_for_backward(graph, *operands)
+    ctx.save_for_forward(graph, *operands)
+    ctx.how = how
+    ctx.set_materialize_grads(False)
+
+
 class _PlainForm(_Form):
     """Of plain operands: what the operator comes to is called at once."""
 
     @staticmethod
     def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
-        ctx.save_for_backward(graph, *operands)
-        ctx.save_for_forward(graph, *operands)
-        ctx.how = how
-        ctx.set_materialize_grads(False)
+        _keep(ctx, how, graph, operands)
         return tuple(run_form(operands, graph, *how))
 
 

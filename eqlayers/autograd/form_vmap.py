@@ -40,8 +40,7 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
     root, _, steps = take_apart(key)
     if spread:
         base = find(root)
-        count = 4 if not hasattr(base, "nodes") else len(base.operands) + len(base.results)
-        key = with_rows(root, *["each"] * count) + steps
+        key = with_rows(root, *["each"] * (len(base.operands) + len(base.results))) + steps
     found = op(given, None, size * rows, *nodes, key, *how)
     parts = [t.unflatten(0, (size, rows)) for t in found]
     return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,7 +51,7 @@ def walks_of(base: Formula) -> dict[str, list[int]]:
 
 def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> FormulaRun:
     walks = walks_of(base) if graph else {"rows": list(range(len(base.results)))}
-    parts = [(numbers, _Runner(only(base, numbers), dtype, walk)) for walk, numbers in walks.items()]
+    parts = [(numbers, _Runner(base.part(numbers), dtype, walk)) for walk, numbers in walks.items()]
     if len(parts) == 1 and parts[0][0] == list(range(len(base.results))):
         return parts[0][1]
 
@@ -63,17 +62,6 @@ def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> FormulaRun:
         return [out[number] for number in range(len(base.results))]
 
     return run
-
-
-def only(base: Formula, numbers: Sequence[int]) -> Formula:
-    """The formula of these results alone."""
-    kept = [[number in numbers] * len(outputs) for number, outputs in enumerate(base.outputs)]
-    part = base.part(kept)
-    return replace(
-        part,
-        results=tuple(base.results[number] for number in numbers),
-        outputs=tuple(part.outputs[number] for number in numbers),
-    )
 
 
 def covered(one: Operand, outputs: Sequence[int | None], channels: int) -> bool:

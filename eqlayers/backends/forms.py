@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from eqlayers_kernels.c.run import edges as c_edges
-from eqlayers_kernels.forms.formula import Operand
-from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
+from eqlayers_kernels.forms.formula import Formula
+from eqlayers_kernels.forms.product import ProductForm, SumForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..errors import BackendError
 from ..forms.keys import find as find_form
-from ..forms.program import FormCall, known
+from ..forms.program import FormCall, register_program
 from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
 from .registry import FormUse, find, select
+from .rows import Ends, gathered, summed
 from .triton import edges_of_tables
 
 #: The backend that runs forms on each type of device.
@@ -65,114 +67,78 @@ def run_form(
     if find(name).form is None:
         raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
     if name != home:  # on another device than its own it would read addresses that are none
-        program = known(form.program) if isinstance(form, ProductForm) else ""
+        program = register_program(form.program) if isinstance(form, ProductForm) else ""
         select(FormCall(first.dtype, first.device.type, program), name)
-    return _run(form, key, operands, graph, sizes, name, deterministic)
+    how = _How(graph, sizes, name, deterministic)
+    if isinstance(form, Formula):
+        return FORMULAS[name](key, form, first.dtype, graph is not None, first.device)(operands, graph, sizes)
+    return _run_product(form, operands, how) if isinstance(form, ProductForm) else _run_sum(form, operands, how)
 
 
-def _run(
-    form: AnyForm,
-    key: str,
-    operands: Sequence[Tensor],
-    graph: Tensor | None,
-    sizes: Sequence[int],
-    backend: str,
-    deterministic: bool,
-) -> list[Tensor]:
-    if isinstance(form, ProductForm):
-        return _run_product(form, operands, graph, sizes, backend, deterministic)
-    if isinstance(form, SumForm):
-        return _run_sum(form, key, operands, graph, sizes, backend, deterministic)
-    runner = FORMULAS[backend](key, form, operands[0].dtype, graph is not None, operands[0].device)
-    return runner(operands, graph, sizes)
+class _How(NamedTuple):
+    """What all parts of a call have in common."""
+
+    graph: Tensor | None
+    sizes: tuple[int, int, int]
+    backend: str
+    deterministic: bool
 
 
-def _run_product(
-    form: ProductForm,
-    operands: Sequence[Tensor],
-    graph: Tensor | None,
-    sizes: Sequence[int],
-    backend: str,
-    deterministic: bool,
-) -> list[Tensor]:
+def _run_product(form: ProductForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
     if not form.kind.results:
         return []
     if form.rows not in KERNELS:
-        return _run_row_by_row(form, operands, graph, sizes, backend, deterministic)
-    first, rows = operands[0], sizes[0]
-    use = FormUse(known(form.program), form.kind, first.dtype, graph is not None, form.rows[2] == "one", deterministic)
+        return _run_row_by_row(form, operands, how)
+    first, graph, (rows, num_src, num_dst) = operands[0], how.graph, how.sizes
+    shared, key = form.rows[2] == "one", register_program(form.program)
+    use = FormUse(key, form.kind, first.dtype, graph is not None, shared, how.deterministic)
     count = {"x": rows, "y": rows, "w": rows, "z": rows}
     if graph is not None:
-        count["x"], count["z"] = sizes[1:]
-    runner = find(backend).form
+        count["x"], count["z"] = num_src, num_dst
+    runner = find(how.backend).form
     assert runner is not None
     found = runner(use, first.device)(dict(zip(form.names, operands, strict=True)), graph, count)
     return [found[name] for name in form.kind.results]
 
 
-def _run_row_by_row(
-    form: ProductForm,
-    operands: Sequence[Tensor],
-    graph: Tensor | None,
-    sizes: Sequence[int],
-    backend: str,
-    deterministic: bool,
-) -> list[Tensor]:
-    """A product with rows that no kernel has of its own: gathered before, summed after, in the order of the batch."""
-    rows, num_src, num_dst = sizes
-    ends = {} if graph is None else ends_of(graph, rows, num_src, num_dst)
-
-    def spread(one: Operand, t: Tensor) -> Tensor:
-        if one.rows in ends:
-            return t.index_select(0, ends[one.rows])
-        return t.expand(rows, -1) if one.rows == "one" else t
-
-    given = [spread(one, t) for one, t in zip(form.operands, operands, strict=True)]
+def _run_row_by_row(form: ProductForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
+    """A product with rows that no kernel has of its own: gathered before, summed after."""
+    ends = None if how.graph is None else ends_of(how.graph, *how.sizes)
+    given = [
+        gathered(one.rows, t, ends).expand(how.sizes[0], -1) for one, t in zip(form.operands, operands, strict=True)
+    ]
     plain = replace(form, rows=("each",) * 4)
-    found = _run_product(plain, given, None, (rows, 0, 0), backend, deterministic)
-    out = []
-    for one, t in zip(form.results, found, strict=True):
-        if one.rows in ends:
-            t = t.new_zeros(shape_of(one, sizes)).index_add(0, ends[one.rows], t)
-        out.append(t.sum(0) if one.rows == "one" else t)
-    return out
+    found = _run_product(plain, given, how._replace(graph=None))
+    return [summed(one.rows, t, ends, how.deterministic) for one, t in zip(form.results, found, strict=True)]
 
 
-def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> dict[str, Tensor]:
-    """The sender and the receiver of every row, ``[rows]`` each.
+def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> Ends:
+    """The sender and the receiver of every row.
 
     Raises:
         IndexRangeError: The tables are others than those of these rows; found on CPU only.
     """
     if graph.device.type == "cpu":
-        index = edges_of_tables(graph, rows, num_src, num_dst)
-        return {"src": index[0], "dst": index[1]}
-    found = triton_edges.unpack(graph, rows, num_src, num_dst)
-    return {
-        name: torch.empty_like(table.edges).scatter_(0, table.edges, table.others)
-        for name, table in (("src", found["by_dst"]), ("dst", found["by_src"]))
-    }
+        src, dst = edges_of_tables(graph, rows, num_src, num_dst)
+    else:
+        found = triton_edges.unpack(graph, rows, num_src, num_dst)
+        tables = found["by_dst"], found["by_src"]
+        src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in tables)
+    return Ends(src, dst, num_src, num_dst)
 
 
-def _run_sum(
-    form: SumForm,
-    key: str,
-    operands: Sequence[Tensor],
-    graph: Tensor | None,
-    sizes: Sequence[int],
-    backend: str,
-    deterministic: bool,
-) -> list[Tensor]:
+def _run_sum(form: SumForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
     out: list[Tensor | None] = [None] * len(form.results)
-    for number, (part, picks, targets) in enumerate(form.parts):
+    for part, picks, targets in form.parts:
         own = [operands[pick] for pick in picks]
-        for target, value in zip(
-            targets, _run(part, f"{key}[{number}]", own, graph, sizes, backend, deterministic), strict=True
-        ):
-            known = out[target]
-            out[target] = value if known is None else known + value
-    like = operands[0]
-    return [like.new_zeros(shape_of(one, sizes)) if t is None else t for t, one in zip(out, form.results, strict=True)]
+        found = _run_product(part, own, how) if isinstance(part, ProductForm) else _run_sum(part, own, how)
+        for target, value in zip(targets, found, strict=True):
+            so_far = out[target]
+            out[target] = value if so_far is None else so_far + value
+    return [
+        operands[0].new_zeros(shape_of(one, how.sizes)) if t is None else t
+        for t, one in zip(out, form.results, strict=True)
+    ]
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,15 +13,7 @@ from eqlayers_kernels.forms.formula import Block, Formula, Operand, evaluate
 
 from ..ops.call import ACCUMULATE
 from ..torch_internals import as_constant, outside_of_func, outside_of_traces
-
-
-class Ends(NamedTuple):
-    """Senders and receivers of the batch's rows, and how many of each there are."""
-
-    src: Tensor
-    dst: Tensor
-    num_src: int
-    num_dst: int
+from .rows import Ends, gathered, summed
 
 
 class Primitives:
@@ -54,7 +45,7 @@ def run_in_torch(
         found = run_in_torch(base, [t.to(dtype) for t in operands], ends)
         return [t.to(operands[0].dtype) for t in found]
     columns = [
-        _components(one, _gathered(one.rows, t, ends), base.channels)
+        _components(one, gathered(one.rows, t, ends), base.channels)
         for one, t in zip(base.operands, operands, strict=True)
     ]
     rows = ends.src.shape[0] if ends is not None else _rows(base.operands, operands)
@@ -65,19 +56,12 @@ def run_in_torch(
     for one, parts in zip(base.results, outputs, strict=True):
         zeros = like.new_zeros(shape)
         whole = [zeros if p is None else zeros + p if not isinstance(p, Tensor) else p.expand(shape) for p in parts]
-        found.append(_summed(one.rows, _placed(one, whole, like, rows, base.channels), ends))
+        found.append(summed(one.rows, _placed(one, whole, like, rows, base.channels), ends))
     return found
 
 
 def _rows(operands: Sequence[Operand], tensors: Sequence[Tensor]) -> int:
     return next((t.shape[0] for one, t in zip(operands, tensors, strict=True) if one.rows != "one"), 1)
-
-
-def _gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
-    if rows in ("each", "one"):
-        return t if rows == "each" else t.unsqueeze(0)
-    assert ends is not None
-    return t.index_select(0, ends.dst if rows == "dst" else ends.src)
 
 
 def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
@@ -126,11 +110,3 @@ def _order(one: Operand, channels: int) -> list[int]:
         for channel, column in enumerate(columns):
             out[column] = component * channels + channel
     return out
-
-
-def _summed(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
-    if rows in ("each", "one"):
-        return t if rows == "each" else t.sum(0)
-    assert ends is not None
-    index, count = (ends.dst, ends.num_dst) if rows == "dst" else (ends.src, ends.num_src)
-    return t.new_zeros(count, t.shape[1]).index_add(0, index, t)

@@ -18,6 +18,7 @@ from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
 from ..errors import ConfigError
 from .packed_text import pack, unpack
 from .program import find_form
+from .program import with_rows as with_rows
 
 PREFIX = "eqlayers-formula-1"
 _LETTERS = {rows[0]: rows for rows in ROWS}
@@ -29,16 +30,6 @@ def register_formula(base: Formula) -> str:
     """Make a formula known to this process; its key, a constant for compilers."""
     _known.setdefault(base.key, base)
     return base.key
-
-
-def with_rows(key: str, *rows: str) -> str:
-    """The key of the same form with these rows of its operands; of a product of x, y, w and z.
-
-    Example:
-        >>> with_rows("0123456789abcdef", "src", "each", "one", "dst")
-        '0123456789abcdef/mseod'
-    """
-    return f"{key}/m{''.join(one[0] for one in rows)}"
 
 
 def take_apart(key: str) -> tuple[str, str, str]:

@@ -15,6 +15,16 @@ from .program_text import PREFIX, read_program, write_program
 _forms: dict[str, Form] = {}
 
 
+def with_rows(key: str, *rows: str) -> str:
+    """The key of the same form with these rows of its operands; of a product of x, y, w and z.
+
+    Example:
+        >>> with_rows("0123456789abcdef", "src", "each", "one", "dst")
+        '0123456789abcdef/mseod'
+    """
+    return f"{key}/m{''.join(one[0] for one in rows)}"
+
+
 class Form:
     """A program under its key. Operators take the key, a string, so that compilers see a constant.
 
@@ -29,9 +39,9 @@ class Form:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.key = program.key
-        self._keys = {  # by graph and shared; see eqlayers.forms.keys
-            (graph, shared): f"{self.key}/m{'s' if graph else 'e'}e{'o' if shared else 'e'}{'d' if graph else 'e'}"
-            for graph in (False, True)
+        self._keys = {
+            (graph, shared): with_rows(self.key, ends[0], "each", "one" if shared else "each", ends[1])
+            for graph, ends in ((False, ("each", "each")), (True, ("src", "dst")))
             for shared in (False, True)
         }
         _forms.setdefault(self.key, self)
@@ -55,8 +65,8 @@ class Form:
         return f"Form({self.key}, {len(self.program.paths)} paths, {self.program.num_terms} terms)"
 
 
-def known(program: Program) -> str:
-    """The key of a program, which this process knows from now on."""
+def register_program(program: Program) -> str:
+    """Make a program known to this process; its key."""
     return program.key if program.key in _forms else Form(program).key
 
 

@@ -12,7 +12,8 @@ from ..autograd.form import call_form, sorted_edges
 from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
-from ..backends.torch_formulas import Ends, run_in_torch
+from ..backends.rows import Ends
+from ..backends.torch_formulas import run_in_torch
 from ..forms.keys import register_formula, text_of
 from ..graph import Graph
 from ..ops.call import ACCUMULATE

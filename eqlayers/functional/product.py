@@ -11,6 +11,7 @@ from torch import Tensor
 from ..autograd.form import call_form, sorted_edges
 from ..backends import BACKENDS, cpu, select
 from ..backends.forms import BY_DEVICE
+from ..backends.rows import Ends, gathered, summed
 from ..backends.whole import contract
 from ..errors import DeviceError, ShapeError
 from ..forms.keys import text_of
@@ -72,12 +73,9 @@ def run_convolution(
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
     if plan.paths and BACKENDS[name].whole is None:
         return apply_form([x, y, w], graph, plan.form, name, deterministic)
-    src, dst = graph.ends
-    messages = run_product(plan, x.index_select(0, src), y, w, shared, backend)
-    out = messages.new_zeros(graph.num_dst, messages.shape[-1])
-    if deterministic and messages.is_cuda:  # where index_add adds in any order, and this sorts
-        return out.index_put((dst,), messages, accumulate=True)
-    return out.index_add(0, dst, messages)
+    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
+    messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
+    return summed("dst", messages, ends, deterministic)
 
 
 def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..algebra import as_irreps
-from ..backends import select
 from ..errors import ConfigError
-from ..forms.program import FormCall
 from ..lowering.symmetric import MOST, Mixing, read_polynomials
 from ..nn import SphericalHarmonics, SymmetricContraction
 from ..nn._common.base import EquivariantModule
@@ -44,10 +42,6 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
     def num_paths(self) -> int:
         """Number of degrees."""
         return len(self._ls_list)
-
-    def selected_backend(self, device: torch.device, dtype: torch.dtype) -> str:
-        """Name of the backend that runs it."""
-        return select(FormCall(dtype, device.type, ""), self.backend).name
 
     def __getstate__(self) -> dict[str, Any]:
         """As it is, but for a compiled function in e3nn's module, which e3nn makes anew and nobody can pickle."""
@@ -168,10 +162,6 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
     def num_paths(self) -> int:  # type: ignore[override]
         """Number of paths that have weights, of all degrees and irreps."""
         return sum(mixed.shape[1] for one in self.parts for mixed in one.mixings)
-
-    def selected_backend(self, device: Any = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """Name of the backend that runs it."""
-        return select(FormCall(dtype, torch.device(device).type, ""), self.backend).name
 
     def _load_from_state_dict(
         self,

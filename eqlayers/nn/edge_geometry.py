@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..backends import find
 from ..checks import check_choice
 from ..functional import as_graph
 from ..functional.harmonics import check_positions, read_shifts, run_edges
 from ..graph import Graph
 from ..lowering.spherical import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
+from ._common.base import FormulaModule
 from ._common.torchscript import described, is_tracing, operator, refuse_torchscript
 
 #: Vectors from where to where, with the sign of receiver minus sender.
@@ -42,7 +42,7 @@ class EdgeVectors(NamedTuple):
     harmonics: Tensor
 
 
-class EdgeGeometry(torch.nn.Module):
+class EdgeGeometry(FormulaModule):
     r"""Vectors, lengths, directions and spherical harmonics of edges, from positions, with periodic cells.
 
     .. math:: r_e = x_{dst(e)} - x_{src(e)} + s_e, \qquad s_e = \sum_i n_{ei}\, a_i
@@ -83,13 +83,10 @@ class EdgeGeometry(torch.nn.Module):
         direction: str = "src_to_dst",
         backend: str | None = None,
     ) -> None:
-        super().__init__()
-        if backend is not None:
-            find(backend)
+        super().__init__(backend=backend)
         self.normalization = check_choice("normalization", normalization, NORMALIZATIONS)
         self.direction = check_choice("direction", direction, _SIGNS)
         self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
-        self.backend = backend
         sign = _SIGNS[self.direction]
         self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
 

@@ -9,15 +9,15 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ..backends import find
 from ..checks import check_choice, check_flag
 from ..functional.harmonics import run_harmonics
 from ..lowering.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
+from ._common.base import FormulaModule
 from ._common.torchscript import HarmonicsTwin, described, is_tracing, operator, refuse_other_forward
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class SphericalHarmonics(torch.nn.Module):
+class SphericalHarmonics(FormulaModule):
     r"""Real spherical harmonics :math:`Y_l(r)` as polynomials; a drop-in for ``e3nn.o3.SphericalHarmonics``.
 
     Derivatives of every order are finite everywhere. With ``normalize`` the zero vector has no direction: its
@@ -57,13 +57,10 @@ class SphericalHarmonics(torch.nn.Module):
         *,
         backend: str | None = None,
     ) -> None:
-        super().__init__()
-        if backend is not None:
-            find(backend)
+        super().__init__(backend=backend)
         self.normalize = check_flag("normalize", normalize)
         self.normalization = check_choice("normalization", normalization, NORMALIZATIONS)
         degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
-        self.backend = backend
         self._ls_list, self._lmax = list(degrees), max(degrees)
         self._is_range_lmax = self._ls_list == list(range(self._lmax + 1))
         self._prof_str = f"spherical_harmonics({self._ls_list})"

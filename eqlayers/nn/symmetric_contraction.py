@@ -17,7 +17,7 @@ from ..lowering.layout import LAYOUTS, slots_of
 from ..lowering.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import being_traced, outside_of_autocast, outside_of_func, wrapped_by_func
-from ._common.base import EquivariantModule
+from ._common.base import FormulaModule
 from ._common.symmetric_weights import ContractionWeights
 from ._common.torchscript import is_tracing, refuse_torchscript
 
@@ -38,7 +38,7 @@ class Species(NamedTuple):
 _LAST: dict[str, tuple[Tensor, tuple[object, ...], Species | None]] = {}
 
 
-class SymmetricContraction(EquivariantModule):
+class SymmetricContraction(FormulaModule):
     r"""Polynomials of the features of each atom: the product basis of MACE, with its numbers and its state dict.
 
     .. math:: z_{k c m} = \sum_{\nu = 1}^{N} \sum_p W^{(k \nu)}_{z p c} \sum_{i_1 \dots i_\nu}

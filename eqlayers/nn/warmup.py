@@ -308,7 +308,7 @@ def _names(model: torch.nn.Module, seen: Iterable[SeenUse]) -> dict[str, str]:
     for dtype, device in {(asked.use.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
             whole = layer.whole_call(dtype, torch.device(device))
-            if whole is not None:
+            if whole is not None and whole[1].key:
                 form = find_form(whole[1].key)
                 for key in (form.key, ProductForm(form.program).weighted.program.key):
                     paths.setdefault(key, {})[path or type(layer).__name__] = None

@@ -92,3 +92,11 @@ class EquivariantModule(torch.nn.Module):
 
     def _kind(self) -> str:
         return f"{self.layout}, backend {self.backend or 'auto'}"
+
+
+class FormulaModule(EquivariantModule):
+    """Base of the layers that are formulas, which every backend runs in one call."""
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """The formula."""
+        return "one formula", FormCall(dtype, device.type)

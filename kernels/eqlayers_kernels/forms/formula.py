@@ -121,9 +121,7 @@ class Formula:
     def key(self) -> str:
         """Short content hash: equal formulas have equal keys, on every machine."""
         fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
-        return hashlib.sha256(
-            repr([tuple(part) if isinstance(part, tuple) else part for part in fields]).encode()
-        ).hexdigest()[:16]
+        return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
 
     @cached_property
     def of_nodes(self) -> bool:
@@ -232,13 +230,10 @@ class Formula:
                 out.add(place)
         return out
 
-    def part(self, kept: Sequence[Sequence[bool]]) -> Formula:
-        """The same formula with these components of the results alone: the others are None, and cost nothing."""
-        outputs = tuple(
-            tuple(node if keep else None for node, keep in zip(nodes, keeps, strict=True))
-            for nodes, keeps in zip(self.outputs, kept, strict=True)
-        )
-        return _made(Graph(self.nodes), self.operands, self.results, outputs, self.channels)
+    def part(self, numbers: Sequence[int]) -> Formula:
+        """The formula of these results alone, and of what they need."""
+        results, outputs = tuple(self.results[n] for n in numbers), tuple(self.outputs[n] for n in numbers)
+        return _made(Graph(self.nodes), self.operands, results, outputs, self.channels)
 
 
 def _made(
