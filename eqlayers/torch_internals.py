@@ -220,7 +220,7 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 def is_plain(tensors: Sequence[Tensor]) -> bool:
     """Whether nothing but autograd and forward mode would see an operator on these tensors, and they lie as they are.
 
-    Then what the dispatcher would come to can be called at once: on its way through Python it takes twice 5 us.
+    Then what the dispatcher would come to can be called at once, without its two ways through Python.
     Without one of the names: always the operator.
     """
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _profiler_enabled():

@@ -21,22 +21,6 @@ from ..ops.table import PRODUCTS, channels_of
 from .harmonics import run_harmonics
 from .product import run_convolution, run_product
 
-__all__ = [
-    "as_graph",
-    "sparse_inner",
-    "sparse_mat_t_vec",
-    "sparse_mul",
-    "sparse_outer",
-    "sparse_product",
-    "sparse_scale",
-    "sparse_scavec",
-    "sparse_vecmat",
-    "sparse_vecsca",
-    "spherical_harmonics",
-    "tensor_product",
-    "tensor_product_conv",
-]
-
 
 def sparse_product(
     product: str,

@@ -37,11 +37,7 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
                 f"irreps_out must be those of the degrees {self._ls_list}, {self.irreps_out}, got {irreps_out}. "
                 f"Build the module anew."
             )
-
-    @property
-    def num_paths(self) -> int:
-        """Number of degrees."""
-        return len(self._ls_list)
+        self.num_paths = len(self._ls_list)
 
     def __getstate__(self) -> dict[str, Any]:
         """As it is, but for a compiled function in e3nn's module, which e3nn makes anew and nobody can pickle."""

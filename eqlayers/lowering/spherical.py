@@ -20,7 +20,7 @@ from typing import Any
 
 from e3nn.o3 import Irreps
 
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_integer, check_items, is_integer
@@ -104,15 +104,15 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
         >>> harmonics_formula((0, 1, 2, 3), True, "component").operations
         45
     """
-    graph = Graph()
-    x, y, z = (graph.load(0, i) for i in range(3))
+    expr = Expression()
+    x, y, z = (expr.load(0, i) for i in range(3))
     if normalize:
-        inverse = graph.inverse_length(x, y, z)
-        unit = [graph.multiply(part, inverse) for part in (x, y, z)]
+        inverse = expr.inverse_length(x, y, z)
+        unit = [expr.multiply(part, inverse) for part in (x, y, z)]
     else:
         unit = [x, y, z]
-    outputs = _harmonics(graph, unit, degrees, normalization)
-    return _known(formula(graph, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
+    outputs = _harmonics(expr, unit, degrees, normalization)
+    return _known(formula(expr, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
 
 
 @lru_cache(maxsize=256)
@@ -129,26 +129,26 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
         in lattice vectors, which are a fourth operand of 9 components, the first lattice vector first; for 'cells' as
         well, with a row for each sender. Results: vector, length, direction, harmonics.
     """
-    graph = Graph()
+    expr = Expression()
     operands = [_row("positions of senders", 3, "src"), _row("positions of receivers", 3, "dst")]
-    src, dst = ([graph.load(number, i) for i in range(3)] for number in range(2))
-    vector = [graph.add(b, graph.scale(-1.0, a)) for a, b in zip(src, dst, strict=True)]
+    src, dst = ([expr.load(number, i) for i in range(3)] for number in range(2))
+    vector = [expr.add(b, expr.scale(-1.0, a)) for a, b in zip(src, dst, strict=True)]
     if shift != "none":
         operands.append(_row("shifts", 3))
-        steps = [graph.load(2, i) for i in range(3)]
+        steps = [expr.load(2, i) for i in range(3)]
         if shift != "vector":
             operands.append(_row("cell", 9, "one" if shift == "cell" else "src"))
-            moved = [[graph.multiply(steps[i], graph.load(3, 3 * i + j)) for i in range(3)] for j in range(3)]
-            steps = [graph.add(*parts) for parts in moved]
-        vector = [graph.add(part, step) for part, step in zip(vector, steps, strict=True)]
+            moved = [[expr.multiply(steps[i], expr.load(3, 3 * i + j)) for i in range(3)] for j in range(3)]
+            steps = [expr.add(*parts) for parts in moved]
+        vector = [expr.add(part, step) for part, step in zip(vector, steps, strict=True)]
     if sign < 0:
-        vector = [graph.scale(-1.0, part) for part in vector]
-    inverse = graph.inverse_length(*vector)
-    unit = [graph.multiply(part, inverse) for part in vector]
-    length = graph.add(*(graph.multiply(part, along) for part, along in zip(vector, unit, strict=True)))
-    harmonics = _harmonics(graph, unit, degrees, normalization)
+        vector = [expr.scale(-1.0, part) for part in vector]
+    inverse = expr.inverse_length(*vector)
+    unit = [expr.multiply(part, inverse) for part in vector]
+    length = expr.add(*(expr.multiply(part, along) for part, along in zip(vector, unit, strict=True)))
+    harmonics = _harmonics(expr, unit, degrees, normalization)
     results = [_row("vectors", 3), _row("lengths", 1), _row("directions", 3), _row("harmonics", len(harmonics))]
-    return _known(formula(graph, operands, results, [vector, [length], unit, harmonics]))
+    return _known(formula(expr, operands, results, [vector, [length], unit, harmonics]))
 
 
 def _known(base: Formula) -> Formula:
@@ -164,58 +164,58 @@ def _row(name: str, width: int, rows: str = "each") -> Operand:
 # -- polynomials ------------------------------------------------------------------------------------------------------
 
 
-def _harmonics(graph: Graph, vector: Sequence[int], degrees: Sequence[int], normalization: str) -> list[int]:
+def _harmonics(expr: Expression, vector: Sequence[int], degrees: Sequence[int], normalization: str) -> list[int]:
     """Nodes of the harmonics.
 
     The squared length of a unit vector is computed, too, though it is 1: what rounding left of it is then the same in
     all terms. Without, values of degree 6 in float32 have twice the error.
 
     Args:
-        graph: Collects them.
+        expr: Collects them.
         vector: Nodes of x, y and z.
         degrees: In the order of the result.
         normalization: One of `NORMALIZATIONS`.
     """
     check_choice("normalization", normalization, NORMALIZATIONS)
     x, y, z = vector
-    square = graph.add(*(graph.multiply(part, part) for part in (z, x, y)))
+    square = expr.add(*(expr.multiply(part, part) for part in (z, x, y)))
     largest = max(degrees)
-    cosines, sines = _powers(graph, z, x, largest)
+    cosines, sines = _powers(expr, z, x, largest)
     known: dict[int, list[int]] = {l: [] for l in sorted(set(degrees))}
-    columns = [_legendre(graph, y, m, largest, square) for m in range(largest + 1)]
+    columns = [_legendre(expr, y, m, largest, square) for m in range(largest + 1)]
     for l, nodes in known.items():
         above, below = [], []
         for m in range(l + 1):
-            scaled = graph.scale(leading_factor(l, m, normalization), columns[m][l - m])
-            above.append(graph.multiply(scaled, cosines[m]))
-            below.append(graph.multiply(scaled, sines[m]))
+            scaled = expr.scale(leading_factor(l, m, normalization), columns[m][l - m])
+            above.append(expr.multiply(scaled, cosines[m]))
+            below.append(expr.multiply(scaled, sines[m]))
         nodes += [*reversed(below[1:]), *above]
     return [node for l in degrees for node in known[l]]
 
 
-def _powers(graph: Graph, real: int, imaginary: int, largest: int) -> tuple[list[int], list[int]]:
+def _powers(expr: Expression, real: int, imaginary: int, largest: int) -> tuple[list[int], list[int]]:
     """Real and imaginary parts of the powers of a complex number, from the zeroth."""
-    reals, imaginaries = [graph.one], [graph.zero]
-    minus = graph.scale(-1.0, imaginary)
+    reals, imaginaries = [expr.one], [expr.zero]
+    minus = expr.scale(-1.0, imaginary)
     for _ in range(largest):
         c, s = reals[-1], imaginaries[-1]
-        reals.append(graph.add(graph.multiply(real, c), graph.multiply(minus, s)))
-        imaginaries.append(graph.add(graph.multiply(real, s), graph.multiply(imaginary, c)))
+        reals.append(expr.add(expr.multiply(real, c), expr.multiply(minus, s)))
+        imaginaries.append(expr.add(expr.multiply(real, s), expr.multiply(imaginary, c)))
     return reals, imaginaries
 
 
-def _legendre(graph: Graph, y: int, m: int, largest: int, square: int) -> list[int]:
+def _legendre(expr: Expression, y: int, m: int, largest: int, square: int) -> list[int]:
     """Monic polynomials of degrees 0 to ``largest - m`` in y, homogeneous with the squared length."""
-    found = [graph.one, y]
+    found = [expr.one, y]
     for l in range(m + 2, largest + 1):
         if l == m + 2:
-            found.append(graph.add(graph.multiply(y, y), graph.scale(-recursion_factor(l, m), square)))
+            found.append(expr.add(expr.multiply(y, y), expr.scale(-recursion_factor(l, m), square)))
         elif l == m + 3:
-            inner = graph.scale(-recursion_factor(l, m) - recursion_factor(l - 1, m), square)
-            found.append(graph.multiply(y, graph.add(graph.multiply(y, y), inner)))
+            inner = expr.scale(-recursion_factor(l, m) - recursion_factor(l - 1, m), square)
+            found.append(expr.multiply(y, expr.add(expr.multiply(y, y), inner)))
         else:
-            last = graph.multiply(square, found[-2])
-            found.append(graph.add(graph.multiply(y, found[-1]), graph.scale(-recursion_factor(l, m), last)))
+            last = expr.multiply(square, found[-2])
+            found.append(expr.add(expr.multiply(y, found[-1]), expr.scale(-recursion_factor(l, m), last)))
     return found[: largest - m + 1]
 
 

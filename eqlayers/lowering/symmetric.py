@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
 from .layout import slots_of
 from .symmetric_basis import Irrep, cleaned, from_dense, independent, monomials, paths
@@ -240,18 +240,18 @@ def _fold(
     rows: Sequence[tuple[int, np.ndarray]], places: Sequence[int], mixings: Sequence[Mixing], channels: int
 ) -> Formula:
     """Weights to coefficients, through the independent polynomials."""
-    graph = Graph()
+    expr = Expression()
 
     def combined(factors: np.ndarray, values: Sequence[int]) -> int:
-        return graph.add(*(graph.scale(float(factors[i]), values[i]) for i in np.flatnonzero(factors).tolist()))
+        return expr.add(*(expr.scale(float(factors[i]), values[i]) for i in np.flatnonzero(factors).tolist()))
 
-    loads = [[graph.load(number, p) for p in range(m.shape[1])] for number, m in enumerate(mixings)]
+    loads = [[expr.load(number, p) for p in range(m.shape[1])] for number, m in enumerate(mixings)]
     groups = [[combined(row, loads[number]) for row in m.matrix] for number, m in enumerate(mixings)]
-    outputs = [graph.zero] * len(rows)
+    outputs = [expr.zero] * len(rows)
     for (group, row), place in zip(rows, places, strict=True):
         outputs[place] = combined(row, groups[group])
     weights = [_columns(f"weights {number}", m.shape[1], channels) for number, m in enumerate(mixings)]
-    return formula(graph, weights, [_columns("coefficients", len(rows), channels)], [outputs], channels)
+    return formula(expr, weights, [_columns("coefficients", len(rows), channels)], [outputs], channels)
 
 
 def _columns(name: str, components: int, channels: int, rows: str = "each") -> Operand:
@@ -266,16 +266,16 @@ def _polynomials(
     blocks: tuple[Block, ...],
     out: tuple[Block, ...],
 ) -> Gathered:
-    graph = Graph()
-    outputs = [_nested(graph, {f: (places[number], sign) for f, (number, sign) in t.items()}) for t in results]
+    expr = Expression()
+    outputs = [_nested(expr, {f: (places[number], sign) for f, (number, sign) in t.items()}) for t in results]
     x = Operand("x", dim * channels, blocks)
     z = Operand("z", len(results) * channels, out)
     coefficients = _columns("coefficients", len(places), channels, "src")
-    by_species = formula(graph, [x, coefficients], [z], [outputs], channels)
+    by_species = formula(expr, [x, coefficients], [z], [outputs], channels)
     return Gathered(by_species, by_species.with_rows(("each", "each")))
 
 
-def _nested(graph: Graph, terms: dict[tuple[int, ...], Signed]) -> int:
+def _nested(expr: Expression, terms: dict[tuple[int, ...], Signed]) -> int:
     """The nested sum of some monomials."""
     below: dict[tuple[int, ...], list[int]] = {}
     for factors in sorted(terms):
@@ -288,9 +288,9 @@ def _nested(graph: Graph, terms: dict[tuple[int, ...], Signed]) -> int:
         parts = []
         if factors in terms:
             place, sign = terms[factors]
-            parts.append(graph.scale(float(sign), graph.load(1, place)))
+            parts.append(expr.scale(float(sign), expr.load(1, place)))
         for i in below.get(factors, ()):
-            parts.append(graph.multiply(graph.load(0, i), value((*factors, i))))
-        return graph.add(*parts)
+            parts.append(expr.multiply(expr.load(0, i), value((*factors, i))))
+        return expr.add(*parts)
 
     return value(())

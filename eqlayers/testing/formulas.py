@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
 
 def edges_of_points() -> Formula:
     """Vector, length and a few harmonics between two points: rows of senders and receivers, no channels."""
-    graph = Graph()
-    ends = [[graph.load(operand, i) for i in range(3)] for operand in range(3)]
-    vector = [graph.add(b, graph.scale(-1.0, a), s) for a, b, s in zip(*ends, strict=True)]
-    inverse = graph.inverse_length(*vector)
-    x, y, z = (graph.multiply(v, inverse) for v in vector)
-    length = graph.multiply(graph.add(*(graph.multiply(v, v) for v in vector)), inverse)
+    expr = Expression()
+    ends = [[expr.load(operand, i) for i in range(3)] for operand in range(3)]
+    vector = [expr.add(b, expr.scale(-1.0, a), s) for a, b, s in zip(*ends, strict=True)]
+    inverse = expr.inverse_length(*vector)
+    x, y, z = (expr.multiply(v, inverse) for v in vector)
+    length = expr.multiply(expr.add(*(expr.multiply(v, v) for v in vector)), inverse)
     harmonics = [
-        graph.one,
+        expr.one,
         *(x, y, z),
-        graph.scale(1.5, graph.multiply(x, y)),
-        graph.add(
-            graph.scale(1.5, graph.multiply(z, z)),
-            graph.scale(-0.5, graph.add(*(graph.multiply(u, u) for u in (x, y, z)))),
+        expr.scale(1.5, expr.multiply(x, y)),
+        expr.add(
+            expr.scale(1.5, expr.multiply(z, z)),
+            expr.scale(-0.5, expr.add(*(expr.multiply(u, u) for u in (x, y, z)))),
         ),
         None,
     ]
     row = (Block(0, 3),)
     operands = [Operand("from", 3, row, "src"), Operand("to", 3, row, "dst"), Operand("shift", 4, row)]
     results = [Operand("vector", 3, row), Operand("length", 1, (Block(0, 1),)), Operand("harmonics", 9, (Block(1, 7),))]
-    return formula(graph, operands, results, [vector, [length], harmonics])
+    return formula(expr, operands, results, [vector, [length], harmonics])
 
 
 def cubic(channels: int, layout: str = "ir_mul", rows: str = "src", components: Sequence[int] = (1, 3)) -> Formula:
@@ -40,19 +40,19 @@ def cubic(channels: int, layout: str = "ir_mul", rows: str = "src", components: 
         rows: Of the coefficients.
         components: Of the irreps of x.
     """
-    graph, count = Graph(), sum(components)
-    x = [graph.load(0, i) for i in range(count)]
+    expr, count = Expression(), sum(components)
+    x = [expr.load(0, i) for i in range(count)]
     number, outputs = 0, []
     for k in range(2):
-        total = graph.zero
+        total = expr.zero
         for i in range(count):
-            inner = graph.load(1, number)
+            inner = expr.load(1, number)
             number += 1
             for j in range(i, count, 1 + k):
-                last = [graph.multiply(x[m], graph.load(1, number + m - j)) for m in range(j, count)]
+                last = [expr.multiply(x[m], expr.load(1, number + m - j)) for m in range(j, count)]
                 number += len(last)
-                inner = graph.add(inner, graph.multiply(x[j], graph.add(*last)))
-            total = graph.add(total, graph.multiply(x[i], inner))
+                inner = expr.add(inner, expr.multiply(x[j], expr.add(*last)))
+            total = expr.add(total, expr.multiply(x[i], inner))
         outputs.append(total)
 
     def blocks(dims: Sequence[int]) -> tuple[Block, ...]:
@@ -67,4 +67,4 @@ def cubic(channels: int, layout: str = "ir_mul", rows: str = "src", components: 
         Operand("coefficients", channels * number, (Block(0, number, channels, 1),), rows),
     ]
     results = [Operand("z", channels * 2, blocks((1, 1)))]
-    return formula(graph, operands, results, [outputs], channels)
+    return formula(expr, operands, results, [outputs], channels)

@@ -16,8 +16,7 @@ from eqlayers.forms.keys import find, with_rows
 from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
 from eqlayers_kernels.c.build import compiler
-from eqlayers_kernels.forms.formula import ROWS, Block, Operand, formula
-from eqlayers_kernels.forms.formula import Graph as Expression
+from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Operand, formula
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 FORM = eq.TensorProduct("2x0e + 1o", "0e + 1o", "2x0e + 2x1o", PATHS).plan.form

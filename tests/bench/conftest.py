@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,6 +41,31 @@ FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "gradient only": SlightlyWrongGradient.apply,
 }
 
+LAYERS = """
+device: cpu
+threads: 1
+runs: 2
+cases:
+  small:
+    layer: SphericalHarmonics
+    rows: [4, 7]
+    lmax: [2]
+    peers: [e3nn]
+    goals: {ratio: {fwd: 5, fwd+bwd: 5}, memory: {fwd: 0.5}}
+  graph: {layer: EdgeGeometry, rows: [6], lmax: [1], dtypes: [float32, float64], peers: [e3nn]}
+  power:
+    layer: SymmetricContraction
+    rows: [3]
+    in: 0e+1o
+    out: 0e+1o
+    channels: 2
+    elements: 3
+    correlation: 3
+    runs: 1
+    peers: [mace-torch, einsum]
+    goals: {ratio: {fwd: 100}}
+"""
+
 Faulty = Callable[[str, Case, Operands], Implementation]
 
 
@@ -58,3 +84,11 @@ def faulty() -> Faulty:
 def ordinary_mode() -> None:
     """Deterministic mode fills fresh memory, which would be measured too; the session's fixture turns it on again."""
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def layer_config(tmp_path: Path) -> Path:
+    """Small settings of `eqlayers bench layers`."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(LAYERS)
+    return path

@@ -14,38 +14,8 @@ from eqlayers.bench.roofline import limit, operations, peak_rate
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.lowering.spherical import harmonics_formula
 
-CONFIG = """
-device: cpu
-threads: 1
-runs: 2
-cases:
-  small:
-    layer: SphericalHarmonics
-    rows: [4, 7]
-    lmax: [2]
-    peers: [e3nn]
-    goals: {ratio: {fwd: 5}}
-  graph: {layer: EdgeGeometry, rows: [6], lmax: [1], dtypes: [float32, float64], peers: [e3nn]}
-  power:
-    layer: SymmetricContraction
-    rows: [3]
-    in: 0e+1o
-    out: 0e+1o
-    channels: 2
-    elements: 3
-    correlation: 3
-    peers: [einsum]
-    goals: {ratio: {fwd: 100}}
-"""
 CPU = torch.device("cpu")
 HARMONICS = LayerCase("a", "SphericalHarmonics", 5, options={"lmax": 3})
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(CONFIG)
-    return path
 
 
 # ---- the limit ------------------------------------------------------------------------------------------------------
@@ -65,9 +35,9 @@ def test_operations_are_those_of_the_formulas() -> None:
     assert build(replace(HARMONICS, rows=10), CPU).operations == {d: 2 * n for d, n in counts.items()}
 
 
-def test_operations_of_a_contraction_are_of_atoms_and_of_species(config: Path) -> None:
+def test_operations_of_a_contraction_are_of_atoms_and_of_species(layer_config: Path) -> None:
     """Rows have the polynomials, species the sums of weights; both have channels."""
-    (case,) = read_layer_suite(str(config), "power/*").cases
+    (case,) = read_layer_suite(str(layer_config), "power/*").cases
 
     def count(**changes: int) -> int:
         rows = changes.pop("rows", case.rows)
@@ -132,17 +102,18 @@ def test_the_shipped_settings() -> None:
         ("in: 0e+1o", "in: 0e+1x", "in must be"),
     ],
 )
-def test_wrong_settings(old: str, new: str, message: str, config: Path) -> None:
-    assert old in CONFIG
-    config.write_text(CONFIG.replace(old, new, 1))
+def test_wrong_settings(old: str, new: str, message: str, layer_config: Path) -> None:
+    text = layer_config.read_text()
+    assert old in text
+    layer_config.write_text(text.replace(old, new, 1))
     with pytest.raises(EqlayersError, match=message):
-        read_layer_suite(str(config))
+        read_layer_suite(str(layer_config))
 
 
-def test_wrong_arguments(config: Path) -> None:
+def test_wrong_arguments(layer_config: Path) -> None:
     with pytest.raises(ConfigError, match=r"--only must match a case of tiny, got 'x'\. The cases are small/l2/E4, "):
-        read_layer_suite(str(config), "x")
-    suite = read_layer_suite(str(config))
+        read_layer_suite(str(layer_config), "x")
+    suite = read_layer_suite(str(layer_config))
     with pytest.raises(ConfigError, match="Did you mean 'einsum'"):
         run_layers(suite, peers=["einsun"])
     with pytest.raises(ConfigError, match=r"backend must be one of .* got 'fast'"):

@@ -18,30 +18,6 @@ from eqlayers.bench.layers import compare, exact_results, names_of, prepare, run
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import flat_rows
 
-CONFIG = """
-device: cpu
-threads: 1
-runs: 2
-cases:
-  small:
-    layer: SphericalHarmonics
-    rows: [4, 7]
-    lmax: [2]
-    peers: [e3nn]
-    goals: {ratio: {fwd: 5, fwd+bwd: 5}, memory: {fwd: 0.5}}
-  graph: {layer: EdgeGeometry, rows: [6], lmax: [1], dtypes: [float32, float64], peers: [e3nn]}
-  power:
-    layer: SymmetricContraction
-    rows: [3]
-    in: 0e+1o
-    out: 0e+1o
-    channels: 2
-    elements: 3
-    correlation: 3
-    runs: 1
-    peers: [mace-torch, einsum]
-    goals: {ratio: {fwd: 100}}
-"""
 CASES = {
     "SphericalHarmonics": LayerCase("a", "SphericalHarmonics", 5, options={"lmax": 3}),
     "EdgeGeometry": LayerCase("a", "EdgeGeometry", 9, options={"lmax": 2}),
@@ -56,13 +32,11 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(layer_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
     monkeypatch.setattr(roofline, "ROUNDS", 1000)
     monkeypatch.setattr(layers, "peak_extra", lambda call, device: call() and 2**22)
-    path = tmp_path / "tiny.yaml"
-    path.write_text(CONFIG)
-    return path
+    return layer_config
 
 
 def test_every_case_is_compared_and_timed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

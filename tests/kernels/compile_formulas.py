@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
@@ -44,7 +44,7 @@ def polynomial(
     degree: int = 3,
 ) -> Formula:
     """Nested polynomials of the harmonics up to l = 3: what a symmetric contraction is, with a coefficient per term."""
-    graph, count, outputs = Graph(), itertools.count(), []
+    graph, count, outputs = Expression(), itertools.count(), []
     x = [graph.load(0, i) for i in range(inputs)]
     for target in targets:
         found = [
@@ -81,7 +81,7 @@ def contraction() -> Formula:
 
 def harmonics(degree: int) -> Formula:
     """Products of the components of a unit vector, of all degrees up to a last, weighted."""
-    graph = Graph()
+    graph = Expression()
     vector = [graph.load(0, i) for i in range(3)]
     length = graph.inverse_length(*vector)
     unit = [graph.multiply(part, length) for part in vector]
@@ -100,7 +100,7 @@ def harmonics(degree: int) -> Formula:
 
 def geometry() -> Formula:
     """From positions of both ends: the vector, its length, and its direction."""
-    graph = Graph()
+    graph = Expression()
     ends = [[graph.load(number, i) for i in range(3)] for number in range(2)]
     vector = [graph.add(b, graph.scale(-1.0, a)) for a, b in zip(*ends, strict=True)]
     inverse = graph.inverse_length(*vector)

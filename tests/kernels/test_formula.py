@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eqlayers.testing.formulas import cubic, edges_of_points
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Node, Operand, evaluate, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Node, Operand, evaluate, formula
 
 
 class Primitives:
@@ -97,7 +97,7 @@ def test_gradients_near_and_at_the_zero_vector_are_finite():
 
 
 def test_equal_values_are_one_node_and_what_is_not_needed_is_gone():
-    graph = Graph()
+    graph = Expression()
     x, y = graph.load(0, 0), graph.load(0, 1)
     assert graph.multiply(x, y) == graph.multiply(y, x)
     assert graph.add(x, graph.zero) == x

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("triton")
 
 from eqlayers_kernels.forms.expression import SMALLEST_SQUARE
-from eqlayers_kernels.forms.formula import Block, Formula, Graph, Operand, evaluate, formula
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, evaluate, formula
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.print.formula_plan import plan
@@ -268,7 +268,7 @@ def test_nothing_at_all(monkeypatch: Any, channels: int, nodes: tuple[int, int])
 @pytest.mark.parametrize("rows", ["each", "one", "src"])
 def test_outputs_that_are_numbers_or_nothing(monkeypatch: Any, channels: int, rows: str) -> None:
     """Constants, values of operands, one value twice, components without output, and columns between blocks."""
-    graph = Graph()
+    graph = Expression()
     x = [graph.load(0, i) for i in range(2)]
     half = graph.constant(0.5)
     outputs = [half, x[0], graph.add(half, x[1]), None, x[0], graph.add(x[1], x[1]), graph.multiply(x[0], half)]

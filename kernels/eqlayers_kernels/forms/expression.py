@@ -21,7 +21,7 @@ class Node(NamedTuple):
     args: tuple[Any, ...]
 
 
-class Graph:
+class Expression:
     """Collects nodes; equal ones are one, sums with 0 and products with 0 and 1 are none."""
 
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
@@ -86,7 +86,7 @@ def is_number(node: Node) -> bool:
     return node.kind in ("load", "constant")
 
 
-def partials(graph: Graph, node: Node, place: int) -> list[tuple[int, list[int]]]:
+def partials(expr: Expression, node: Node, place: int) -> list[tuple[int, list[int]]]:
     """For each argument of a node, the factors of the derivative by it."""
     if node.kind == "add":
         return [(arg, []) for arg in node.args]
@@ -94,13 +94,13 @@ def partials(graph: Graph, node: Node, place: int) -> list[tuple[int, list[int]]
         return [(node.args[0], [node.args[1]]), (node.args[1], [node.args[0]])]
     if node.kind == "inverse_length":
         # d(1/r) = -(1/r)^2 u dv with the unit vector u: no power of 1/r comes before a small number has met it
-        minus = graph.constant(-1.0)
-        return [(arg, [place, place, minus, graph.multiply(arg, place)]) for arg in node.args]
+        minus = expr.constant(-1.0)
+        return [(arg, [place, place, minus, expr.multiply(arg, place)]) for arg in node.args]
     return []
 
 
-def nested(graph: Graph, first: int, factors: Sequence[int]) -> int:
+def nested(expr: Expression, first: int, factors: Sequence[int]) -> int:
     """Product from the left: what is small meets each factor in turn."""
     for factor in factors:
-        first = graph.multiply(first, factor)
+        first = expr.multiply(first, factor)
     return first

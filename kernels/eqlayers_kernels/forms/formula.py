@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from .expression import Graph as Graph
+from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
 
@@ -160,23 +160,23 @@ class Formula:
             given: For each result, whether it has a cotangent; these become operands, behind the others.
             wanted: For each operand, whether its gradient is wanted; these are the results.
         """
-        graph = Graph(self.nodes)
+        expr = Expression(self.nodes)
         cotangents = [one for one, has in zip(self.results, given, strict=True) if has]
         back: dict[int, int] = {}
         number = len(self.operands)
         for outputs, has in zip(self.outputs, given, strict=True):
             for component, node in enumerate(outputs) if has else ():
                 if node is not None:
-                    back[node] = graph.add(back.get(node, graph.zero), graph.load(number, component))
+                    back[node] = expr.add(back.get(node, expr.zero), expr.load(number, component))
             number += has
-        needed = self._that_depend_on(lambda node: bool(wanted[node.args[0]]))
+        needed = self._that_depend_on(wanted)
         for place in range(len(self.nodes) - 1, -1, -1):
             if place not in back or place not in needed:
                 continue
-            for arg, factor in partials(graph, self.nodes[place], place):
+            for arg, factor in partials(expr, self.nodes[place], place):
                 if arg in needed:
-                    part = nested(graph, back[place], factor)
-                    back[arg] = graph.add(back.get(arg, graph.zero), part)
+                    part = nested(expr, back[place], factor)
+                    back[arg] = expr.add(back.get(arg, expr.zero), part)
         loads = {
             node.args: back[place] for place, node in enumerate(self.nodes) if node.kind == "load" and place in back
         }
@@ -191,7 +191,7 @@ class Formula:
             if want
         )
         new = tuple(one._replace(name=f"cotangent of {one.name}") for one in cotangents)
-        return _made(graph, (*self.operands, *new), results, found, self.channels)
+        return _made(expr, (*self.operands, *new), results, found, self.channels)
 
     def along(self, moving: Sequence[bool]) -> Formula:
         """The derivative of the results along tangents.
@@ -199,7 +199,7 @@ class Formula:
         Args:
             moving: For each operand, whether it has a tangent; these become operands, behind the others.
         """
-        graph = Graph(self.nodes)
+        expr = Expression(self.nodes)
         numbers: dict[int, int] = {}
         extra: list[Operand] = []
         for number, (one, moves) in enumerate(zip(self.operands, moving, strict=True)):
@@ -209,73 +209,75 @@ class Formula:
         tangent: dict[int, int] = {}
         for place, node in enumerate(self.nodes):
             if node.kind == "load" and node.args[0] in numbers:
-                tangent[place] = graph.load(numbers[node.args[0]], node.args[1])
+                tangent[place] = expr.load(numbers[node.args[0]], node.args[1])
             elif not is_number(node):
                 parts = [
-                    nested(graph, tangent[arg], factor)
-                    for arg, factor in partials(graph, node, place)
-                    if arg in tangent
+                    nested(expr, tangent[arg], factor) for arg, factor in partials(expr, node, place) if arg in tangent
                 ]
                 if parts:
-                    tangent[place] = graph.add(*parts)
+                    tangent[place] = expr.add(*parts)
         outputs = tuple(tuple(None if n is None else tangent.get(n) for n in part) for part in self.outputs)
         results = tuple(one._replace(name=f"tangent of {one.name}") for one in self.results)
-        return _made(graph, (*self.operands, *extra), results, outputs, self.channels)
+        return _made(expr, (*self.operands, *extra), results, outputs, self.channels)
 
-    def _that_depend_on(self, chosen: Callable[[Node], bool]) -> set[int]:
-        """Nodes that depend on the chosen loads."""
+    def _that_depend_on(self, wanted: Sequence[bool]) -> set[int]:
+        """Nodes that depend on one of these operands."""
         out: set[int] = set()
         for place, node in enumerate(self.nodes):
-            if chosen(node) if node.kind == "load" else node.kind != "constant" and any(a in out for a in node.args):
+            if (
+                wanted[node.args[0]]
+                if node.kind == "load"
+                else node.kind != "constant" and any(a in out for a in node.args)
+            ):
                 out.add(place)
         return out
 
     def part(self, numbers: Sequence[int]) -> Formula:
         """The formula of these results alone, and of what they need."""
         results, outputs = tuple(self.results[n] for n in numbers), tuple(self.outputs[n] for n in numbers)
-        return _made(Graph(self.nodes), self.operands, results, outputs, self.channels)
+        return _made(Expression(self.nodes), self.operands, results, outputs, self.channels)
 
 
 def _made(
-    graph: Graph,
+    expr: Expression,
     operands: tuple[Operand, ...],
     results: tuple[Operand, ...],
     outputs: Sequence[Sequence[int | None]],
     channels: int,
 ) -> Formula:
     """The formula of what the outputs need, and nothing else."""
-    outputs = [[None if node == graph.zero else node for node in part] for part in outputs]
+    outputs = [[None if node == expr.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
-    for place in range(len(graph.nodes) - 1, -1, -1):
-        if place in needed and not is_number(graph.nodes[place]):
-            needed.update(graph.nodes[place].args)
+    for place in range(len(expr.nodes) - 1, -1, -1):
+        if place in needed and not is_number(expr.nodes[place]):
+            needed.update(expr.nodes[place].args)
     numbers = {old: new for new, old in enumerate(sorted(needed))}
     nodes = tuple(
         node if is_number(node) else Node(node.kind, tuple(numbers[arg] for arg in node.args))
-        for node in (graph.nodes[old] for old in sorted(needed))
+        for node in (expr.nodes[old] for old in sorted(needed))
     )
     placed = tuple(tuple(None if n is None else numbers[n] for n in part) for part in outputs)
     return Formula(operands, results, nodes, placed, channels)
 
 
 def formula(
-    graph: Graph,
+    expr: Expression,
     operands: Sequence[Operand],
     results: Sequence[Operand],
     outputs: Sequence[Sequence[int | None]],
     channels: int = 0,
 ) -> Formula:
-    """A formula from the nodes of a graph.
+    """A formula from the nodes of an expression.
 
     Example:
-        >>> graph = Graph()
-        >>> x, y = graph.load(0, 0), graph.load(0, 1)
+        >>> expr = Expression()
+        >>> x, y = expr.load(0, 0), expr.load(0, 1)
         >>> row = (Operand("x", 2, (Block(0, 2),)),)
-        >>> length = formula(graph, row, (Operand("z", 1, (Block(0, 1),)),), [[graph.add(graph.multiply(x, x), y)]])
+        >>> length = formula(expr, row, (Operand("z", 1, (Block(0, 1),)),), [[expr.add(expr.multiply(x, x), y)]])
         >>> length.gradient([True], [True]).operations
         2
     """
-    return _made(graph, tuple(operands), tuple(results), outputs, channels)
+    return _made(expr, tuple(operands), tuple(results), outputs, channels)
 
 
 def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) -> list[list[Any]]:
