@@ -47,6 +47,7 @@ __all__ = [
     "below_autograd",
     "current_trace",
     "followed",
+    "in_forward_mode",
     "is_plain",
     "is_traced_size",
     "outside_of_autocast",
@@ -206,15 +207,23 @@ def _below_and_followed(plain: AbstractContextManager[object]) -> Iterator[None]
         yield
 
 
+def in_forward_mode() -> bool:
+    """Whether derivatives in forward mode may be asked for. Without the number of its level: always."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def followed(tensors: Sequence[Tensor]) -> bool:
     """Whether anything follows a call on these tensors: the tape, forward mode, or a transform of torch.func.
 
-    A Function costs a call a third of its host time, for nothing where nobody follows. Without the number of the
-    level of forward mode, which has no public name: always follow.
+    A Function costs a call a third of its host time, for nothing where nobody follows.
     """
-    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+    if in_forward_mode():
         return True
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t.requires_grad:
+                return True
+    return False
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:
@@ -229,14 +238,13 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
         return False
     if torch._C._are_functorch_transforms_active():
         return False
-    return not any(map(_is_special, tensors))
-
-
-def _is_special(t: Tensor) -> bool:
-    """A subclass, what the dispatcher writes out first, or what a transform has wrapped."""
-    if (type(t) is not Tensor and type(t) is not Parameter) or t.is_neg() or t._is_zerotensor():
-        return True
-    return torch._C._functorch.is_functorch_wrapped_tensor(t) or torch._C._functorch.is_legacy_batchedtensor(t)
+    wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
+    for t in tensors:
+        if type(t) is not Tensor and type(t) is not Parameter:
+            return False
+        if t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t):  # written out first; inside a transform
+            return False
+    return True
 
 
 def single_level() -> AbstractContextManager[object]:

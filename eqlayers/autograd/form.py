@@ -7,7 +7,8 @@ calling itself with another key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ..torch_internals import (
     batched_by_grad,
     below_autograd,
     followed,
+    in_forward_mode,
     is_plain,
     seen_by_outer_levels,
     single_level,
@@ -62,25 +64,29 @@ class _Form(SingleLevelFunction):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
-        given, wanted = [g for g in grads if g is not None], ctx.needs_input_grad[2:]
-        if not given or not any(wanted):
+        has, wanted = tuple([g is not None for g in grads]), ctx.needs_input_grad[2:]
+        if True not in has or True not in wanted:
             return (None,) * (2 + len(operands))
-        step = f"g{_flags(g is not None for g in grads)}:{_flags(wanted)}"
-        found = iter(call_form([*operands, *given], graph, *_then(ctx.how, step)))
-        return (None, None, *[next(found) if want else None for want in wanted])
+        given = grads if all(has) else [g for g in grads if g is not None]
+        found = call_form([*operands, *given], graph, *_then(ctx.how, _gradient(has, wanted)))
+        if all(wanted):
+            return (None, None, *found)
+        rest = iter(found)
+        return (None, None, *[next(rest) if want else None for want in wanted])
 
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
         moving = [t for t in tangents[2:] if t is not None]
-        step = f"a{_flags(t is not None for t in tangents[2:])}"
+        step = f"a{_flags([t is not None for t in tangents[2:]])}"
         return tuple(form_operator([*operands, *moving], graph, *_then(ctx.how, step)))
 
 
 def _keep(ctx: Any, how: _How, graph: Tensor | None, operands: Sequence[Tensor]) -> None:
     ctx.save_for_backward(graph, *operands)
-    ctx.save_for_forward(graph, *operands)
+    if in_forward_mode():
+        ctx.save_for_forward(graph, *operands)
     ctx.how = how
     ctx.set_materialize_grads(False)
 
@@ -96,17 +102,27 @@ class _PlainForm(_Form):
 
 def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
     """The operator ``form``, or at once what it comes to."""
-    if not is_plain(operands) or operands[0].device.type not in BY_DEVICE:
-        found: list[Tensor] = form_operator(operands, graph, *how)
-        return found
+    if is_plain(operands) and operands[0].device.type in BY_DEVICE:
+        return call_plain(operands, graph, *how)
+    found: list[Tensor] = form_operator(operands, graph, *how)
+    return found
+
+
+def call_plain(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
+    """What the operator comes to, for operands that `is_plain` says yes to, on a device of `BY_DEVICE`."""
     if followed(operands):
         followed_by: tuple[Tensor, ...] = _PlainForm.apply(how, graph, *operands)
         return followed_by
     return run_form(operands, graph, *how)
 
 
-def _flags(values: Iterable[bool]) -> str:
+def _flags(values: Sequence[bool]) -> str:
     return "".join(["1" if value else "0" for value in values])
+
+
+@lru_cache(maxsize=256)
+def _gradient(given: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+    return f"g{_flags(given)}:{_flags(wanted)}"
 
 
 def _then(how: _How, step: str) -> _How:

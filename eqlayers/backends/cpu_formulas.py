@@ -82,48 +82,52 @@ class _Runner:
     def __init__(self, base: Formula, dtype: torch.dtype, walk: str) -> None:
         self.dtype, self.compute, self.walk = dtype, ACCUMULATE[dtype], walk
         self.compiled = launch.load(FormulaKernel(base, NAMES[self.compute], walk))
-        self.shared = [one.rows == "one" for one in base.operands]
+        self.given = [(one.width, one.rows == "one") for one in base.operands]
         self.made = [
             (one.rows, one.width, covered(one, outputs, base.channels) and one.rows != "one")
             for one, outputs in zip(base.results, base.outputs, strict=True)
         ]
         self.elements = sum(one.width for one in (*base.operands, *base.results)) + base.operations
-        self.sums = any(one.rows == "one" for one in base.results)
+        self.sums = [number for number, one in enumerate(base.results) if one.rows == "one"]
 
     def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
         """Results; ``sizes`` are rows, senders and receivers."""
         rows, senders, receivers = sizes
         workers, compute = torch.get_num_threads(), self.compute
-        chunks = launch.chunks_for(rows * self.elements, workers, self.sums)
+        chunks = launch.chunks_for(rows * self.elements, workers, bool(self.sums))
         packed: list[int] = []
         keep = []
-        for tensor, shared in zip(operands, self.shared, strict=True):
+        for tensor, (width, shared) in zip(operands, self.given, strict=True):
             if tensor.dtype is not compute:
                 tensor = tensor.to(compute)
-            if tensor.stride()[-1] != 1 and tensor.shape[-1] > 1:
-                tensor = tensor.contiguous()
+            if tensor.is_contiguous():
+                step = width
+            elif tensor.stride()[-1] != 1 and width > 1:
+                tensor, step = tensor.contiguous(), width
+            else:  # rows may lie anywhere, the elements of a row side by side
+                step = tensor.stride()[0]
             keep.append(tensor)  # lives until the kernel has read it
-            packed += (tensor.data_ptr(), 0 if shared else tensor.stride(0))
-        results = []
+            packed += (tensor.data_ptr(), 0 if shared else step)
+        first, results = keep[0], []
         count = {"each": rows, "src": senders, "dst": receivers, "one": chunks}
         for maps, width, whole in self.made:
-            shape = (count[maps], width)
-            result = empty(keep[0], *shape) if whole else keep[0].new_zeros(shape)
+            result = empty(first, count[maps], width) if whole else first.new_zeros(count[maps], width)
             results.append(result)
             packed += (result.data_ptr(), width)
         segments = rows
         if self.walk != "rows":
             assert graph is not None
             graph = graph.contiguous()
-            first = graph.data_ptr()
+            table = graph.data_ptr()
             segments, others = (receivers, senders) if self.walk == "by_dst" else (senders, receivers)
             ptr, numbers, ends = getattr(tables(rows, senders, receivers), self.walk)
-            packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, rows, others)
-            if ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value != rows:
+            packed += (table + 8 * ptr, table + 8 * numbers, table + 8 * ends, rows, others)
+            if ctypes.c_int64.from_address(table + 8 * (ptr + segments)).value != rows:
                 raise not_of_this_graph()
         try:
             self.compiled(segments, packed, chunks, workers)
         except IndexError as error:
             raise not_of_this_graph() from error
-        results = [r.sum(0) if maps == "one" else r for r, (maps, _, _) in zip(results, self.made, strict=True)]
+        for number in self.sums:
+            results[number] = results[number].sum(0)
         return results if compute is self.dtype else [r.to(self.dtype) for r in results]

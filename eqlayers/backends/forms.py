@@ -64,14 +64,14 @@ def run_form(
     first = operands[0]
     home = BY_DEVICE[first.device.type]
     name = backend or home
-    if find(name).form is None:
-        raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
     if name != home:  # on another device than its own it would read addresses that are none
+        if find(name).form is None:
+            raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
         program = register_program(form.program) if isinstance(form, ProductForm) else ""
         select(FormCall(first.dtype, first.device.type, program), name)
-    how = _How(graph, sizes, name, deterministic)
     if isinstance(form, Formula):
         return FORMULAS[name](key, form, first.dtype, graph is not None, first.device)(operands, graph, sizes)
+    how = _How(graph, sizes, name, deterministic)
     return _run_product(form, operands, how) if isinstance(form, ProductForm) else _run_sum(form, operands, how)
 
 

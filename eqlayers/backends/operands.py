@@ -53,7 +53,8 @@ def check_operands(
             f"operands must be {len(wanted)} tensors for this form, {names}, got {len(operands)}. Call it through a "
             f"layer."
         )
-    if min(sizes) < 0:
+    rows, senders, receivers = sizes
+    if rows < 0 or senders < 0 or receivers < 0:
         raise ShapeError(
             f"rows, num_src and num_dst must be 0 or more, got {', '.join(map(str, sizes))}. Count the rows and nodes."
         )
@@ -65,14 +66,13 @@ def check_operands(
         raise DTypeError(
             f"{name} must be float64, float32, float16 or bfloat16, got {dtype}. Convert it with `.to(...)`."
         )
-    if isinstance(graph, Tensor):
-        rows, senders, receivers = sizes
-        if receivers_of(graph, senders, rows, device) != receivers:
-            raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
-    elif not graph and form.of_nodes:
-        raise ShapeError(
-            "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
-        )
+    if graph is None or graph is False:
+        if form.of_nodes:
+            raise ShapeError(
+                "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
+            )
+    elif graph is not True and receivers_of(graph, senders, rows, device) != receivers:
+        raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
     for one, tensor in zip(wanted, operands, strict=True):
         shape = (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
         if tensor.shape != shape:
@@ -86,7 +86,7 @@ def check_operands(
                 f"{one.name} must have the dtype of {wanted[0].name}, {dtype}, got {tensor.dtype}. Convert it with "
                 f"`.to({dtype})`."
             )
-        if tensor.device != device:
+        if tensor is not first and tensor.device != device:
             raise DeviceError(
                 f"{one.name} must be on the device of {wanted[0].name}, {device}, got {tensor.device}. Move it with "
                 f"`.to('{device}')`."

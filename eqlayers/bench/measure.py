@@ -52,7 +52,9 @@ def alternate(
     flush: torch.Tensor | None = None,
     host: bool = False,
 ) -> list[list[float]]:
-    """Time several calls in turn: one run of each, in changing order, as often as asked.
+    """Time several calls in turn: one run of each, as often as asked.
+
+    The order is the same in every round, so that a call always finds the caches as the same other one left them.
 
     Args:
         calls: What is timed.
@@ -76,10 +78,9 @@ def alternate(
             call()
     synchronize(device)
     seconds: list[list[float]] = [[] for _ in calls]
-    for number in range(runs):
-        order = range(len(calls)) if number % 2 == 0 else reversed(range(len(calls)))
-        for index in order:
-            seconds[index].append(_seconds(calls[index], device, flush, host))
+    for _ in range(runs):
+        for index, call in enumerate(calls):
+            seconds[index].append(_seconds(call, device, flush, host))
     return seconds
 
 

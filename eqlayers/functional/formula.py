@@ -8,7 +8,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ..autograd.form import call_form, sorted_edges
+from ..autograd.form import call_form, call_plain, sorted_edges
 from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
@@ -40,23 +40,25 @@ def run_formula(
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
     first, sizes = operands[0], _sizes(base, operands, graph)
-    if first.dtype not in ACCUMULATE:  # which is not for lack of a compiler
+    device, dtype = first.device.type, first.dtype
+    if dtype not in ACCUMULATE:  # which is not for lack of a compiler
         check_operands(base, operands, graph is not None, sizes)
-    name = chosen(first.device.type, first.dtype, backend, "")
+    name = chosen(device, dtype, backend, "")
     if BACKENDS[name].whole is not None:
         check_operands(base, operands, graph is not None, sizes)
         ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
-    key = register_formula(base)
-    key = text_of(key) if not is_plain(operands) and traced_for_others() else key
-    own = name == BY_DEVICE.get(first.device.type)
+    key, other = register_formula(base), "" if name == BY_DEVICE.get(device) else name
     tables = None if graph is None else graph.tables(sorted_edges)
-    return tuple(call_form(operands, tables, *sizes, key, "" if own else name))
+    if device in BY_DEVICE and is_plain(operands):
+        return tuple(call_plain(operands, tables, *sizes, key, other))
+    key = text_of(key) if traced_for_others() else key
+    return tuple(call_form(operands, tables, *sizes, key, other))
 
 
 def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:
     """Rows of the batch, senders and receivers."""
     if graph is not None:
         return graph.num_edges, graph.num_src, graph.num_dst
-    rows = next((t.shape[0] for one, t in zip(base.operands, operands, strict=True) if one.rows == "each"), 1)
-    return rows, 0, 0
+    number = base.of_rows
+    return 1 if number is None else operands[number].shape[0], 0, 0

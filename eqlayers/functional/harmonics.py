@@ -24,12 +24,14 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     Raises:
         ShapeError, DTypeError: x is no such tensor.
     """
-    check_floating("x", x, "[..., 3]")
     check_same_kind(x=x)
-    if x.shape[-1:] != (3,):
-        raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(x.shape)}. Move the axis there.")
-    (y,) = run_formula(base, [x if x.ndim == 2 else x.reshape(-1, 3)], backend=backend)
-    return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[-1])
+    shape = x.shape
+    if shape[-1:] != (3,):
+        raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(shape)}. Move the axis there.")
+    if len(shape) == 2:
+        return run_formula(base, (x,), None, backend)[0]
+    (y,) = run_formula(base, (x.reshape(-1, 3),), None, backend)
+    return y.reshape(*shape[:-1], y.shape[-1])
 
 
 class Shift(NamedTuple):

@@ -113,13 +113,21 @@ def apply_form(
     return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
 
 
+_settled: dict[tuple[str, torch.dtype, str | None, str], str] = {}
+
+
 @torch.compiler.assume_constant_result
 def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
     """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
-    call = FormCall(dtype, device, key)
-    name = select(call, backend).name
-    if backend is None and device == "cpu" and name != "cpu" and (reason := cpu.refuse(call)) is not None:
-        cpu.warn_once(reason)
+    use = (device, dtype, backend, key)
+    name = _settled.get(use)
+    if name is None:
+        call = FormCall(dtype, device, key)
+        name = select(call, backend).name
+        if name == BY_DEVICE.get(device):  # it has what it needs; others are asked again, for what may come
+            _settled[use] = name
+        elif backend is None and device == "cpu" and (reason := cpu.refuse(call)) is not None:
+            cpu.warn_once(reason)
     return name
 
 

@@ -10,10 +10,10 @@ from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import sort_edges, tables
-from eqlayers_kernels.forms.formula import evaluate
+from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate, formula
 from tests.kernels.test_formula import Primitives
 
-SIZES = (11, 4, 6)  # rows, senders, receivers; some nodes have no rows
+SIZES = (37, 4, 6)  # rows, senders, receivers; some nodes have no rows, some more than a vector has lanes
 RNG = np.random.default_rng(0)
 EDGES = np.stack([RNG.integers(0, 3, SIZES[0]), RNG.integers(1, 5, SIZES[0])])
 TYPES = {"float32": (np.float32, 2.0**-24), "float64": (np.float64, 2.0**-53)}
@@ -93,6 +93,38 @@ def test_sums_over_the_rows_of_a_node_and_over_all(layout, rows):
     for chunks in (1, 3):
         found = run(base, arrays, "float64", "by_src" if rows == "src" else "rows", chunks)
         assert_equal_to_rounding(found, expected(base, arrays), base, "float64")
+
+
+def wide(dim, channels, layout, given, made):
+    """Components times a factor of the row: x of these rows to z of those."""
+    expr = Expression()
+    blocks = (Block(1, dim, *((1, dim) if layout == "mul_ir" else (max(channels, 1), int(channels > 0)))),)
+    width = 2 + dim * max(channels, 1)  # a margin at both ends
+    operands = [
+        Operand("x", width, blocks, given),
+        Operand("s", max(channels, 1), (Block(0, 1, 1, int(channels > 0)),)),
+    ]
+    factor = expr.load(1, 0)
+    outputs = [expr.scale(0.5 + i, expr.multiply(expr.load(0, i), factor)) for i in range(dim)]
+    return formula(expr, operands, [Operand("z", width, blocks, made)], [outputs], channels)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dim", [2, 15, 16, 17, 40])
+@pytest.mark.parametrize("channels", [0, 1, 21])
+@pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])
+@pytest.mark.parametrize(
+    ("walk", "given", "made"),
+    [("rows", "each", "each"), ("rows", "one", "each"), ("rows", "each", "one"), ("by_dst", "src", "dst"),
+     ("by_src", "dst", "each"), ("by_src", "each", "src")],
+)  # fmt: skip
+def test_blocks_of_many_components(dtype, dim, channels, layout, walk, given, made):
+    """They come to lanes in squares, of which the last may overlap the one before, or in a function of their own."""
+    base = wide(dim, channels, layout, given, made)
+    arrays = data(base, TYPES[dtype][0])
+    for chunks in (1, 2):
+        found = run(base, arrays, dtype, walk, chunks)
+        assert_equal_to_rounding(found, expected(base, arrays), base, dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -93,6 +93,18 @@ def test_shuffles_for_every_width_of_vectors(item: int, dim: int) -> None:
             np.testing.assert_array_equal(got.reshape(-1), turned.reshape(-1))
 
 
+@pytest.mark.parametrize("lanes", sorted({size // item for size in layout.VECTOR_BYTES for item in (4, 8)}))
+def test_squares_are_turned_for_every_width_of_vectors(lanes: int) -> None:
+    """The printed steps, replayed."""
+    vectors = np.arange(lanes * lanes).reshape(lanes, lanes)
+    for line in layout._steps(lanes).splitlines():
+        a, b = map(int, re.findall(r"\b[ab] = v\[(\d+)\]", line))
+        both = np.concatenate([vectors[a], vectors[b]])
+        for target, index in re.findall(r"v\[(\d+)\] = __builtin_shufflevector\(a, b, (.*?)\);", line):
+            vectors[int(target)] = both[[int(i) for i in index.split(", ")]]
+    np.testing.assert_array_equal(vectors, np.arange(lanes * lanes).reshape(lanes, lanes).T)
+
+
 def test_import_turns_wide_blocks_and_copies_the_rest(kernels: Any) -> None:
     """Blocks of one channel or one component, and columns of no block, are the same in both layouts."""
     slots = [Slot(2, 5, 3), Slot(17, 1, 5), Slot(22, 4, 1), Slot(30, 9, 5), Slot(2, 5, 3)]

@@ -9,7 +9,7 @@ from functools import cached_property
 from ...forms.expression import SMALLEST_SQUARE, Node, is_number
 from ...forms.formula import Formula
 from .lanes import ByChannel, ByRow
-from .layout import HEAD, print_transposes
+from .layout import HEAD, print_squares, print_transposes
 from .loops import indent
 
 TYPES = {"float32": ("float", 4, "__builtin_sqrtf"), "float64": ("double", 8, "__builtin_sqrt")}
@@ -28,6 +28,9 @@ static inline void unpack(const T *restrict from, T *restrict to, int dim, int64
                           int count) {{
   for (int i = 0; i < dim; i++)
     for (int l = 0; l < count; l++) to[i * component + l * channel] = from[i * LANES + l];
+}}
+static inline void claim(T *to, int64_t n) {{
+  for (int64_t i = 0; i < n; i += 64 / sizeof(T)) __builtin_prefetch(to + i, 1, 2);
 }}
 static inline void unpack_add(const T *restrict from, T *restrict to, int dim, int64_t component, int64_t channel,
                               int count) {{
@@ -111,8 +114,7 @@ class FormulaKernel:
         """
         base = self.formula
         ctype, item, sqrt = TYPES[self.dtype]
-        inward: set[int] = set()
-        driver = (ByChannel if base.channels else ByRow)(base, self.walk, inward)
+        driver = (ByChannel if base.channels else ByRow)(base, self.walk)
         run = driver.text()
         parameters = [f"const T *restrict p{n}, const int64_t s{n}" for n in range(len(base.operands))]
         parameters += [f"T *restrict r{n}, const int64_t t{n}" for n in range(len(base.results))]
@@ -126,7 +128,8 @@ typedef {ctype} T;
 #define AT(p, place) (*(V *)((T *)(p) + (place)))
 #define ALL(value) ((V){{0}} + (value))
 {_PRIMITIVES.format(sqrt=sqrt, tiny=f"(T){SMALLEST_SQUARE[self.dtype]!r}")}
-{print_transposes(inward, (), item)}
+{print_transposes(driver.inward, driver.outward, item)}
+{print_squares(item) if driver.squares else ""}
 static __attribute__((noinline)) void tile({", ".join(parameters)}) {{
   {indent(body, 2)}
 }}

@@ -12,6 +12,11 @@ from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, run_function
 
 #: Rows that belong to the walk's node, by walk.
 NODE = {"rows": "", "by_src": "src", "by_dst": "dst"}
+#: Blocks of so many components, at least as many as there are lanes, come to lanes in squares; smaller ones by a
+#: function for each number.
+SQUARE = 16
+#: What brings lanes to the scratch, and back.
+COPY = {"in": "pack", "out": "unpack", "add": "unpack_add"}
 
 
 def merged(one: Operand) -> tuple[Block, ...]:
@@ -28,8 +33,11 @@ def merged(one: Operand) -> tuple[Block, ...]:
 class Driver:
     """What both kinds of lanes have in common: arguments, scratch, the loop over chunks."""
 
-    def __init__(self, base: Formula, walk: str, inward: set[int]) -> None:
-        self.formula, self.walk, self.inward = base, walk, inward
+    def __init__(self, base: Formula, walk: str) -> None:
+        self.formula, self.walk = base, walk
+        self.inward: set[int] = set()
+        self.outward: set[int] = set()
+        self.squares = False
         self.scratch: dict[str, int] = {}  # in vectors
         self.by_rows = walk == "rows"
 
@@ -51,6 +59,19 @@ class Driver:
         """Scratch for all components of an operand or result."""
         self.scratch[name] = max(one.components, 1)
         return name
+
+    def small(self, way: str, block: Block, near: str, far: str) -> str:
+        """Whole vectors of lanes that lie one behind the other, with few components each."""
+        (self.inward if way == "in" else self.outward).add(block.dim)
+        return f"{way}{block.dim}({far if way == 'in' else near}, {near if way == 'in' else far}, LANES);"
+
+    def square(self, way: str, block: Block, near: str, start: int) -> str:
+        """Whole vectors of lanes at the addresses ``at``, with many components each; '' if they are few."""
+        if block.dim < SQUARE or block.component != 1:
+            return ""
+        self.squares = True
+        places = f"at, {start}, {near}" if way == "in" else f"{near}, at, {start}"
+        return f"rows_{way}({places}, {block.dim});"
 
     def text(self) -> str:
         """The driver."""
@@ -115,14 +136,13 @@ class ByChannel(Driver):
         for number, one in enumerate(base.operands):
             source = f"(p{number} + {self.row(one.rows)} * p{number}_step)"
             scratch = self.reserve(f"sp{number}", one)
-            lines = self._pack(one, source, scratch)
+            lines = self._moves(one, scratch, source, "in")
             (at_node if self._by_node(one) else at_row).extend(self._guarded(one, lines))
             call.append(self._place(one, source, scratch))
         for number, one in enumerate(base.results):
             target = f"(r{number} + {'chunk' if one.rows == 'one' else self.row(one.rows)} * r{number}_step)"
             scratch = self.reserve(f"sr{number}", one)
-            way = "unpack_add" if one.rows == "one" else "unpack"
-            lines = self._unpack(one, scratch, target, way)
+            lines = self._moves(one, scratch, target, "add" if one.rows == "one" else "out")
             if self._by_node(one):
                 at_node.append(f"memset({scratch}, 0, {one.components} * VECTOR);")
                 behind_node += lines
@@ -166,30 +186,25 @@ class ByChannel(Driver):
         there = f"{memory} + {block.start} + c"
         return f"lanes < LANES ? {scratch} : {there}, lanes < LANES ? LANES : {block.component}"
 
-    def _pack(self, one: Operand, source: str, scratch: str) -> list[str]:
+    def _moves(self, one: Operand, scratch: str, row: str, way: str) -> list[str]:
         lines, place = [], 0
         for block in merged(one):
-            general = (
-                f"pack({source} + {block.start} + c * {block.channel}, {scratch} + {place} * LANES, {block.dim}, "
-                f"{block.component}, {block.channel}, lanes);"
-            )
-            if block.component == 1 and block.channel == block.dim and 1 < block.dim <= 32:
-                self.inward.add(block.dim)
-                there = f"{source} + {block.start} + c * {block.dim}, {scratch} + {place} * LANES, LANES"
-                general = f"if (lanes == LANES) in{block.dim}({there}); else {general}"
+            far, near = f"{row} + {block.start} + c * {block.channel}", f"{scratch} + {place} * LANES"
+            places = f"{far}, {near}" if way == "in" else f"{near}, {far}"
+            general = f"{COPY[way]}({places}, {block.dim}, {block.component}, {block.channel}, lanes);"
+            if block.channel == block.dim > 1 and block.component == 1:
+                whole = self._whole(block, way, near, far)
+                general = f"if (lanes == LANES) {whole} else {general}" if whole else general
             lines.append(general)
             place += block.dim
         return lines
 
-    def _unpack(self, one: Operand, scratch: str, target: str, way: str) -> list[str]:
-        lines, place = [], 0
-        for block in merged(one):
-            lines.append(
-                f"{way}({scratch} + {place} * LANES, {target} + {block.start} + c * {block.channel}, {block.dim}, "
-                f"{block.component}, {block.channel}, lanes);"
-            )
-            place += block.dim
-        return lines
+    def _whole(self, block: Block, way: str, near: str, far: str) -> str:
+        """A vector of channels whose components lie side by side."""
+        if square := self.square(way, block, near, 0):
+            at = f"{'const ' if way == 'in' else ''}T *at[LANES];"
+            return f"{{ {at} for (int l = 0; l < LANES; l++) at[l] = {far} + l * {block.dim}; {square} }}"
+        return self.small(way, block, near, far) if way != "add" else ""
 
 
 class ByRow(Driver):
@@ -206,8 +221,7 @@ class ByRow(Driver):
         behind: list[str] = []
         for number, one in enumerate(base.operands):
             scratch = self.reserve(f"sp{number}", one)
-            moves = self._moves(one, scratch, f"p{number}", False)
-            before += self._whole(one, scratch, number, moves)
+            before += self._moves(one, scratch, f"p{number}", False)
         for number, one in enumerate(base.results):
             scratch = self.reserve(f"sr{number}", one)
             behind += self._moves(one, scratch, f"r{number}", True)
@@ -219,6 +233,7 @@ class ByRow(Driver):
                 "const int64_t last = arg[0] * (chunk + 1) / arg[1];",
                 "for (int64_t n = arg[0] * chunk / arg[1]; n < last; n += LANES) {",
                 "const int lanes = last - n < LANES ? (int)(last - n) : LANES;",
+                *self._ahead(),
                 *flush,
                 "}",
             ]
@@ -245,6 +260,14 @@ class ByRow(Driver):
             "}",
         ]  # fmt: skip
 
+    def _ahead(self) -> list[str]:
+        """Ask for the next vector of rows, which the processor would do late at each page."""
+        base = self.formula
+        rows = [("fetch", f"p{n}", one) for n, one in enumerate(base.operands) if one.rows == "each"]
+        rows += [("claim", f"r{n}", one) for n, one in enumerate(base.results) if one.rows == "each"]
+        calls = [f"{how}({p} + (n + LANES) * {p}_step, LANES * {one.width});" for how, p, one in rows]
+        return ["if (last - n >= 2 * LANES) {", *calls, "}"]
+
     def _index(self, rows: str) -> str:
         """The row of lane l."""
         if rows == "one":
@@ -257,26 +280,20 @@ class ByRow(Driver):
         if not one.components:
             return []
         summed = one.rows in ("one", NODE[self.walk])
+        way = "in" if not out else "add" if summed else "out"
         index = "chunk" if out and one.rows == "one" else self._index(one.rows)
-        inner, place = [], 0
+        lines = ["{", f"{'' if out else 'const '}T *at[LANES];"]
+        lines.append(f"for (int l = 0; l < lanes; l++) at[l] = {pointer} + {index} * {pointer}_step;")
+        place, side_by_side = 0, way != "add" and self.by_rows and one.rows == "each"
         for block in merged(one):
-            near = f"{scratch}[({place} + i) * LANES + l]"
-            far = f"{pointer}_l[{block.start} + i * {block.component}]"
-            move = f"{far} {'+=' if summed else '='} {near};" if out else f"{near} = {far};"
-            inner.append(f"for (int i = 0; i < {block.dim}; i++) {move}")
+            near, far = f"{scratch} + {place} * LANES", f"at[l] + {block.start}"
+            places = f"{far}, {near} + l" if way == "in" else f"{near} + l, {far}"
+            general = f"for (int l = 0; l < lanes; l++) {COPY[way]}({places}, {block.dim}, {block.component}, 1, 1);"
+            if square := self.square(way, block, near, block.start):
+                general = f"if (lanes == LANES) {square} else {general}"
+            elif side_by_side and 1 < block.dim == one.width and block.component == 1:
+                small = self.small(way, block, near, f"{pointer} + n * {block.dim}")
+                general = f"if (lanes == LANES && {pointer}_step == {block.dim}) {small} else {general}"
+            lines.append(general)
             place += block.dim
-        const = "" if out else "const "
-        row = f"{const}T *{pointer}_l = {pointer} + {index} * {pointer}_step;"
-        return ["for (int l = 0; l < lanes; l++) {", row, *inner, "}"]
-
-    def _whole(self, one: Operand, scratch: str, number: int, moves: list[str]) -> list[str]:
-        """Rows side by side are turned with shuffles, a whole vector of them at a time."""
-        blocks = merged(one)
-        if not self.by_rows or one.rows != "each" or len(blocks) != 1 or not 1 < blocks[0].dim <= 32:
-            return moves
-        block = blocks[0]
-        if block.component != 1 or block.start or block.dim != one.width:
-            return moves
-        self.inward.add(block.dim)
-        turned = f"in{block.dim}(p{number} + n * {block.dim}, {scratch}, LANES);"
-        return [f"if (lanes == LANES && p{number}_step == {block.dim}) {turned} else {{", *moves, "}"]
+        return [*lines, "}"]

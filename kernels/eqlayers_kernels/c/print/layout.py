@@ -144,3 +144,72 @@ def _gathered(wanted: list[tuple[int, int]], lanes: int) -> str:
         text = f"__builtin_shufflevector({text}, s{vector}, {', '.join(map(str, index))})"
         done.add(vector)
     return text
+
+
+_SQUARES = """static inline __attribute__((always_inline)) void turn(V *v) {{
+{steps}
+}}
+static inline __attribute__((always_inline)) void rows_in(const T *const *at, int start, T *to, const int dim) {{
+  V v[LANES];
+  for (int i = 0; i < dim; i += LANES) {{
+    const int from = i + LANES <= dim ? i : dim - LANES;  // the last square overlaps the one before
+    for (int l = 0; l < LANES; l++) v[l] = *(const V *)(at[l] + start + from);
+    turn(v);
+    for (int m = 0; m < LANES; m++) *(V *)(to + (from + m) * LANES) = v[m];
+  }}
+}}
+static inline __attribute__((always_inline)) void rows_out(const T *from, T *const *at, int start, const int dim) {{
+  V v[LANES];
+  for (int i = 0; i < dim; i += LANES) {{
+    const int to = i + LANES <= dim ? i : dim - LANES;
+    for (int m = 0; m < LANES; m++) v[m] = *(const V *)(from + (to + m) * LANES);
+    turn(v);
+    for (int l = 0; l < LANES; l++) *(V *)(at[l] + start + to) = v[l];
+  }}
+}}
+static inline __attribute__((always_inline)) void rows_add(const T *from, T *const *at, int start, const int dim) {{
+  V v[LANES];
+  int i = 0;
+  for (; i + LANES <= dim; i += LANES) {{
+    for (int m = 0; m < LANES; m++) v[m] = *(const V *)(from + (i + m) * LANES);
+    turn(v);
+    for (int l = 0; l < LANES; l++) *(V *)(at[l] + start + i) += v[l];  // rows may be the same
+  }}
+  for (; i < dim; i++)
+    for (int l = 0; l < LANES; l++) at[l][start + i] += from[i * LANES + l];
+}}
+"""
+
+
+def print_squares(item: int) -> str:
+    """Functions that bring rows to lanes and back, a square of LANES rows and components at a time.
+
+    ``rows_in(at, start, to, dim)`` brings components ``start`` to ``start + dim`` of the rows at LANES addresses to
+    ``to[component * LANES + row]``; ``rows_out`` and ``rows_add`` bring them back. ``dim`` is LANES at least.
+
+    Args:
+        item: Bytes of one element.
+    """
+    variants = [
+        f"#{'el' if n else ''}if defined(SHUFFLES) && VECTOR == {size}\n{_steps(size // item)}"
+        for n, size in enumerate(VECTOR_BYTES)
+    ]
+    plain = """  for (int i = 0; i < LANES; i++)
+    for (int j = 0; j < i; j++) { const T t = v[i][j]; v[i][j] = v[j][i]; v[j][i] = t; }"""
+    return _SQUARES.format(steps="\n".join([*variants, "#else", plain, "#endif"]))
+
+
+def _steps(lanes: int) -> str:
+    """Exchange bit after bit of the numbers of vector and lane."""
+    lines, half = [], 1
+    while half < lanes:
+        first = ", ".join(str(lanes + j - half if j & half else j) for j in range(lanes))
+        second = ", ".join(str(lanes + j if j & half else j + half) for j in range(lanes))
+        for a in range(lanes):
+            if not a & half:
+                b = a + half
+                pair = f"const V a = v[{a}], b = v[{b}];"
+                turned = [f"v[{n}] = __builtin_shufflevector(a, b, {index});" for n, index in ((a, first), (b, second))]
+                lines.append(f"  {{ {pair} {' '.join(turned)} }}")
+        half *= 2
+    return "\n".join(lines)

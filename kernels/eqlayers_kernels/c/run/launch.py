@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...forms.program import Program, Slot
 from ..build import compiler
 from ..print.formula import FormulaKernel
-from ..print.loops import NO_ROOM, NO_TABLES
+from ..print.loops import NO_ROOM
 from ..print.printer import Kernel, print_import
 from . import openmp, threads
 
@@ -59,23 +59,25 @@ class Compiled:
         address = packed.buffer_info()[0]
         workers = min(workers, chunks)
         if workers == 1:
-            _check_status(self._run(address, 0, chunks))
+            if status := self._run(address, 0, chunks):
+                raise _error(status)
         elif (parallel := openmp.parallel()) is not None:
             job = (ctypes.c_int64 * 4)(address, chunks, 0, 0)  # arguments, chunks, next, status
             parallel(self._work, ctypes.addressof(job), workers, 0)
-            _check_status(job[3])
+            if job[3]:
+                raise _error(job[3])
         else:
             threads.run(self._run_checked, (address,), total=chunks, chunks=chunks, threads=workers)
 
     def _run_checked(self, address: int, begin: int, end: int) -> None:
-        _check_status(self._run(address, begin, end))
+        if status := self._run(address, begin, end):
+            raise _error(status)
 
 
-def _check_status(status: int) -> None:
+def _error(status: int) -> Exception:
     if status == NO_ROOM:
-        raise MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
-    if status == NO_TABLES:
-        raise IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
+        return MemoryError("expected room for the scratch of a kernel, found none; free memory, or use fewer channels")
+    return IndexError("expected the tables of a graph of these sizes, got others; make them with sort_edges")
 
 
 def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
