@@ -60,5 +60,7 @@ def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tu
     """Rows of the batch, senders and receivers."""
     if graph is not None:
         return graph.num_edges, graph.num_src, graph.num_dst
-    number = base.of_rows
-    return 1 if number is None else operands[number].shape[0], 0, 0
+    for one, tensor in zip(base.operands, operands, strict=True):
+        if one.rows == "each":
+            return tensor.shape[0], 0, 0
+    return 1, 0, 0

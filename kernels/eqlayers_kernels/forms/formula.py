@@ -128,11 +128,6 @@ class Formula:
         """Whether any operand or result has rows of senders or receivers."""
         return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
 
-    @cached_property
-    def of_rows(self) -> int | None:
-        """The first operand with a row for each row of the batch."""
-        return next((number for number, one in enumerate(self.operands) if one.rows == "each"), None)
-
     @property
     def operations(self) -> int:
         """Sums and products per row and channel."""
