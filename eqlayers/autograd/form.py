@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
 from ..backends.operands import check_operands, shape_of
-from ..forms.keys import find
+from ..forms.keys import find, text_of
 from ..torch_internals import (
     SingleLevelFunction,
     batched_by_grad,
@@ -26,6 +26,7 @@ from ..torch_internals import (
     is_plain,
     seen_by_outer_levels,
     single_level,
+    traced_for_others,
 )
 from .form_vmap import form_rule, tables_rule
 
@@ -101,19 +102,16 @@ class _PlainForm(_Form):
 
 
 def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
-    """The operator ``form``, or at once what it comes to."""
-    if is_plain(operands) and operands[0].device.type in BY_DEVICE:
-        return call_plain(operands, graph, *how)
-    found: list[Tensor] = form_operator(operands, graph, *how)
+    """The operator ``form``, or at once what it comes to; graphs that leave the process get the text of the form."""
+    if not is_plain(operands) or operands[0].device.type not in BY_DEVICE:
+        if traced_for_others():
+            how = (*how[:3], text_of(how[3]), *how[4:])
+        found: Sequence[Tensor] = form_operator(operands, graph, *how)
+    elif followed(operands):
+        found = _PlainForm.apply(how, graph, *operands)
+    else:
+        found = run_form(operands, graph, *how)
     return found
-
-
-def call_plain(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
-    """What the operator comes to, for operands that `is_plain` says yes to, on a device of `BY_DEVICE`."""
-    if followed(operands):
-        followed_by: tuple[Tensor, ...] = _PlainForm.apply(how, graph, *operands)
-        return followed_by
-    return run_form(operands, graph, *how)
 
 
 def _flags(values: Sequence[bool]) -> str:

@@ -16,22 +16,21 @@ from eqlayers_kernels.forms.formula import Formula, Operand
 from ..ops.call import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
-from .registry import FormulaRun
+from .registry import FormulaRun, FormulaUse
 
-_runners: dict[tuple[str, torch.dtype, bool], FormulaRun] = {}
+_runners: dict[FormulaUse, FormulaRun] = {}
 
 
-def find_runner(key: str, base: Formula, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
+def find_runner(use: FormulaUse, base: Formula, device: torch.device) -> FormulaRun:
     """The kernels of a formula; sums have a fixed order.
 
     Raises:
         BackendError: The compiler failed.
     """
-    use = (key, dtype, graph)
     found = _runners.get(use)
     if found is None:
         with as_backend_error():
-            found = _runners[use] = _make_runner(base, dtype, graph)
+            found = _runners[use] = _make_runner(base, use.dtype, use.graph)
     return found
 
 

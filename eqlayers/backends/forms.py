@@ -19,7 +19,7 @@ from ..forms.keys import find as find_form
 from ..forms.program import FormCall, register_program
 from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
-from .registry import FormUse, find, select
+from .registry import FormulaFinder, FormulaUse, FormUse, find, select
 from .rows import Ends, gathered, summed
 from .triton import edges_of_tables
 
@@ -28,7 +28,7 @@ BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 #: Rows of x, y, w and z that kernels of products have: row by row, and along the edges of a graph.
 KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")}
 #: Who finds the kernels of a formula, by backend.
-FORMULAS = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
+FORMULAS: dict[str, FormulaFinder] = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
 
 
 def run_form(
@@ -70,7 +70,8 @@ def run_form(
         program = register_program(form.program) if isinstance(form, ProductForm) else ""
         select(FormCall(first.dtype, first.device.type, program), name)
     if isinstance(form, Formula):
-        return FORMULAS[name](key, form, first.dtype, graph is not None, first.device)(operands, graph, sizes)
+        use = FormulaUse(key, first.dtype, graph is not None)
+        return FORMULAS[name](use, form, first.device)(operands, graph, sizes)
     how = _How(graph, sizes, name, deterministic)
     return _run_product(form, operands, how) if isinstance(form, ProductForm) else _run_sum(form, operands, how)
 

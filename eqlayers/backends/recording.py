@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..forms.program import find_form
-from .registry import BACKENDS, Backend, FormUse, Runner
+from eqlayers_kernels.forms.formula import Formula
 
-Results = dict[str, Tensor]
+from ..forms.keys import short
+from ..forms.program import find_form
+from .forms import FORMULAS
+from .registry import BACKENDS, Backend, FormulaFinder, FormulaRun, FormulaUse, FormUse, Runner
+
+#: Of a product by operand, of a formula in order; whoever watches hands them on.
+Results = Any
+Watch = Callable[["SeenUse", Callable[[], Results]], Results]
 
 
 class SeenUse(NamedTuple):
@@ -25,13 +31,13 @@ class SeenUse(NamedTuple):
         device: Type of the device.
     """
 
-    use: FormUse
+    use: FormUse | FormulaUse
     backend: str
     device: str
 
 
 @contextmanager
-def watching(watch: Callable[[SeenUse, Callable[[], Results]], Results]) -> Iterator[None]:
+def watching(watch: Watch) -> Iterator[None]:
     """Within the block, every call of a form is ``watch(seen, run)``, which returns what ``run()`` does.
 
     Example:
@@ -41,30 +47,46 @@ def watching(watch: Callable[[SeenUse, Callable[[], Results]], Results]) -> Iter
         >>> seen
         []
     """
-    before = dict(BACKENDS)
+    before, formulas = dict(BACKENDS), dict(FORMULAS)
     for name, backend in before.items():
         if backend.form is not None:
             BACKENDS[name] = replace(backend, form=_watched(backend, watch))
+    for name, finder in formulas.items():
+        FORMULAS[name] = _watched_formula(name, finder, watch)
     try:
         yield
     finally:
         BACKENDS.update(before)
+        FORMULAS.update(formulas)
 
 
-def _watched(
-    backend: Backend, watch: Callable[[SeenUse, Callable[[], Results]], Results]
-) -> Callable[[FormUse, torch.device], Runner]:
+def _watched_formula(name: str, finder: FormulaFinder, watch: Watch) -> FormulaFinder:
+    def find_runner(use: FormulaUse, base: Formula, device: torch.device) -> FormulaRun:
+        seen = SeenUse(use._replace(form=short(use.form)), name, device.type)
+
+        def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+            found: list[Tensor] = watch(seen, lambda: finder(use, base, device)(operands, graph, sizes))
+            return found
+
+        return run
+
+    return find_runner
+
+
+def _watched(backend: Backend, watch: Watch) -> Callable[[FormUse, torch.device], Runner]:
     assert backend.form is not None
     form = backend.form
 
     def find_runner(use: FormUse, device: torch.device) -> Runner:
         ordered = use.deterministic or torch.are_deterministic_algorithms_enabled()
         ordered = ordered or not use.graph or "x" not in use.kind.results  # all else has one order in any case
-        short = use._replace(form=find_form(use.form).key, deterministic=ordered)  # a text is a key, too
-        seen = SeenUse(short, backend.name, device.type)
+        brief = use._replace(form=find_form(use.form).key, deterministic=ordered)  # a text is a key, too
+        seen = SeenUse(brief, backend.name, device.type)
 
-        def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> Results:
-            return watch(seen, lambda: form(use, device)(tensors, graph, rows))  # what finding it compiles is seen, too
+        def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
+            # what finding it compiles is seen, too
+            found: dict[str, Tensor] = watch(seen, lambda: form(use, device)(tensors, graph, rows))
+            return found
 
         return run
 

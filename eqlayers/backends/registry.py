@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.formula import Formula
 
 from ..checks import got
 from ..errors import BackendError, ConfigError
@@ -41,6 +42,24 @@ class FormUse(NamedTuple):
     graph: bool
     shared: bool
     deterministic: bool
+
+
+class FormulaUse(NamedTuple):
+    """One kind of call of a formula: with the device, all that decides which kernels run it.
+
+    Attributes:
+        form: Key of the formula.
+        dtype: Of the operands.
+        graph: Whether edges of nodes are walked, else rows.
+    """
+
+    form: str
+    dtype: torch.dtype
+    graph: bool
+
+
+#: Finds who runs a formula on a device.
+FormulaFinder = Callable[[FormulaUse, Formula, torch.device], FormulaRun]
 
 
 @dataclass(frozen=True)

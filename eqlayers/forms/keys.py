@@ -99,6 +99,13 @@ def text_of(key: str) -> str:
     return (write_formula(known) if isinstance(known, Formula) else find_form(root).text) + rows + steps
 
 
+def short(key: str) -> str:
+    """The key of a formula with the short key in place of its text."""
+    root, rows, steps = take_apart(key)
+    found = find(root)
+    return (found.key if isinstance(found, Formula) else root) + rows + steps
+
+
 # -- formulas as text -------------------------------------------------------------------------------------------------
 
 

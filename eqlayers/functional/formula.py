@@ -8,16 +8,15 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ..autograd.form import call_form, call_plain, sorted_edges
+from ..autograd.form import call_form, sorted_edges
 from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
 from ..backends.rows import Ends
 from ..backends.torch_formulas import run_in_torch
-from ..forms.keys import register_formula, text_of
+from ..forms.keys import register_formula
 from ..graph import Graph
 from ..ops.call import ACCUMULATE
-from ..torch_internals import is_plain, traced_for_others
 from .product import chosen
 
 
@@ -48,12 +47,9 @@ def run_formula(
         check_operands(base, operands, graph is not None, sizes)
         ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
-    key, other = register_formula(base), "" if name == BY_DEVICE.get(device) else name
     tables = None if graph is None else graph.tables(sorted_edges)
-    if device in BY_DEVICE and is_plain(operands):
-        return tuple(call_plain(operands, tables, *sizes, key, other))
-    key = text_of(key) if traced_for_others() else key
-    return tuple(call_form(operands, tables, *sizes, key, other))
+    other = "" if name == BY_DEVICE.get(device) else name
+    return tuple(call_form(operands, tables, *sizes, register_formula(base), other))
 
 
 def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:

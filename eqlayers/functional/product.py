@@ -14,12 +14,10 @@ from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..backends.whole import contract
 from ..errors import DeviceError, ShapeError
-from ..forms.keys import text_of
 from ..forms.program import Form, FormCall
 from ..graph import Graph
 from ..lowering.plan import ProductPlan
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
-from ..torch_internals import traced_for_others
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -106,7 +104,6 @@ def apply_form(
     if whole is not None:
         return whole(form.key, *operands)
     key = form.key_of(graph is not None, operands[2].ndim == 1)
-    key = text_of(key) if traced_for_others() else key
     sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
     tables = None if graph is None else graph.tables(sorted_edges)
     own = backend == BY_DEVICE.get(operands[0].device.type)

@@ -10,7 +10,7 @@ monomial: :math:`\sum_i x_i (b_i + \sum_{j \ge i} x_j (c_{ij} + \dots))`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -153,6 +153,9 @@ class Formulas:
     order: tuple[tuple[int, int], ...]
     terms: int
     coefficients: int
+
+    def __iter__(self) -> Iterator[Formula]:
+        yield from (self.fold, *self.packed, *self.flat)
 
 
 Signed = tuple[int, int]  # number of a coefficient, and its sign

@@ -88,7 +88,7 @@ class EdgeGeometry(FormulaModule):
         self.direction = check_choice("direction", direction, _SIGNS)
         self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         sign = _SIGNS[self.direction]
-        self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
+        self._formulas = [edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS]
 
     def forward(
         self,
@@ -120,7 +120,7 @@ class EdgeGeometry(FormulaModule):
         pos = check_positions(pos)
         graph = as_graph(edge_index, pos.shape[0], pos.shape[0])
         shift = read_shifts(pos, graph, shifts, cell, batch)
-        return EdgeVectors(*run_edges(self._formulas[shift.kind], pos, graph, shift, self.backend))
+        return EdgeVectors(*run_edges(self._formulas[SHIFTS.index(shift.kind)], pos, graph, shift, self.backend))
 
     def _spec(self) -> str:
         """All that it takes to build the layer again."""

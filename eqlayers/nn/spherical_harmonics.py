@@ -64,7 +64,7 @@ class SphericalHarmonics(FormulaModule):
         self._ls_list, self._lmax = list(degrees), max(degrees)
         self._is_range_lmax = self._ls_list == list(range(self._lmax + 1))
         self._prof_str = f"spherical_harmonics({self._ls_list})"
-        self._formula = harmonics_formula(degrees, self.normalize, self.normalization)
+        self._formulas = (harmonics_formula(degrees, self.normalize, self.normalization),)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., 3]`` to ``[..., irreps_out.dim]``.
@@ -74,7 +74,7 @@ class SphericalHarmonics(FormulaModule):
         """
         if is_tracing():
             return _layer_harmonics(self._spec(), x)
-        return run_harmonics(self._formula, x, self.backend)
+        return run_harmonics(self._formulas[0], x, self.backend)
 
     def _spec(self) -> str:
         """All that it takes to build the layer again."""
@@ -103,7 +103,7 @@ def _layer(found: Any) -> SphericalHarmonics:
 @operator("layer_harmonics(str spec, Tensor x) -> Tensor")
 def _run(spec: str, x: Tensor) -> Tensor:
     layer = _layer(spec)
-    return run_harmonics(layer._formula, x, layer.backend)
+    return run_harmonics(layer._formulas[0], x, layer.backend)
 
 
 _layer_harmonics = torch.ops.eqlayers.layer_harmonics.default

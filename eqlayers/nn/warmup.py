@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from eqlayers_kernels.c.build import cache as disk
+from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups
@@ -22,18 +24,20 @@ from eqlayers_kernels.triton.segment import launch
 
 from ..backends import cpu
 from ..backends.recording import Results, SeenUse, watching
+from ..backends.registry import FormulaUse, FormUse
 from ..checks import check_choice, check_function, check_items, check_module, check_optional
 from ..errors import BackendError
+from ..forms.keys import find, take_apart
 from ..forms.program import FormCall, find_form
-from ._common.base import EquivariantModule
+from ._common.base import EquivariantModule, FormulaModule
 
 Progress = Callable[[Sequence[Any], str], Iterable[Any]]
 
 _HEADER = ("layer", "computes", "dtype", "over", "for", "seconds", "kernels")
-_ORDERS = ("value", "gradients", "second derivatives")
+_ORDERS = ("value", "gradients", "second derivatives", "further derivatives")
 _UNTRIED = (
     "{}: compiled without a GPU; whether one finds these kernels in the folder was not tried. Kernels of single sparse "
-    "products are compiled at their first call."
+    "products, and of a formula's sums of rows, are compiled at their first call."
 )
 
 
@@ -240,12 +244,20 @@ def _for_target(
     calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
 
     def compiled(asked: SeenUse) -> WarmupRow:
-        program, start = find_form(asked.use.form).program, time.perf_counter()
-        reason = groups.why_not(program)
-        if reason is not None:
-            return _row(names, asked, target, 0.0, 0, reason)
-        kind, atomic = asked.use.kind, not asked.use.deterministic
-        kernels = aot.compile_form(program, kind, asked.use.dtype, asked.use.graph, asked.use.shared, atomic, jobs=1)
+        use, start = asked.use, time.perf_counter()
+        kernels: Iterable[tuple[Any, Any]]
+        if isinstance(use, FormulaUse):
+            base = find(use.form)
+            assert isinstance(base, Formula)
+            kernels = aot.compile_formula(base, use.dtype, jobs=1)
+        else:
+            program = find_form(use.form).program
+            reason = groups.why_not(program)
+            if reason is not None:
+                return _row(names, asked, target, 0.0, 0, reason)
+            kernels = aot.compile_form(
+                program, use.kind, use.dtype, use.graph, use.shared, not use.deterministic, jobs=1
+            )
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
 
@@ -277,19 +289,35 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
 def _row(
     names: dict[str, str], asked: SeenUse, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
-    program, kind = find_form(asked.use.form).program, asked.use.kind
-    computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
-    words = {"shared weights": asked.use.shared, "in any order": not asked.use.deterministic}
+    root, size, computes, words = _words(asked.use)
     return WarmupRow(
-        layer=names.get(asked.use.form, f"{len(program.paths)} paths, {program.num_terms} terms"),
-        computes=computes + (f" along {', '.join(kind.tangents)}" if kind.tangents else ""),
+        layer=names.get(root, size),
+        computes=computes,
         dtype=_short(asked.use.dtype),
-        over=", ".join(("edges" if asked.use.graph else "rows", *(word for word, holds in words.items() if holds))),
+        over=", ".join(("edges" if asked.use.graph else "rows", *words)),
         device=device,
         seconds=seconds,
         compiled=compiled,
         reason=reason,
     )
+
+
+def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
+    """The key that layers have, the size of the form, what is computed, and how."""
+    if isinstance(use, FormulaUse):
+        root, _, steps = take_apart(use.form)
+        base, found = find(root), find(use.form)
+        assert isinstance(base, Formula)
+        names = ", ".join(re.sub("^(gradient|tangent) of ", "", one.name) for one in found.results)
+        order = steps.count("/")
+        computes = f"{_ORDERS[min(order, len(_ORDERS) - 1)]} of {names}" if order else _ORDERS[0]
+        return root, f"formula of {base.operations} operations", computes, []
+    program, kind = find_form(use.form).program, use.kind
+    computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
+    computes += f" along {', '.join(kind.tangents)}" if kind.tangents else ""
+    words = {"shared weights": use.shared, "in any order": not use.deterministic}
+    size = f"{len(program.paths)} paths, {program.num_terms} terms"
+    return use.form, size, computes, [word for word, holds in words.items() if holds]
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -305,6 +333,9 @@ def _names(model: torch.nn.Module, seen: Iterable[SeenUse]) -> dict[str, str]:
     """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
+    for path, layer in layers:
+        for base in layer.formulas() if isinstance(layer, FormulaModule) else ():
+            paths.setdefault(base.key, {})[path or type(layer).__name__] = None
     for dtype, device in {(asked.use.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
             whole = layer.whole_call(dtype, torch.device(device))

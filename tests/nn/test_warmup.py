@@ -65,6 +65,41 @@ def test_every_call_of_a_step_with_second_derivatives_has_a_row(
     assert str(again).endswith(f"0 kernels compiled, 8 calls found theirs; cpu: {tmp_path / 'kernels'}")
 
 
+class Edges(torch.nn.Module):
+    """Layers that are formulas; forces and a loss on them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.geometry = eq.nn.EdgeGeometry("0e + 1o")
+        self.again = eq.nn.EdgeGeometry("0e + 1o")
+        self.power = eq.nn.SymmetricContraction("3x0e + 3x1o", "3x0e", 2, num_elements=2)
+
+    def step(self) -> None:
+        pos, species = torch.randn(3, 3, requires_grad=True), torch.tensor([0, 1, 0])
+        edges = self.geometry(pos, EDGES)
+        x = torch.cat([edges.harmonics[:3, :1].expand(3, 3), edges.harmonics[:3, :3].repeat(1, 3)], dim=1)
+        (forces,) = torch.autograd.grad(self.power(x, species).sum(), pos, create_graph=True)
+        forces.square().sum().backward()
+
+
+def test_formulas_have_rows_named_after_their_layers() -> None:
+    network = Edges()
+    rows = eq.warmup(network.step, model=network).rows
+    assert rows[0].layer == "geometry (+1 more)"
+    assert {row.layer for row in rows[1:]} == {"geometry (+1 more)", "power"}
+    seen = {(row.layer, row.computes, row.over) for row in rows}
+    positions = "positions of senders, positions of receivers"
+    assert {
+        ("geometry (+1 more)", "value", "edges"),
+        ("geometry (+1 more)", f"gradients of {positions}", "edges"),
+        ("power", "value", "rows"),  # weights to coefficients
+        ("power", "value", "edges"),  # of species and atoms
+    } <= seen
+    assert any(computes.startswith("second derivatives of ") for _, computes, _ in seen)
+    (alone,) = eq.warmup(lambda: network.geometry(torch.zeros(3, 3), EDGES)).rows
+    assert alone.layer.startswith("formula of ")
+
+
 def test_a_compiled_step_asks_for_the_same() -> None:
     layer = eq.TensorProduct("5x0e", "1o", "5x1o", [(0, 0, 0, "uvu", True)])
     x, y = torch.randn(2, 5, requires_grad=True), torch.randn(2, 3)
@@ -145,6 +180,7 @@ def test_a_second_process_compiles_nothing_for_a_target(tmp_path: Path) -> None:
     done = [(row["layer"], row["computes"], row["over"], row["compiled"] > 0) for row in rows if not row["reason"]]
     assert done == [
         ("all convolutions", "sums of pieces", "edges", True),
+        ("harmonics", "value", "rows", True),
         ("conv (+1 more)", "value", "edges", True),
         ("conv (+1 more)", "gradients of x", "edges, in any order", True),
         ("conv (+1 more)", "gradients of x", "edges", True),

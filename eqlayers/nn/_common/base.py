@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from eqlayers_kernels.forms.formula import Formula
+
 from ...backends import find, select, verdicts
 from ...checks import check_device, check_dtype
 from ...forms.program import FormCall
@@ -96,6 +98,12 @@ class EquivariantModule(torch.nn.Module):
 
 class FormulaModule(EquivariantModule):
     """Base of the layers that are formulas, which every backend runs in one call."""
+
+    _formulas: Any  # whatever gives them one by one
+
+    def formulas(self) -> tuple[Formula, ...]:
+        """All that it may run, of which the derivatives are made."""
+        return tuple(self._formulas)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """The formula."""
