@@ -238,6 +238,8 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
         return False
     if torch._C._are_functorch_transforms_active():
         return False
+    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):  # make_fx(pre_dispatch=True)
+        return False
     wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
     for t in tensors:
         if type(t) is not Tensor and type(t) is not Parameter:

@@ -57,7 +57,7 @@ def warn_once(reason: str) -> None:
     if reason not in _said:
         _said.add(reason)
         warnings.warn(
-            f"expected to run tensor products as generated C, but backend 'cpu' {reason}. They run on backend 'torch', "
+            f"expected to run layers as generated C, but backend 'cpu' {reason}. They run on backend 'torch', "
             f"which is several times slower; pass backend='torch' to choose it without this message",
             RuntimeWarning,
             stacklevel=5,

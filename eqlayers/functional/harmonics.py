@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ..checks import check_floating, check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..graph import Graph, check_range
-from ..ops.call import check_same_kind
+from ..ops.call import ACCUMULATE, check_same_kind
 from .formula import run_formula
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -24,7 +24,8 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     Raises:
         ShapeError, DTypeError: x is no such tensor.
     """
-    check_same_kind(x=x)
+    if check_floating("x", x, "[..., 3]").dtype not in ACCUMULATE:
+        check_same_kind(x=x)
     shape = x.shape
     if shape[-1:] != (3,):
         raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(shape)}. Move the axis there.")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eqlayers_kernels.c.build import compiler
+
 from ..autograd.form import call_form, sorted_edges
 from ..backends import BACKENDS, cpu, select
 from ..backends.forms import BY_DEVICE
@@ -110,13 +112,13 @@ def apply_form(
     return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
 
 
-_settled: dict[tuple[str, torch.dtype, str | None, str], str] = {}
+_settled: dict[tuple[str, torch.dtype, str | None, str, str], str] = {}
 
 
 @torch.compiler.assume_constant_result
 def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
     """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
-    use = (device, dtype, backend, key)
+    use = (device, dtype, backend, key, compiler.wanted())
     name = _settled.get(use)
     if name is None:
         call = FormCall(dtype, device, key)

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from eqlayers_kernels.forms.formula import Formula
+
 from ..checks import check_choice
 from ..functional import as_graph
 from ..functional.harmonics import check_positions, read_shifts, run_edges
@@ -88,7 +90,7 @@ class EdgeGeometry(FormulaModule):
         self.direction = check_choice("direction", direction, _SIGNS)
         self._degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         sign = _SIGNS[self.direction]
-        self._formulas = [edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS]
+        self._formulas = {shift: edge_formula(self._degrees, self.normalization, shift, sign) for shift in SHIFTS}
 
     def forward(
         self,
@@ -120,7 +122,11 @@ class EdgeGeometry(FormulaModule):
         pos = check_positions(pos)
         graph = as_graph(edge_index, pos.shape[0], pos.shape[0])
         shift = read_shifts(pos, graph, shifts, cell, batch)
-        return EdgeVectors(*run_edges(self._formulas[SHIFTS.index(shift.kind)], pos, graph, shift, self.backend))
+        return EdgeVectors(*run_edges(self._formulas[shift.kind], pos, graph, shift, self.backend))
+
+    def formulas(self) -> tuple[Formula, ...]:
+        """Those of all kinds of shifts."""
+        return tuple(self._formulas.values())
 
     def _spec(self) -> str:
         """All that it takes to build the layer again."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from eqlayers_kernels.c.build import cache as disk
-from eqlayers_kernels.forms.formula import Formula
+from eqlayers_kernels.forms.formula import Formula, Operand
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups
@@ -290,16 +290,9 @@ def _row(
     names: dict[str, str], asked: SeenUse, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
     root, size, computes, words = _words(asked.use)
-    return WarmupRow(
-        layer=names.get(root, size),
-        computes=computes,
-        dtype=_short(asked.use.dtype),
-        over=", ".join(("edges" if asked.use.graph else "rows", *words)),
-        device=device,
-        seconds=seconds,
-        compiled=compiled,
-        reason=reason,
-    )
+    over = ", ".join(("edges" if asked.use.graph else "rows", *words))
+    dtype = _short(asked.use.dtype)
+    return WarmupRow(names.get(root, size), computes, dtype, over, device, seconds, compiled, reason)
 
 
 def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
@@ -308,9 +301,11 @@ def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
         root, _, steps = take_apart(use.form)
         base, found = find(root), find(use.form)
         assert isinstance(base, Formula)
-        names = ", ".join(re.sub("^(gradient|tangent) of ", "", one.name) for one in found.results)
         order = steps.count("/")
-        computes = f"{_ORDERS[min(order, len(_ORDERS) - 1)]} of {names}" if order else _ORDERS[0]
+        computes = _ORDERS[min(order, len(_ORDERS) - 1)] + (f" of {_bare(found.results)}" if order else "")
+        if steps.rpartition("/")[2].startswith("a"):
+            before = find(use.form.rpartition("/")[0]).operands
+            computes += f" along {_bare(found.operands[len(before) :])}"
         return root, f"formula of {base.operations} operations", computes, []
     program, kind = find_form(use.form).program, use.kind
     computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
@@ -318,6 +313,11 @@ def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
     words = {"shared weights": use.shared, "in any order": not use.deterministic}
     size = f"{len(program.paths)} paths, {program.num_terms} terms"
     return use.form, size, computes, [word for word, holds in words.items() if holds]
+
+
+def _bare(operands: Iterable[Operand]) -> str:
+    """Whose they are: names without 'gradient of' and the like."""
+    return ", ".join(dict.fromkeys(re.sub("(gradient|cotangent|tangent) of ", "", one.name) for one in operands))
 
 
 def _short(dtype: torch.dtype) -> str:

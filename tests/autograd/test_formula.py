@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
+from torch.fx.experimental.proxy_tensor import make_fx
 
+import eqlayers as eq
 from eqlayers.autograd.form import sorted_edges
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.forms.keys import find, read_formula, register_formula, write_formula
@@ -263,3 +266,16 @@ def test_formulas_may_have_rows_of_nothing():
     vector = run_formula(base, operands)[0]
     assert vector.shape == (1, 3)
     assert torch.autograd.grad(vector.sum(), operands[1])[0].shape == (3,)
+
+
+def test_gradients_are_recorded_before_the_dispatcher_too() -> None:
+    """There the engine runs a backward outside of all modes."""
+    layer, factors = eq.nn.SphericalHarmonics("1o + 2e", normalize=True), torch.randn(8)
+
+    def gradient(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad((layer(x) @ factors).sum(), x)[0]
+
+    x, other = torch.randn(5, 3), torch.randn(5, 3)
+    recorded = make_fx(gradient, pre_dispatch=True)(x)
+    assert torch.equal(recorded(other), gradient(other))

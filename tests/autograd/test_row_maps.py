@@ -74,13 +74,13 @@ KNOTS, WIDTH, POINTS = 9, 6, 4
 
 def interpolation() -> object:
     """``sum_k b[n, k] T[i(n) + k]``: the table's rows from k on are operand k, gathered by one index."""
-    graph = Expression()
+    expr = Expression()
     terms = [
-        [graph.multiply(graph.load(0, k), graph.load(1 + k, column)) for k in range(POINTS)] for column in range(WIDTH)
+        [expr.multiply(expr.load(0, k), expr.load(1 + k, column)) for k in range(POINTS)] for column in range(WIDTH)
     ]
     tables = [Operand(f"table from {k}", WIDTH, (Block(0, WIDTH),), "src") for k in range(POINTS)]
     operands = [Operand("coefficients", POINTS, (Block(0, POINTS),)), *tables]
-    return formula(graph, operands, [Operand("z", WIDTH, (Block(0, WIDTH),))], [[graph.add(*t) for t in terms]])
+    return formula(expr, operands, [Operand("z", WIDTH, (Block(0, WIDTH),))], [[expr.add(*t) for t in terms]])
 
 
 @pytest.mark.parametrize("backend", [None, "reference"])

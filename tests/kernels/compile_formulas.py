@@ -44,8 +44,8 @@ def polynomial(
     degree: int = 3,
 ) -> Formula:
     """Nested polynomials of the harmonics up to l = 3: what a symmetric contraction is, with a coefficient per term."""
-    graph, count, outputs = Expression(), itertools.count(), []
-    x = [graph.load(0, i) for i in range(inputs)]
+    expr, count, outputs = Expression(), itertools.count(), []
+    x = [expr.load(0, i) for i in range(inputs)]
     for target in targets:
         found = [
             term
@@ -53,17 +53,17 @@ def polynomial(
             for term in itertools.combinations_with_replacement(range(inputs), size)
             if coupled([ORDERS["l"][i] for i in term], target)
         ]
-        number = {term: graph.load(1, next(count)) for term in found}
+        number = {term: expr.load(1, next(count)) for term in found}
         begun = {term[:size] for term in found for size in range(degree + 1)}
 
         def nest(first: tuple[int, ...], number: dict = number, begun: set = begun) -> int:
             parts = [number[first]] if first in number else []
             parts += [
-                graph.multiply(x[i], nest((*first, i)))
+                expr.multiply(x[i], nest((*first, i)))
                 for i in range(first[-1] if first else 0, inputs)
                 if (*first, i) in begun
             ]
-            return graph.add(*parts)
+            return expr.add(*parts)
 
         outputs.append(nest(()))
 
@@ -71,7 +71,7 @@ def polynomial(
         return Operand(name, components * max(channels, 1), (columns(components, channels, layout),), row)
 
     operands = [operand("x", inputs, rows[0]), operand("a", next(count), rows[1])]
-    return formula(graph, operands, [operand("z", len(targets), rows[2])], [outputs], channels)
+    return formula(expr, operands, [operand("z", len(targets), rows[2])], [outputs], channels)
 
 
 def contraction() -> Formula:
@@ -81,35 +81,35 @@ def contraction() -> Formula:
 
 def harmonics(degree: int) -> Formula:
     """Products of the components of a unit vector, of all degrees up to a last, weighted."""
-    graph = Expression()
-    vector = [graph.load(0, i) for i in range(3)]
-    length = graph.inverse_length(*vector)
-    unit = [graph.multiply(part, length) for part in vector]
-    powers, outputs = {(): graph.one}, []
+    expr = Expression()
+    vector = [expr.load(0, i) for i in range(3)]
+    length = expr.inverse_length(*vector)
+    unit = [expr.multiply(part, length) for part in vector]
+    powers, outputs = {(): expr.one}, []
     for size in range(1, degree + 1):
         for term in itertools.combinations_with_replacement(range(3), size):
-            powers[term] = graph.multiply(powers[term[:-1]], unit[term[-1]])
+            powers[term] = expr.multiply(powers[term[:-1]], unit[term[-1]])
         degrees = [term for term in powers if len(term) == size]
         for number in range(2 * size + 1):
-            some = [graph.scale(0.3 + i + number, powers[t]) for i, t in enumerate(degrees[number::3] or degrees)]
-            outputs.append(graph.add(*some))
+            some = [expr.scale(0.3 + i + number, powers[t]) for i, t in enumerate(degrees[number::3] or degrees)]
+            outputs.append(expr.add(*some))
     count = len(outputs)
     rows = [Operand("vector", 3, (Block(0, 3),))]
-    return formula(graph, rows, [Operand("harmonics", count + 1, (Block(1, count),))], [outputs])
+    return formula(expr, rows, [Operand("harmonics", count + 1, (Block(1, count),))], [outputs])
 
 
 def geometry() -> Formula:
     """From positions of both ends: the vector, its length, and its direction."""
-    graph = Expression()
-    ends = [[graph.load(number, i) for i in range(3)] for number in range(2)]
-    vector = [graph.add(b, graph.scale(-1.0, a)) for a, b in zip(*ends, strict=True)]
-    inverse = graph.inverse_length(*vector)
-    square = graph.add(*(graph.multiply(part, part) for part in vector))
+    expr = Expression()
+    ends = [[expr.load(number, i) for i in range(3)] for number in range(2)]
+    vector = [expr.add(b, expr.scale(-1.0, a)) for a, b in zip(*ends, strict=True)]
+    inverse = expr.inverse_length(*vector)
+    square = expr.add(*(expr.multiply(part, part) for part in vector))
     operands = [Operand("from", 3, (Block(0, 3),), "src"), Operand("to", 4, (Block(1, 3),), "dst")]
     results = [Operand("vector", 3, (Block(0, 3),)), Operand("rest", 5, (Block(0, 5),))]
-    up = graph.multiply(inverse, vector[0])
-    rest = [graph.multiply(square, inverse), *(graph.multiply(part, inverse) for part in vector), up]
-    return formula(graph, operands, results, [vector, rest])
+    up = expr.multiply(inverse, vector[0])
+    rest = [expr.multiply(square, inverse), *(expr.multiply(part, inverse) for part in vector), up]
+    return formula(expr, operands, results, [vector, rest])
 
 
 def derivatives(base: Formula) -> dict[str, Formula]:

@@ -97,17 +97,17 @@ def test_gradients_near_and_at_the_zero_vector_are_finite():
 
 
 def test_equal_values_are_one_node_and_what_is_not_needed_is_gone():
-    graph = Expression()
-    x, y = graph.load(0, 0), graph.load(0, 1)
-    assert graph.multiply(x, y) == graph.multiply(y, x)
-    assert graph.add(x, graph.zero) == x
-    assert graph.multiply(x, graph.one) == x
-    assert graph.multiply(x, graph.zero, y) == graph.zero
-    assert graph.scale(2.0, graph.scale(0.5, x)) == x
-    assert graph.scale(2.0, graph.scale(3.0, x)) == graph.scale(6.0, x)
+    expr = Expression()
+    x, y = expr.load(0, 0), expr.load(0, 1)
+    assert expr.multiply(x, y) == expr.multiply(y, x)
+    assert expr.add(x, expr.zero) == x
+    assert expr.multiply(x, expr.one) == x
+    assert expr.multiply(x, expr.zero, y) == expr.zero
+    assert expr.scale(2.0, expr.scale(0.5, x)) == x
+    assert expr.scale(2.0, expr.scale(3.0, x)) == expr.scale(6.0, x)
     row = (Operand("x", 2, (Block(0, 2),)),)
     result = (Operand("z", 2, (Block(0, 2),)),)
-    made = formula(graph, row, result, [[graph.multiply(x, x), graph.zero]])
+    made = formula(expr, row, result, [[expr.multiply(x, x), expr.zero]])
     assert made.nodes == (Node("load", (0, 0)), Node("multiply", (0, 0)))
     assert made.outputs == ((1, None),)
     assert made.operations == 1

@@ -268,15 +268,15 @@ def test_nothing_at_all(monkeypatch: Any, channels: int, nodes: tuple[int, int])
 @pytest.mark.parametrize("rows", ["each", "one", "src"])
 def test_outputs_that_are_numbers_or_nothing(monkeypatch: Any, channels: int, rows: str) -> None:
     """Constants, values of operands, one value twice, components without output, and columns between blocks."""
-    graph = Expression()
-    x = [graph.load(0, i) for i in range(2)]
-    half = graph.constant(0.5)
-    outputs = [half, x[0], graph.add(half, x[1]), None, x[0], graph.add(x[1], x[1]), graph.multiply(x[0], half)]
+    expr = Expression()
+    x = [expr.load(0, i) for i in range(2)]
+    half = expr.constant(0.5)
+    outputs = [half, x[0], expr.add(half, x[1]), None, x[0], expr.add(x[1], x[1]), expr.multiply(x[0], half)]
     step = max(channels, 1)
     operands = [Operand("x", 2 * step, (Block(0, 2, step, bool(channels)),), "dst")]
     places = (Block(1, 4, step, bool(channels)), Block(4 * step + 2, 3, step, bool(channels)))
     results = [Operand("z", 8 * step + 3, places, rows), Operand("nothing", step, (places[0]._replace(dim=0),), rows)]
-    check(monkeypatch, formula(graph, operands, results, [outputs, []], channels))
+    check(monkeypatch, formula(expr, operands, results, [outputs, []], channels))
 
 
 def test_orders_keep_few_values_alive() -> None:

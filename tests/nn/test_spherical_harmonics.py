@@ -227,8 +227,9 @@ def test_copies_and_pickles() -> None:
     [
         (torch.ones(4, 2), ShapeError, r"x must be \[\.\.\., 3\].*got \[4, 2\]"),
         (torch.ones(()), ShapeError, r"got \[\]"),
-        (torch.ones(4, 3).long(), DTypeError, "float16 or bfloat16, got torch.int64"),
-        (torch.ones(4, 3) * 1j, DTypeError, "float16 or bfloat16, got torch.complex64"),
+        (torch.ones(4, 3).long(), DTypeError, "floating-point"),
+        (torch.ones(4, 3) * 1j, DTypeError, "floating-point"),
+        (torch.ones(4, 3).to_sparse(), DTypeError, r"dense tensor \[\.\.\., 3\]"),
         ([1.0, 2.0, 3.0], DTypeError, "must be a tensor"),
     ],
 )

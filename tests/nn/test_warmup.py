@@ -96,6 +96,9 @@ def test_formulas_have_rows_named_after_their_layers() -> None:
         ("power", "value", "edges"),  # of species and atoms
     } <= seen
     assert any(computes.startswith("second derivatives of ") for _, computes, _ in seen)
+    layer, r = eq.nn.SphericalHarmonics("0e + 1o", normalize=True), torch.ones(2, 3)
+    along = eq.warmup(lambda: torch.func.jvp(layer, (r,), (r,)), model=layer).rows
+    assert [row.computes for row in along] == ["value", "gradients of harmonics along vector"]
     (alone,) = eq.warmup(lambda: network.geometry(torch.zeros(3, 3), EDGES)).rows
     assert alone.layer.startswith("formula of ")
 

@@ -99,7 +99,7 @@ class EquivariantModule(torch.nn.Module):
 class FormulaModule(EquivariantModule):
     """Base of the layers that are formulas, which every backend runs in one call."""
 
-    _formulas: Any  # whatever gives them one by one
+    _formulas: Any
 
     def formulas(self) -> tuple[Formula, ...]:
         """All that it may run, of which the derivatives are made."""

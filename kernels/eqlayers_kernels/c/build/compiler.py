@@ -27,6 +27,7 @@ from .errors import CompilerError
 #: Put before a function that Python calls; all others stay inside the shared object.
 EXPORT = '__attribute__((visibility("default")))'
 
+_CC = os.fsencode("CC") if os.name == "posix" else "CC"  # as os.environ holds it
 NEEDED_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden")
 # What -ffast-math brings for sums of products, without its lies: NaN and inf stay what they are. Neither -ffast-math
 # nor -funsafe-math-optimizations may be named: gcc would link code that flushes denormals to zero in the whole process.
@@ -234,9 +235,15 @@ def _call(command: Sequence[str], folder: str | None = None, seconds: float = CO
     return printed
 
 
+def wanted() -> str:
+    """The compiler that the environment names, by ``CC``; what is found out holds as long as it stays the same."""
+    held = getattr(os.environ, "_data", None)  # asked in every call of a layer: `get` raises and catches an error
+    return "" if held is not None and _CC not in held else os.environ.get("CC", "").strip()
+
+
 def _toolchain() -> Toolchain | str:
-    named = os.environ.get("CC", "").strip()
-    if named in _tried:  # asked in every call of a layer
+    named = wanted()
+    if named in _tried:
         return _tried[named]
     with _locks.get().setdefault("toolchain", threading.Lock()):
         if named not in _tried:
