@@ -103,7 +103,12 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
         }
     return {
         "machine": machine,
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        # torch says which build it is, its package does not
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in PACKAGES},
+            "torch": str(torch.__version__),
+        },
         "commit": source_commit(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

@@ -119,7 +119,7 @@ _settled: dict[tuple[str, torch.dtype, str | None, str, str], str] = {}
 def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
     """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
     use = (device, dtype, backend, key, compiler.wanted())
-    name = _settled.get(use)
+    name = _settled.get(use) if backend is None or isinstance(backend, str) else None
     if name is None:
         call = FormCall(dtype, device, key)
         name = select(call, backend).name
