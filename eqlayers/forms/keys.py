@@ -25,10 +25,10 @@ _LETTERS = {rows[0]: rows for rows in ROWS}
 _known: dict[str, AnyForm] = {}
 
 
-@torch.compiler.assume_constant_result
 def register_formula(base: Formula) -> str:
-    """Make a formula known to this process; its key, a constant for compilers."""
-    _known.setdefault(base.key, base)
+    """Make a formula known to this process under its key; layers do so when they are made, as compilers cannot."""
+    if not torch.compiler.is_compiling():
+        _known.setdefault(base.key, base)
     return base.key
 
 

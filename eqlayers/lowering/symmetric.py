@@ -20,6 +20,7 @@ from e3nn import o3
 
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 
+from ..forms.keys import register_formula
 from .layout import slots_of
 from .symmetric_basis import Irrep, cleaned, from_dense, independent, monomials, paths
 
@@ -222,7 +223,10 @@ def lowered(what: Contraction) -> Formulas:
         for blocks in (packed, _blocks(irreps_in, what.layout))
     ]
     terms = sum(map(len, results))
-    return Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
+    made = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
+    for base in made:
+        register_formula(base)
+    return made
 
 
 def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count: int) -> list[int]:

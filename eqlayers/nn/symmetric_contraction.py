@@ -199,7 +199,7 @@ class SymmetricContraction(FormulaModule):
         check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
         if not self.num_terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
-        if not flat.shape[0]:
+        if flat.shape[0] == 0:  # torch 2.6 would take `not` for a question what the size is
             read = [flat, *weights, *([y] if y.is_floating_point() else [])]
             return flat.new_zeros(0, self._whole_width) + 0 * sum(t.sum().to(flat.dtype) for t in read)
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]

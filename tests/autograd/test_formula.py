@@ -199,6 +199,7 @@ def test_texts(name):
 
 def test_exported_graphs_hold_the_formula():
     base = BASES["one"]
+    register_formula(base)
 
     class Layer(torch.nn.Module):
         def forward(self, x, a):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -65,9 +65,9 @@ class Operand(NamedTuple):
         return [[start + c * step for c in range(channels)] for start, step in places]
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # not frozen: torch.compile would take thousands of nodes apart as constants
 class Formula:
-    """A function of operands.
+    """A function of operands; it is never changed.
 
     Attributes:
         operands: What it reads.
@@ -75,6 +75,7 @@ class Formula:
         nodes: Its values; each names earlier ones.
         outputs: For each result the node of every component; None where the result is 0.
         channels: Channels of every operand and result; 0 if rows have none.
+        key: Short content hash: equal formulas have equal keys, on every machine.
 
     Raises:
         ValueError: A block lies outside its row, or an operand lacks the channels.
@@ -85,6 +86,7 @@ class Formula:
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[int | None, ...], ...]
     channels: int = 0
+    key: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""
@@ -116,12 +118,8 @@ class Formula:
                 raise ValueError(
                     f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
                 )
-
-    @cached_property
-    def key(self) -> str:
-        """Short content hash: equal formulas have equal keys, on every machine."""
         fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
-        return hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
+        self.key = hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
 
     @cached_property
     def of_nodes(self) -> bool:
