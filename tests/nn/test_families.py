@@ -69,7 +69,7 @@ def test_contractions_compile_and_export_for_any_number_of_atoms() -> None:
     for atoms in (5, 11, 12, 30):
         x, species = case(atoms)
         torch.testing.assert_close(compiled(x, species), layer(x, species))
-    atoms = torch.export.Dim("atoms", min=2)
+    atoms = torch.export.Dim("atoms", min=2, max=10_000)  # torch 2.6 asks for a bound
     program = torch.export.export(layer, case(20), dynamic_shapes=({0: atoms}, {0: atoms}))
     x, species = case(7)
     torch.testing.assert_close(program.module()(x, species), layer(x, species))
