@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError
+from eqlayers.forms import keys
+from eqlayers.lowering import symmetric
 from eqlayers.nn import EdgeGeometry, SphericalHarmonics, SymmetricContraction
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
@@ -100,3 +104,22 @@ def test_no_atoms_keep_every_input_in_the_graph() -> None:
     x, y = torch.zeros(0, 8, requires_grad=True), torch.zeros(0, 3, requires_grad=True)
     for gradient, like in zip(torch.autograd.grad(layer(x, y).sum(), [x, y]), [x, y], strict=True):
         assert gradient.shape == like.shape
+
+
+def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickles bring their formulas along; torch.compile cannot make them known."""
+    pos = torch.randn(4, 3)
+    calls = [
+        (SphericalHarmonics([0, 2], True), (pos,)),
+        (EdgeGeometry([0, 1, 3]), (pos, EDGES)),
+        (contraction(), (torch.randn(3, 8), torch.tensor([0, 1, 2]))),
+    ]
+    for layer, inputs in calls:
+        want, written = layer(*inputs), pickle.dumps(layer)
+        with monkeypatch.context() as fresh:
+            fresh.setattr(keys, "_known", {})  # as in a process that never built a layer
+            symmetric.lowered.cache_clear()
+            loaded = pickle.loads(written)
+            torch.compiler.reset()
+            found = torch.compile(loaded, backend="eager", fullgraph=True)(*inputs)
+        torch.testing.assert_close(found, want)

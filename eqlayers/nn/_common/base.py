@@ -10,6 +10,7 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ...backends import find, select, verdicts
 from ...checks import check_device, check_dtype
+from ...forms.keys import register_formula
 from ...forms.program import FormCall
 
 
@@ -104,6 +105,12 @@ class FormulaModule(EquivariantModule):
     def formulas(self) -> tuple[Formula, ...]:
         """All that it may run, of which the derivatives are made."""
         return tuple(self._formulas)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the formulas known to the process that loads them: torch.compile, which may come first, cannot."""
+        super().__setstate__(state)
+        for base in self.formulas() if "_formulas" in vars(self) else ():
+            register_formula(base)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """The formula."""
