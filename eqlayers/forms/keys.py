@@ -27,8 +27,7 @@ _known: dict[str, AnyForm] = {}
 
 def register_formula(base: Formula) -> str:
     """Make a formula known to this process under its key; layers do so when they are made, as compilers cannot."""
-    if not torch.compiler.is_compiling():
-        _known.setdefault(base.key, base)
+    _known.setdefault(base.key, base)
     return base.key
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
 
 from ..autograd import SparseScale
 from ..autograd.product import sparse_form
@@ -233,7 +236,7 @@ def spherical_harmonics(
     if backend is not None:
         find(backend)
     kind = check_choice("normalization", normalization, NORMALIZATIONS)
-    base = harmonics_formula(read_degrees(l)[0], check_flag("normalize", normalize), kind)
+    base = _harmonics(read_degrees(l)[0], check_flag("normalize", normalize), kind)
     return run_harmonics(base, x, backend)
 
 
@@ -269,3 +272,9 @@ def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
     want = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
     check_tensor("weight", weight, want)
     raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")
+
+
+@torch.compiler.assume_constant_result
+def _harmonics(degrees: tuple[int, ...], normalize: bool, normalization: str) -> Formula:
+    """Made outside of what a compiler traces, which may come first."""
+    return harmonics_formula(degrees, normalize, normalization)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
@@ -49,7 +50,8 @@ def run_formula(
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
     other = "" if name == BY_DEVICE.get(device) else name
-    return tuple(call_form(operands, tables, *sizes, register_formula(base), other))
+    key = base.key if torch.compiler.is_compiling() else register_formula(base)
+    return tuple(call_form(operands, tables, *sizes, key, other))
 
 
 def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 import eqlayers as eq
 from eqlayers.errors import ConfigError
 from eqlayers.forms import keys
-from eqlayers.lowering import symmetric
+from eqlayers.lowering import spherical, symmetric
 from eqlayers.nn import EdgeGeometry, SphericalHarmonics, SymmetricContraction
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
@@ -123,3 +123,16 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
             torch.compiler.reset()
             found = torch.compile(loaded, backend="eager", fullgraph=True)(*inputs)
         torch.testing.assert_close(found, want)
+
+
+@pytest.mark.parametrize("l", [[0, 3], 2, "1o + 2e"])
+def test_the_function_can_be_compiled_first(l: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "_known", {})
+    spherical.harmonics_formula.cache_clear()
+    torch.compiler.reset()
+    x = torch.randn(4, 3)
+
+    def run(x: Tensor) -> Tensor:
+        return eq.functional.spherical_harmonics(l, x, True)
+
+    torch.testing.assert_close(torch.compile(run, backend="eager", fullgraph=True)(x), run(x))
