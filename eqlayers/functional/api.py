@@ -236,7 +236,7 @@ def spherical_harmonics(
     if backend is not None:
         find(backend)
     kind = check_choice("normalization", normalization, NORMALIZATIONS)
-    base = _harmonics(read_degrees(l)[0], check_flag("normalize", normalize), kind)
+    base = _harmonics(l, check_flag("normalize", normalize), kind)
     return run_harmonics(base, x, backend)
 
 
@@ -275,6 +275,6 @@ def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
 
 
 @torch.compiler.assume_constant_result
-def _harmonics(degrees: tuple[int, ...], normalize: bool, normalization: str) -> Formula:
+def _harmonics(l: Any, normalize: bool, normalization: str) -> Formula:
     """Made outside of what a compiler traces, which may come first."""
-    return harmonics_formula(degrees, normalize, normalization)
+    return harmonics_formula(read_degrees(l)[0], normalize, normalization)
