@@ -15,11 +15,21 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+from torch.compiler import is_compiling
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.nn import Parameter
 
 try:
+    # Names by themselves, where every call of a layer asks: attributes of attributes cost it microseconds.
+    from torch._C import (
+        _are_functorch_transforms_active,
+        _dispatch_tls_is_dispatch_key_included,
+        _get_tracing_state,
+        _len_torch_dispatch_stack,
+        _len_torch_function_stack,
+    )
     from torch._C._autograd import _profiler_enabled
+    from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
     from torch._functorch.utils import enable_single_level_autograd_function
     from torch._guards import TracingContext
@@ -46,10 +56,10 @@ __all__ = [
     "being_traced",
     "below_autograd",
     "current_trace",
-    "followed",
     "in_forward_mode",
     "is_plain",
     "is_traced_size",
+    "on_tape",
     "outside_of_autocast",
     "outside_of_func",
     "outside_of_traces",
@@ -66,6 +76,7 @@ __all__ = [
 ]
 
 _NOTHING = nullcontext()
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -81,14 +92,14 @@ def traced_for_others() -> bool:
 
     A graph of torch.compile stays in the process that traced it. Without the name for torch.jit.trace: its public twin.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _exporting()
-    return torch._C._get_tracing_state() is not None or get_proxy_mode() is not None
+    return _get_tracing_state() is not None or get_proxy_mode() is not None
 
 
 def being_traced() -> bool:
     """Whether values cannot be looked at, because a graph is being traced. The guard is for torch 2.6 alone."""
-    return torch.compiler.is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
+    return is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 
 @contextmanager
@@ -130,12 +141,12 @@ def as_constant(t: Tensor) -> Tensor:
 
     Without the number of modes: lift always, which costs every call an operation.
     """
-    return torch.ops.aten.lift_fresh.default(t) if torch._C._len_torch_dispatch_stack() or being_traced() else t
+    return torch.ops.aten.lift_fresh.default(t) if _len_torch_dispatch_stack() or being_traced() else t
 
 
 def wrapped_by_func(t: Tensor) -> bool:
     """Whether a transform of torch.func has put something around the tensor. Without it: sort edges in every call."""
-    return not torch.compiler.is_dynamo_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(t)
+    return not torch.compiler.is_dynamo_compiling() and is_functorch_wrapped_tensor(t)
 
 
 def outside_of_func() -> AbstractContextManager[object]:
@@ -143,14 +154,14 @@ def outside_of_func() -> AbstractContextManager[object]:
 
     Without it: keep nothing that is made while one runs.
     """
-    if torch.compiler.is_dynamo_compiling() or not torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_dynamo_compiling() or not _are_functorch_transforms_active():
         return nullcontext()
     return temporarily_clear_interpreter_stack()
 
 
 def unwrapped(t: Tensor) -> Tensor:
     """The tensor without the wrappers of torch.func: with the axes that vmap hides. Without it: no look at indices."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+    while is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
 
@@ -175,7 +186,7 @@ def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
 
     @wraps(jvp)
     def run(ctx: Any, *tangents: Any) -> _R:
-        if not torch._C._are_functorch_transforms_active():
+        if not _are_functorch_transforms_active():
             return jvp(ctx, *tangents)
         with _set_fwd_grad_enabled(True):
             return jvp(_Primal(ctx), *tangents)
@@ -198,7 +209,7 @@ def below_autograd() -> AbstractContextManager[object]:
     the kernel of each device by hand, and lose the levels of torch.func.
     """
     plain: AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
-    return _below_and_followed(plain) if torch._C._are_functorch_transforms_active() else plain
+    return _below_and_followed(plain) if _are_functorch_transforms_active() else plain
 
 
 @contextmanager
@@ -209,16 +220,11 @@ def _below_and_followed(plain: AbstractContextManager[object]) -> Iterator[None]
 
 def in_forward_mode() -> bool:
     """Whether derivatives in forward mode may be asked for. Without the number of its level: always."""
-    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return forward_ad._current_level >= 0 or _are_functorch_transforms_active()
 
 
-def followed(tensors: Sequence[Tensor]) -> bool:
-    """Whether anything follows a call on these tensors: the tape, forward mode, or a transform of torch.func.
-
-    A Function costs a call a third of its host time, for nothing where nobody follows.
-    """
-    if in_forward_mode():
-        return True
+def on_tape(tensors: Sequence[Tensor]) -> bool:
+    """Whether the tape of autograd follows a call on these tensors: a Function costs a third of its host time."""
     if torch.is_grad_enabled():
         for t in tensors:
             if t.requires_grad:
@@ -227,24 +233,23 @@ def followed(tensors: Sequence[Tensor]) -> bool:
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:
-    """Whether nothing but autograd and forward mode would see an operator on these tensors, and they lie as they are.
+    """Whether nothing but the tape of autograd would see an operator on these tensors, and they lie as they are.
 
     Then what the dispatcher would come to can be called at once, without its two ways through Python.
     Without one of the names: always the operator.
     """
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None or _profiler_enabled():
+    if is_compiling() or _get_tracing_state() is not None or _profiler_enabled():
         return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+    if forward_ad._current_level >= 0 or _len_torch_dispatch_stack() or _len_torch_function_stack():
         return False
-    if torch._C._are_functorch_transforms_active():
+    if _are_functorch_transforms_active() or _dispatch_tls_is_dispatch_key_included(_PRE_DISPATCH):
         return False
-    if torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch):  # make_fx(pre_dispatch=True)
-        return False
-    wrapped, batched = torch._C._functorch.is_functorch_wrapped_tensor, torch._C._functorch.is_legacy_batchedtensor
     for t in tensors:
         if type(t) is not Tensor and type(t) is not Parameter:
             return False
-        if t.is_neg() or t._is_zerotensor() or wrapped(t) or batched(t):  # written out first; inside a transform
+        if t.is_neg() or t._is_zerotensor():  # written out first
+            return False
+        if is_functorch_wrapped_tensor(t) or is_legacy_batchedtensor(t):  # inside a transform
             return False
     return True
 
@@ -254,7 +259,7 @@ def single_level() -> AbstractContextManager[object]:
 
     Without it: autograd.Function with setup_context.
     """
-    return enable_single_level_autograd_function() if torch._C._are_functorch_transforms_active() else _NOTHING
+    return enable_single_level_autograd_function() if _are_functorch_transforms_active() else _NOTHING
 
 
 def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
@@ -266,13 +271,13 @@ def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[.
 
     def run(*args: Any) -> Any:
         leaves, spec = tree_flatten(list(args))
-        mapped = [isinstance(t, Tensor) and torch._C._functorch.is_legacy_batchedtensor(t) for t in leaves]
+        mapped = [isinstance(t, Tensor) and is_legacy_batchedtensor(t) for t in leaves]
         if not any(mapped):
             return op(*args)
         level = torch._C._vmapmode_increment_nesting() - 1
         torch._C._vmapmode_decrement_nesting()
         plain = [torch._remove_batch_dim(t, level, 1, 0) if own else t for t, own in zip(leaves, mapped, strict=True)]
-        if any(isinstance(t, Tensor) and torch._C._functorch.is_legacy_batchedtensor(t) for t in plain):
+        if any(isinstance(t, Tensor) and is_legacy_batchedtensor(t) for t in plain):
             raise NotImplementedError(
                 f"{op} must be batched once by is_grads_batched or vectorize, got it twice. Use torch.func.vmap."
             )
@@ -299,7 +304,7 @@ def assert_later(condition: Tensor, message: str) -> None:
 
 def is_traced_size(value: object) -> bool:
     """Whether it is a size that torch.jit.trace follows, a tensor without axes. Without it: none is."""
-    return isinstance(value, Tensor) and value.ndim == 0 and torch._C._get_tracing_state() is not None
+    return isinstance(value, Tensor) and value.ndim == 0 and _get_tracing_state() is not None
 
 
 def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
+from operator import is_not
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..backends.forms import BY_DEVICE, edge_tables, length_of, run_form
+from ..backends.forms import edge_tables, length_of, run_form
 from ..backends.operands import check_operands, shape_of
 from ..forms.keys import find, text_of
 from ..torch_internals import (
     SingleLevelFunction,
     batched_by_grad,
     below_autograd,
-    followed,
     in_forward_mode,
     is_plain,
+    on_tape,
     seen_by_outer_levels,
     single_level,
     traced_for_others,
@@ -57,58 +59,49 @@ class _Form(SingleLevelFunction):
     """Stands at the key Autograd of the operator; see SingleLevelFunction. Tensors come last: there is any number."""
 
     @staticmethod
-    def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
-        _keep(ctx, how, graph, operands)
+    def forward(ctx: Any, plain: bool, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
+        ctx.save_for_backward(graph, *operands)
+        ctx.how = how
+        ctx.set_materialize_grads(False)
+        if plain:  # what the operator comes to is called at once
+            return tuple(run_form(operands, graph, *how))
+        if in_forward_mode():
+            ctx.save_for_forward(graph, *operands)
         with below_autograd():
             return tuple(form_operator(operands, graph, *how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
-        has, wanted = tuple([g is not None for g in grads]), ctx.needs_input_grad[2:]
+        has, wanted = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
         if True not in has or True not in wanted:
-            return (None,) * (2 + len(operands))
+            return (None,) * (3 + len(operands))
         given = grads if all(has) else [g for g in grads if g is not None]
-        found = call_form([*operands, *given], graph, *_then(ctx.how, _gradient(has, wanted)))
+        how = ctx.how
+        found = call_form([*operands, *given], graph, *how[:3], _gradient(how[3], has, wanted), *how[4:])
         if all(wanted):
-            return (None, None, *found)
+            return (None, None, None, *found)
         rest = iter(found)
-        return (None, None, *[next(rest) if want else None for want in wanted])
+        return (None, None, None, *[next(rest) if want else None for want in wanted])
 
     @staticmethod
     @seen_by_outer_levels
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
-        moving = [t for t in tangents[2:] if t is not None]
-        step = f"a{_flags([t is not None for t in tangents[2:]])}"
-        return tuple(form_operator([*operands, *moving], graph, *_then(ctx.how, step)))
-
-
-def _keep(ctx: Any, how: _How, graph: Tensor | None, operands: Sequence[Tensor]) -> None:
-    ctx.save_for_backward(graph, *operands)
-    if in_forward_mode():
-        ctx.save_for_forward(graph, *operands)
-    ctx.how = how
-    ctx.set_materialize_grads(False)
-
-
-class _PlainForm(_Form):
-    """Of plain operands: what the operator comes to is called at once."""
-
-    @staticmethod
-    def forward(ctx: Any, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
-        _keep(ctx, how, graph, operands)
-        return tuple(run_form(operands, graph, *how))
+        moving = [t for t in tangents[3:] if t is not None]
+        how = ctx.how
+        key = f"{how[3]}/a{_flags([t is not None for t in tangents[3:]])}"
+        return tuple(form_operator([*operands, *moving], graph, *how[:3], key, *how[4:]))
 
 
 def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
     """The operator ``form``, or at once what it comes to; graphs that leave the process get the text of the form."""
-    if not is_plain(operands) or operands[0].device.type not in BY_DEVICE:
+    if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
         if traced_for_others():
             how = (*how[:3], text_of(how[3]), *how[4:])
         found: Sequence[Tensor] = form_operator(operands, graph, *how)
-    elif followed(operands):
-        found = _PlainForm.apply(how, graph, *operands)
+    elif on_tape(operands):
+        found = _Form.apply(True, how, graph, *operands)
     else:
         found = run_form(operands, graph, *how)
     return found
@@ -118,22 +111,18 @@ def _flags(values: Sequence[bool]) -> str:
     return "".join(["1" if value else "0" for value in values])
 
 
-@lru_cache(maxsize=256)
-def _gradient(given: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
-    return f"g{_flags(given)}:{_flags(wanted)}"
-
-
-def _then(how: _How, step: str) -> _How:
-    return (*how[:3], f"{how[3]}/{step}", *how[4:])
+@lru_cache(maxsize=1024)  # one object for a key, whose hash is known from then on
+def _gradient(key: str, given: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+    return f"{key}/g{_flags(given)}:{_flags(wanted)}"
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
-    if not followed(operands):
+    if not (in_forward_mode() or on_tape(operands)):
         with below_autograd():
             found: list[Tensor] = form_operator(operands, graph, *how)
             return found
     with single_level():
-        return list(_Form.apply(how, graph, *operands))
+        return list(_Form.apply(False, how, graph, *operands))
 
 
 for _device in ("CPU", "CUDA"):

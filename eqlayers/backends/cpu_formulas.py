@@ -16,21 +16,21 @@ from eqlayers_kernels.forms.formula import Formula, Operand
 from ..ops.call import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
-from .registry import FormulaRun, FormulaUse
+from .registry import FormulaRun
 
-_runners: dict[FormulaUse, FormulaRun] = {}
+_runners: dict[tuple[str, torch.dtype, bool], FormulaRun] = {}
 
 
-def find_runner(use: FormulaUse, base: Formula, device: torch.device) -> FormulaRun:
+def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
     """The kernels of a formula; sums have a fixed order.
 
     Raises:
         BackendError: The compiler failed.
     """
-    found = _runners.get(use)
+    found = _runners.get((key, dtype, graph))
     if found is None:
         with as_backend_error():
-            found = _runners[use] = _make_runner(base, use.dtype, use.graph)
+            found = _runners[key, dtype, graph] = _make_runner(base, dtype, graph)
     return found
 
 
@@ -93,7 +93,9 @@ class _Runner:
         """Results; ``sizes`` are rows, senders and receivers."""
         rows, senders, receivers = sizes
         workers, compute = torch.get_num_threads(), self.compute
-        chunks = launch.chunks_for(rows * self.elements, workers, bool(self.sums))
+        chunks = 1
+        if workers > 1 or self.sums:
+            chunks = launch.chunks_for(rows * self.elements, workers, bool(self.sums))
         packed: list[int] = []
         keep = []
         for tensor, (width, shared) in zip(operands, self.given, strict=True):

@@ -19,7 +19,7 @@ from ..forms.keys import find as find_form
 from ..forms.program import FormCall, register_program
 from . import cpu, cpu_formulas, triton_formulas
 from .operands import check_edges, check_operands, shape_of
-from .registry import FormulaFinder, FormulaUse, FormUse, find, select
+from .registry import FormulaFinder, FormUse, find, select
 from .rows import Ends, gathered, summed
 from .triton import edges_of_tables
 
@@ -62,7 +62,7 @@ def run_form(
     form, sizes = find_form(key), (rows, num_src, num_dst)
     check_operands(form, operands, graph, sizes)
     first = operands[0]
-    home = BY_DEVICE[first.device.type]
+    home = BY_DEVICE["cpu" if first.is_cpu else "cuda"]
     name = backend or home
     if name != home:  # on another device than its own it would read addresses that are none
         if find(name).form is None:
@@ -70,8 +70,7 @@ def run_form(
         program = register_program(form.program) if isinstance(form, ProductForm) else ""
         select(FormCall(first.dtype, first.device.type, program), name)
     if isinstance(form, Formula):
-        use = FormulaUse(key, first.dtype, graph is not None)
-        return FORMULAS[name](use, form, first.device)(operands, graph, sizes)
+        return FORMULAS[name](form, key, first.dtype, graph is not None, first.device)(operands, graph, sizes)
     how = _How(graph, sizes, name, deterministic)
     return _run_product(form, operands, how) if isinstance(form, ProductForm) else _run_sum(form, operands, how)
 

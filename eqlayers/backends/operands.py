@@ -59,7 +59,7 @@ def check_operands(
             f"rows, num_src and num_dst must be 0 or more, got {', '.join(map(str, sizes))}. Count the rows and nodes."
         )
     first = operands[0]
-    dtype, device = first.dtype, first.device
+    dtype = first.dtype
     sums = ACCUMULATE.get(dtype)  # constants come in the dtype of the sums
     if sums is None:
         name = wanted[0].name
@@ -71,7 +71,7 @@ def check_operands(
             raise ShapeError(
                 "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
             )
-    elif graph is not True and receivers_of(graph, senders, rows, device) != receivers:
+    elif graph is not True and receivers_of(graph, senders, rows, first.device) != receivers:
         raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
     for one, tensor in zip(wanted, operands, strict=True):
         shape = (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
@@ -86,10 +86,10 @@ def check_operands(
                 f"{one.name} must have the dtype of {wanted[0].name}, {dtype}, got {tensor.dtype}. Convert it with "
                 f"`.to({dtype})`."
             )
-        if tensor is not first and tensor.device != device:
+        if tensor is not first and tensor.device != first.device:
             raise DeviceError(
-                f"{one.name} must be on the device of {wanted[0].name}, {device}, got {tensor.device}. Move it with "
-                f"`.to('{device}')`."
+                f"{one.name} must be on the device of {wanted[0].name}, {first.device}, got {tensor.device}. Move it "
+                f"with `.to('{first.device}')`."
             )
 
 

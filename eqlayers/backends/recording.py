@@ -61,11 +61,11 @@ def watching(watch: Watch) -> Iterator[None]:
 
 
 def _watched_formula(name: str, finder: FormulaFinder, watch: Watch) -> FormulaFinder:
-    def find_runner(use: FormulaUse, base: Formula, device: torch.device) -> FormulaRun:
-        seen = SeenUse(use._replace(form=short(use.form)), name, device.type)
+    def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
+        seen = SeenUse(FormulaUse(short(key), dtype, graph), name, device.type)
 
-        def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
-            found: list[Tensor] = watch(seen, lambda: finder(use, base, device)(operands, graph, sizes))
+        def run(operands: Sequence[Tensor], tables: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+            found: list[Tensor] = watch(seen, lambda: finder(base, key, dtype, graph, device)(operands, tables, sizes))
             return found
 
         return run

@@ -58,8 +58,8 @@ class FormulaUse(NamedTuple):
     graph: bool
 
 
-#: Finds who runs a formula on a device.
-FormulaFinder = Callable[[FormulaUse, Formula, torch.device], FormulaRun]
+#: Finds who runs a formula, by its key, the dtype, whether there is a graph, and the device.
+FormulaFinder = Callable[[Formula, str, torch.dtype, bool, torch.device], FormulaRun]
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.run.edges import unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
-from .registry import FormulaRun, FormulaUse
+from .registry import FormulaRun
 from .triton import aligned, packed
 
 _runners: dict[tuple[str, torch.dtype, int], FormulaRunner] = {}
 
 
-def find_runner(use: FormulaUse, base: Formula, device: torch.device) -> FormulaRun:
+def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
     """The kernels of a formula; sums have a fixed order."""
     on = availability.processor_of(device)
-    runner = _runners.get((use.form, use.dtype, id(on)))
+    runner = _runners.get((key, dtype, id(on)))
     if runner is None:
-        runner = _runners[use.form, use.dtype, id(on)] = FormulaRunner(base, use.dtype, on)
+        runner = _runners[key, dtype, id(on)] = FormulaRunner(base, dtype, on)
     kernels = runner
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:

@@ -25,10 +25,10 @@ _LETTERS = {rows[0]: rows for rows in ROWS}
 _known: dict[str, AnyForm] = {}
 
 
-def register_formula(base: Formula) -> str:
-    """Make a formula known to this process under its key; layers do so when they are made, as compilers cannot."""
+def register_formula(base: Formula) -> Formula:
+    """The formula, known to this process under its key; whoever makes one does so, as torch.compile cannot."""
     _known.setdefault(base.key, base)
-    return base.key
+    return base
 
 
 def take_apart(key: str) -> tuple[str, str, str]:

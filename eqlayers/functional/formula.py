@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
@@ -15,7 +14,6 @@ from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
 from ..backends.rows import Ends
 from ..backends.torch_formulas import run_in_torch
-from ..forms.keys import register_formula
 from ..graph import Graph
 from ..ops.call import ACCUMULATE
 from .product import chosen
@@ -27,7 +25,7 @@ def run_formula(
     """Run a formula, differentiable to any order.
 
     Args:
-        base: What to compute.
+        base: What to compute; whoever made it registered it (`forms.keys.register_formula`).
         operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
         graph: Sender and receiver of each row of the batch, for operands or results with rows of those.
         backend: Name of the backend that runs it; None for the best of the operands' device.
@@ -39,8 +37,12 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
-    first, sizes = operands[0], _sizes(base, operands, graph)
-    device, dtype = first.device.type, first.dtype
+    first = operands[0]
+    dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
+    if graph is None:
+        sizes = 1 if base.batch is None else operands[base.batch].shape[0], 0, 0
+    else:
+        sizes = graph.num_edges, graph.num_src, graph.num_dst
     if dtype not in ACCUMULATE:  # which is not for lack of a compiler
         check_operands(base, operands, graph is not None, sizes)
     name = chosen(device, dtype, backend, "")
@@ -50,15 +52,4 @@ def run_formula(
         return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
     tables = None if graph is None else graph.tables(sorted_edges)
     other = "" if name == BY_DEVICE.get(device) else name
-    key = base.key if torch.compiler.is_compiling() else register_formula(base)
-    return tuple(call_form(operands, tables, *sizes, key, other))
-
-
-def _sizes(base: Formula, operands: Sequence[Tensor], graph: Graph | None) -> tuple[int, int, int]:
-    """Rows of the batch, senders and receivers."""
-    if graph is not None:
-        return graph.num_edges, graph.num_src, graph.num_dst
-    for one, tensor in zip(base.operands, operands, strict=True):
-        if one.rows == "each":
-            return tensor.shape[0], 0, 0
-    return 1, 0, 0
+    return tuple(call_form(operands, tables, *sizes, base.key, other))

@@ -24,10 +24,10 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
     Raises:
         ShapeError, DTypeError: x is no such tensor.
     """
-    if check_floating("x", x, "[..., 3]").dtype not in ACCUMULATE:
-        check_same_kind(x=x)
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.dtype not in ACCUMULATE:
+        check_same_kind(x=check_floating("x", x, "[..., 3]"))
     shape = x.shape
-    if shape[-1:] != (3,):
+    if not shape or shape[-1] != 3:
         raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(shape)}. Move the axis there.")
     if len(shape) == 2:
         return run_formula(base, (x,), None, backend)[0]

@@ -112,7 +112,7 @@ def harmonics_formula(degrees: tuple[int, ...], normalize: bool, normalization: 
     else:
         unit = [x, y, z]
     outputs = _harmonics(expr, unit, degrees, normalization)
-    return _known(formula(expr, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
+    return register_formula(formula(expr, [_row("vector", 3)], [_row("harmonics", len(outputs))], [outputs]))
 
 
 @lru_cache(maxsize=256)
@@ -148,13 +148,7 @@ def edge_formula(degrees: tuple[int, ...], normalization: str, shift: str, sign:
     length = expr.add(*(expr.multiply(part, along) for part, along in zip(vector, unit, strict=True)))
     harmonics = _harmonics(expr, unit, degrees, normalization)
     results = [_row("vectors", 3), _row("lengths", 1), _row("directions", 3), _row("harmonics", len(harmonics))]
-    return _known(formula(expr, operands, results, [vector, [length], unit, harmonics]))
-
-
-def _known(base: Formula) -> Formula:
-    """The formula, registered: torch.compile, which may be the first to run it, cannot do that."""
-    register_formula(base)
-    return base
+    return register_formula(formula(expr, operands, results, [vector, [length], unit, harmonics]))
 
 
 def _row(name: str, width: int, rows: str = "each") -> Operand:

@@ -23,6 +23,7 @@ BASES = {
     "one": cubic(2, rows="one"),
     "edges": edges_of_points(),
 }
+BASES = {name: register_formula(base) for name, base in BASES.items()}
 EPS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -186,7 +187,7 @@ def test_opcheck(name):
     graph = graph_of(base)
     tables = None if graph is None else graph.tables(sorted_edges)
     sizes = [COUNT["each"], *((COUNT["src"], COUNT["dst"]) if graph is not None else (0, 0))]
-    args = (operands_of(base), tables, *sizes, register_formula(base))
+    args = (operands_of(base), tables, *sizes, base.key)
     torch.library.opcheck(torch.ops.eqlayers.form.default, args)
 
 
@@ -199,7 +200,6 @@ def test_texts(name):
 
 def test_exported_graphs_hold_the_formula():
     base = BASES["one"]
-    register_formula(base)
 
     class Layer(torch.nn.Module):
         def forward(self, x, a):
@@ -241,7 +241,7 @@ def test_bad_calls(args, error, message):
 def test_bad_calls_of_the_operator():
     base, graph = BASES["cubic"], graph_of(BASES["cubic"])
     operands, tables = [t.detach() for t in operands_of(base)], graph.tables(sorted_edges)
-    key, sizes, call = register_formula(base), [7, 4, 5], torch.ops.eqlayers.form
+    key, sizes, call = base.key, [7, 4, 5], torch.ops.eqlayers.form
     with pytest.raises(ConfigError, match="a form must be built before it is run"):
         call(operands, tables, *sizes, "0123456789abcdef")
     for step in ("g2:11", "g1:1", "x", "g1"):
@@ -262,7 +262,7 @@ def test_bad_calls_of_the_operator():
 
 
 def test_formulas_may_have_rows_of_nothing():
-    base = edges_of_points().with_rows(("one", "one", "one"))
+    base = register_formula(edges_of_points().with_rows(("one", "one", "one")))
     operands = [torch.randn(one.width, dtype=torch.float64, requires_grad=True) for one in base.operands]
     vector = run_formula(base, operands)[0]
     assert vector.shape == (1, 3)

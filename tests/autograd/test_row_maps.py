@@ -12,7 +12,7 @@ import eqlayers as eq
 from eqlayers.autograd.form import form_operator, sorted_edges
 from eqlayers.backends.whole import define
 from eqlayers.errors import IndexRangeError
-from eqlayers.forms.keys import find, with_rows
+from eqlayers.forms.keys import find, register_formula, with_rows
 from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
 from eqlayers_kernels.c.build import compiler
@@ -80,7 +80,8 @@ def interpolation() -> object:
     ]
     tables = [Operand(f"table from {k}", WIDTH, (Block(0, WIDTH),), "src") for k in range(POINTS)]
     operands = [Operand("coefficients", POINTS, (Block(0, POINTS),)), *tables]
-    return formula(expr, operands, [Operand("z", WIDTH, (Block(0, WIDTH),))], [[expr.add(*t) for t in terms]])
+    results = [Operand("z", WIDTH, (Block(0, WIDTH),))]
+    return register_formula(formula(expr, operands, results, [[expr.add(*t) for t in terms]]))
 
 
 @pytest.mark.parametrize("backend", [None, "reference"])

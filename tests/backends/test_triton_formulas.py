@@ -21,6 +21,7 @@ EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
 COUNT = {"each": 7, "src": 4, "dst": 5}
 FORMS = {"cubic": cubic(3), "mul_ir": cubic(5, "mul_ir", components=(1, 2)), "one": cubic(2, rows="one")}
 FORMS["edges"] = edges_of_points()
+FORMS = {name: register_formula(base) for name, base in FORMS.items()}
 
 
 def results(base: Formula, backend: str, dtype: torch.dtype) -> list[Tensor]:
@@ -52,10 +53,8 @@ def test_tables_of_another_graph_are_refused() -> None:
     base = FORMS["cubic"]
     operands = [torch.ones(7, 12), torch.ones(4, base.operands[1].width)]
     tables = torch.zeros_like(torch.ops.eqlayers.edge_tables(EDGES, 4, 5))
-    run_formula(base, operands, Graph(EDGES, 4, 5), "torch")  # registers nothing
-    key = register_formula(base)
     with pytest.raises(IndexRangeError, match="graph must hold the tables"):
-        torch.ops.eqlayers.form(operands, tables, 7, 4, 5, key, "triton")
+        torch.ops.eqlayers.form(operands, tables, 7, 4, 5, base.key, "triton")
 
 
 def test_layers() -> None:

@@ -76,6 +76,7 @@ class Formula:
         outputs: For each result the node of every component; None where the result is 0.
         channels: Channels of every operand and result; 0 if rows have none.
         key: Short content hash: equal formulas have equal keys, on every machine.
+        batch: Number of an operand that has a row for each row of the batch; None if none has.
 
     Raises:
         ValueError: A block lies outside its row, or an operand lacks the channels.
@@ -87,6 +88,7 @@ class Formula:
     outputs: tuple[tuple[int | None, ...], ...]
     channels: int = 0
     key: str = field(init=False, compare=False, repr=False)
+    batch: int | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""
@@ -120,6 +122,7 @@ class Formula:
                 )
         fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
         self.key = hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
+        self.batch = next((number for number, one in enumerate(self.operands) if one.rows == "each"), None)
 
     @cached_property
     def of_nodes(self) -> bool:
