@@ -1,5 +1,7 @@
-"""Complete networks made of the layers of this package."""
+"""Complete networks, made of the layers."""
 
 from .molecule import MoleculeNetwork
+from .potential import Potential
+from .structures import Structures
 
-__all__ = ["MoleculeNetwork"]
+__all__ = ["MoleculeNetwork", "Potential", "Structures"]

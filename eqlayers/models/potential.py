@@ -1,0 +1,274 @@
+"""Energies, forces, stress and Hessians of any network of atoms, differentiated in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..checks import check_choice, check_integer, check_items, check_module, check_number, check_type
+from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..graph import Graph
+from ..nn._common.base import KeepsFloat64
+from ..nn.edge_geometry import EdgeGeometry
+from ..torch_internals import assert_later, being_traced
+from .structures import Structures
+
+#: What a potential can be asked for besides the energy.
+OUTPUTS = ("energy", "energies", "forces", "stress", "virials")
+_MOST_Z = 118
+
+
+class Potential(KeepsFloat64):
+    r"""The energy of atoms from a network, with forces, stress and Hessian.
+
+    .. math:: E = \sum_i (\sigma_{Z_i}\, e_i + s_{Z_i}) + E_{rep}, \qquad F = -\partial E / \partial r, \qquad
+              \sigma_{ab} = \frac{1}{V} \frac{\partial E}{\partial \epsilon_{ab}}
+
+    with the strain :math:`\epsilon` applied to positions and cells, so the sign of the stress is ASE's: positive where
+    the structure pulls inwards. Virials are :math:`-V \sigma`. Scales, shifts and sums over atoms are in float64, all
+    else in the dtype of the network.
+
+    Args:
+        network: ``forward(kind, edges, graph) -> [A]``, the number :math:`e_i` of every atom: ``kind`` ``[A]`` int64 is
+            the place of its species in the list, ``edges`` an :class:`eqlayers.nn.EdgeVectors` with vectors from
+            senders to receivers, ``graph`` an :class:`eqlayers.Graph`. Its attribute ``cutoff`` is the longest edge, in
+            Angstrom, ``irreps_sh`` the harmonics that it wants.
+        species: Atomic numbers that occur.
+        shifts: :math:`s_Z` in eV, by atomic number; 0 for those that are left out.
+        scale: :math:`\sigma` in eV, one number or one for each species.
+        repulsion: ``forward(z, edges, graph) -> [A]`` in eV, a short-range energy such as :class:`ZBL`; or None.
+        backend: Of the harmonics; see :class:`eqlayers.nn.EdgeGeometry`.
+
+    Raises:
+        ConfigError, IndexRangeError: A species, a number or a network that there cannot be.
+
+    Source:
+        Knuth et al. 2015, doi:10.1016/j.cpc.2015.01.003, for stress by strain.
+
+    Example:
+        >>> class Springs(torch.nn.Module):
+        ...     cutoff, irreps_sh = 5.0, "0e"
+        ...     def forward(self, kind, edges, graph):
+        ...         pairs = 0.25 * (edges.lengths - 1.0) ** 2
+        ...         return pairs.new_zeros(len(kind)).index_add(0, graph.edge_index[1], pairs)
+        >>> potential = Potential(Springs(), species=[1]).eval()
+        >>> pos, pair = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), torch.tensor([[0, 1], [1, 0]])
+        >>> found = potential(Structures(torch.tensor([1, 1]), pos, pair))
+        >>> found["energy"], found["forces"][:, 2].round(decimals=3)
+        (tensor([2.], dtype=torch.float64), tensor([ 2., -2.]))
+    """
+
+    species_index: Tensor
+    shifts: Tensor
+    scales: Tensor
+    kept_in_float64 = ("shifts", "scales")
+
+    def __init__(
+        self,
+        network: torch.nn.Module,
+        species: Sequence[int],
+        shifts: Mapping[int, float] | None = None,
+        scale: float | Mapping[int, float] = 1.0,
+        repulsion: torch.nn.Module | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.repulsion = check_module("network", network), repulsion
+        self.species = read_species(species)
+        self.cutoff = check_number("network.cutoff", getattr(network, "cutoff", None), above=0, unit=" of Angstrom")
+        self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
+        self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
+        index = torch.full((_MOST_Z + 2,), -1)  # both ends are unknown: z is clamped there
+        index[list(self.species)] = torch.arange(len(self.species))
+        self.register_buffer("species_index", index)
+        self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
+        self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
+        self.set_statistics(shifts or {}, scale)
+
+    def set_statistics(
+        self, shifts: Mapping[int, float], scale: float | Mapping[int, float], mean_neighbors: float | None = None
+    ) -> None:
+        """Set shifts and scales in eV, and the network's mean number of neighbours if one is given.
+
+        Args:
+            shifts: Atomic number to shift; those left out get 0.
+            scale: Positive; one number, or atomic number to scale, where those left out get 1.
+            mean_neighbors: For networks that have ``set_mean_neighbors(number)``.
+
+        Raises:
+            IndexRangeError: A species that the potential does not know. ConfigError: A number is not finite, or not
+                positive where it must be.
+        """
+        check_type("shifts", shifts, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
+        scales = scale if isinstance(scale, Mapping) else dict.fromkeys(self.species, scale)
+        unknown = sorted({*shifts, *scales} - set(self.species), key=str)
+        if unknown:
+            raise IndexRangeError(
+                f"shifts and scales must name species among {list(self.species)}, got also {unknown}. Build the "
+                "potential with them."
+            )
+        added = [check_number(f"the shift of {z}", shifts.get(z, 0.0), fix="Look for NaN.") for z in self.species]
+        factors = [check_number(f"the scale of {z}", scales.get(z, 1.0), above=0) for z in self.species]
+        self.shifts.copy_(torch.tensor(added, dtype=torch.float64))
+        self.scales.copy_(torch.tensor(factors, dtype=torch.float64))
+        setter = getattr(self.network, "set_mean_neighbors", None)
+        if mean_neighbors is not None and setter is not None:
+            setter(check_number("mean_neighbors", mean_neighbors, above=0))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of positions, cells and forces."""
+        return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    def forward(
+        self, structures: Structures, outputs: Iterable[str] = ("energy", "forces"), create_graph: bool | None = None
+    ) -> dict[str, Tensor]:
+        """Energies and their derivatives.
+
+        Args:
+            structures: Atoms with neighbours no farther than the cutoff.
+            outputs: Among 'energy' ``[G]`` float64, 'energies' ``[A]`` float64 (of the atoms), 'forces' ``[A, 3]``,
+                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV.
+            create_graph: Whether derivatives can be differentiated, as training on forces needs; by default in
+                training mode only.
+
+        Returns:
+            What was asked for, by name; 'energy' always.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
+            ConfigError: An unknown output, or stress of structures without cell.
+        """
+        asked = [
+            check_choice("outputs", name, OUTPUTS)
+            for name in check_items("outputs", outputs, "a list of names", "('energy', 'forces') is usual.")
+        ]
+        structures = structures.checked(self.dtype)
+        strained = "stress" in asked or "virials" in asked
+        if "stress" in asked and structures.cell is None:
+            raise ConfigError("stress must be of structures with a cell, got none. Ask for virials, or give a cell.")
+        moved, by = structures, []
+        follow = self.training if create_graph is None else create_graph
+        with torch.set_grad_enabled(torch.is_grad_enabled() or strained or "forces" in asked):
+            if strained:
+                strain = structures.pos.new_zeros(structures.num_graphs, 3, 3, requires_grad=True)
+                moved = under_strain(structures, strain)
+                by.append(strain)
+            if "forces" in asked:
+                if not moved.pos.requires_grad:
+                    moved = moved._replace(pos=moved.pos.detach().requires_grad_())
+                by.append(moved.pos)
+            atoms = self.atomic_energies(moved)
+            energy = pooled(atoms, structures)
+            found = {"energy": energy, "energies": atoms}
+            if by:
+                slopes = list(torch.autograd.grad(energy.sum(), by, create_graph=follow, materialize_grads=True))
+        if strained:
+            virials = -slopes.pop(0)
+            found["virials"] = 0.5 * (virials + virials.mT)
+            if "stress" in asked and structures.cell is not None:
+                volume = torch.linalg.det(structures.cell).abs()
+                found["stress"] = -found["virials"] / volume[:, None, None]
+        if "forces" in asked:
+            found["forces"] = -slopes.pop(0)
+        kept = {name: found[name] for name in found if name in asked or name == "energy"}
+        return kept if follow or not by else {name: value.detach() for name, value in kept.items()}
+
+    def atomic_energies(self, structures: Structures) -> Tensor:
+        """``[A]`` float64 in eV, differentiable by positions and cells."""
+        kind = self.kind_of(structures.z)
+        graph = Graph(structures.edge_index, structures.z.shape[0])
+        edges = self.geometry(structures.pos, graph, structures.shifts, structures.cell, structures.batch)
+        numbers: Tensor = self.network(kind, edges, graph)
+        if numbers.shape != kind.shape:
+            raise ShapeError(
+                f"the network must return [A] = [{len(kind)}], one number an atom, got {list(numbers.shape)}. Drop the "
+                "channel axis."
+            )
+        energies = numbers.double() * self.scales[kind] + self.shifts[kind]
+        return energies if self.repulsion is None else energies + self.repulsion(structures.z, edges, graph).double()
+
+    def kind_of(self, z: Tensor) -> Tensor:
+        """``[A]``: the place of every atom's species in the list.
+
+        Raises:
+            IndexRangeError: A species that is not in it.
+        """
+        kind = self.species_index[z.clamp(0, _MOST_Z + 1)]
+        if being_traced():
+            assert_later((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
+        elif z.device.type == "cpu" and bool((kind < 0).any()):
+            unknown = sorted(set(z[kind < 0].tolist()))
+            raise IndexRangeError(
+                f"z must hold species among {list(self.species)}, got also {unknown}. Build the potential with them."
+            )
+        return kind
+
+    def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
+        """Second derivatives of the energy of one structure by its positions, its force constants.
+
+        Args:
+            structures: One structure.
+            chunk_size: Rows at once; all by default, which takes the memory of 3 A backward passes.
+
+        Returns:
+            ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
+
+        Raises:
+            ShapeError: More than one structure.
+        """
+        structures = structures.checked(self.dtype)
+        if structures.num_graphs != 1:
+            raise ShapeError(f"structures must be one for a Hessian, got {structures.num_graphs}. Take one at a time.")
+
+        def energy(pos: Tensor) -> Tensor:
+            return self.atomic_energies(structures._replace(pos=pos)).sum()
+
+        rows = torch.func.jacrev(torch.func.grad(energy), chunk_size=chunk_size)
+        found: Tensor = rows(structures.pos.detach())
+        return found.detach().double()
+
+    def extra_repr(self) -> str:
+        """Species and cutoff."""
+        return f"species {list(self.species)}, cutoff {self.cutoff:g} A"
+
+
+def read_species(species: Any) -> tuple[int, ...]:
+    """Different atomic numbers.
+
+    Raises:
+        ConfigError: They are none.
+
+    Example:
+        >>> read_species([1, 8])
+        (1, 8)
+    """
+    listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
+    found = tuple(check_integer("species", z, 1, what="atomic numbers") for z in listed)
+    if not found or len(set(found)) < len(found) or max(found) > _MOST_Z:
+        raise ConfigError(
+            f"species must be different atomic numbers from 1 to {_MOST_Z}, at least one, got {list(found)}. List each "
+            "element of the data once."
+        )
+    return found
+
+
+def under_strain(structures: Structures, strain: Tensor) -> Structures:
+    """Positions and cells times 1 + strain ``[G, 3, 3]``, which is symmetrised: rotations cost no energy."""
+    stretch = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
+    assert structures.batch is not None
+    pos = (structures.pos[:, None] @ stretch[structures.batch])[:, 0]
+    return structures._replace(pos=pos, cell=None if structures.cell is None else structures.cell @ stretch)
+
+
+def pooled(atoms: Tensor, structures: Structures) -> Tensor:
+    """``[A]`` summed over the atoms of each structure, ``[G]``."""
+    if structures.num_graphs == 1:  # inductor cannot print a scatter into a single row
+        return atoms.sum(0, keepdim=True)
+    assert structures.batch is not None
+    return atoms.new_zeros(structures.num_graphs).index_add(0, structures.batch, atoms)
