@@ -1,7 +1,8 @@
 """Complete networks, made of the layers."""
 
 from .molecule import MoleculeNetwork
+from .nequip import NequIP
 from .potential import Potential
 from .structures import Structures
 
-__all__ = ["MoleculeNetwork", "Potential", "Structures"]
+__all__ = ["MoleculeNetwork", "NequIP", "Potential", "Structures"]

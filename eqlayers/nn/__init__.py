@@ -9,6 +9,7 @@ from .linear import Linear
 from .norm import Norm
 from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
 from .so3_scale import SO3Scale
+from .species_linear import SpeciesLinear
 from .spherical_harmonics import SphericalHarmonics
 from .sub_products import ElementwiseTensorProduct, FullTensorProduct, FullyConnectedTensorProduct, TensorSquare
 from .symmetric_contraction import SymmetricContraction
@@ -30,6 +31,7 @@ __all__ = [
     "PolynomialCutoff",
     "RadialNetwork",
     "SO3Scale",
+    "SpeciesLinear",
     "SphericalHarmonics",
     "SymmetricContraction",
     "TensorProduct",

@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
-from ..checks import check_number
+from ..checks import check_choice, check_flag, check_number
 from ..errors import IrrepsError
 from ..graph import Graph
 from ._common.base import EquivariantModule, KeepsFloat64
@@ -18,6 +18,7 @@ from .activation import GatedNonlinearity
 from .conv import TensorProductConv
 from .linear import Linear
 from .radial import RadialNetwork
+from .species_linear import SpeciesLinear
 
 
 def channelwise_instructions(
@@ -50,13 +51,18 @@ class Interaction(KeepsFloat64, EquivariantModule):
     .. math:: h_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
               (W_1 x_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W_0 x_i\Big)
 
-    and, where the irreps agree, :math:`x_i + h_i`.
+    and, where the irreps agree and ``residual`` is true, :math:`x_i + h_i`.
 
     Args:
         irreps_in, irreps_out: Irreps of the node features before and after.
         irreps_sh: Irreps of the edge attributes, multiplicity 1.
         num_basis, cutoff, radial_hidden: See :class:`RadialNetwork`.
         mean_neighbors: :math:`\bar n`, mean number of neighbours in the data.
+        self_connection: 'linear', :math:`W_0` for all atoms; 'species', one for each species; 'none'.
+        num_species: Number of species, of a self-connection by species.
+        gate: Activation of the gates.
+        residual: Whether to add the input to the output.
+        p: Power of the envelope, see :class:`PolynomialCutoff`.
         layout: 'ir_mul' (the fast one) or 'mul_ir'.
         backend: Name of a backend, or None for the first that accepts.
 
@@ -83,6 +89,11 @@ class Interaction(KeepsFloat64, EquivariantModule):
         radial_hidden: Sequence[int] = (64,),
         mean_neighbors: float = 1.0,
         *,
+        self_connection: str = "linear",
+        num_species: int = 1,
+        gate: str = "sigmoid",
+        residual: bool = True,
+        p: int = 6,
         layout: str = "ir_mul",
         backend: str | None = None,
     ) -> None:
@@ -90,20 +101,32 @@ class Interaction(KeepsFloat64, EquivariantModule):
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
         kind: dict[str, Any] = {"layout": layout, "backend": backend}
         middle, paths = channelwise_instructions(self.irreps_in, irreps_sh, self.irreps_out)
-        self.gate = GatedNonlinearity(self.irreps_out, **kind)
+        self.gate = GatedNonlinearity(self.irreps_out, gate=gate, **kind)
         self.up = Linear(self.irreps_in, self.irreps_in, **kind)
         self.product = TensorProductConv(
             self.irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
         )
-        self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden)
+        self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden, p)
         self.down = Linear(middle, self.gate.irreps_in, **kind)
-        self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
+        check_choice("self_connection", self_connection, ("linear", "species", "none"))
+        self.self_connection: torch.nn.Module | None = None
+        if self_connection == "linear":
+            self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
+        elif self_connection == "species":
+            self.self_connection = SpeciesLinear(self.irreps_in, self.gate.irreps_in, num_species, **kind)
         self.num_paths = len(paths)
         neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
-        self._residual = self.irreps_in == self.irreps_out
+        self._residual = check_flag("residual", residual) and self.irreps_in == self.irreps_out
 
-    def forward(self, x: Tensor, edge_attr: Tensor, lengths: Tensor, edge_index: Tensor | Graph) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        edge_attr: Tensor,
+        lengths: Tensor,
+        edge_index: Tensor | Graph,
+        species: Tensor | None = None,
+    ) -> Tensor:
         """One step.
 
         Args:
@@ -111,12 +134,19 @@ class Interaction(KeepsFloat64, EquivariantModule):
             edge_attr: ``[E, irreps_sh.dim]`` spherical harmonics of the edges.
             lengths: ``[E]`` Angstrom.
             edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
+            species: ``[A]`` int64, counted from 0, for a self-connection by species.
 
         Returns:
             ``[A, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         received = self.product(self.up(x), edge_attr, self.radial(lengths), edge_index)
-        h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype)) + self.self_connection(x)
+        h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype))
+        if self.self_connection is not None:
+            by_species = isinstance(self.self_connection, SpeciesLinear)
+            h = h + (self.self_connection(x, species) if by_species else self.self_connection(x))
         h = self.gate(h)
         return x + h if self._residual else h
 

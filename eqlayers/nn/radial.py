@@ -112,7 +112,7 @@ class RadialNetwork(torch.nn.Module):
 
     Args:
         num_weights: Weights per edge.
-        num_basis, cutoff: See :class:`BesselBasis`.
+        num_basis, cutoff, p: See :class:`BesselBasis`.
         hidden: Widths of the hidden layers.
 
     Raises:
@@ -124,10 +124,10 @@ class RadialNetwork(torch.nn.Module):
     """
 
     def __init__(
-        self, num_weights: int, num_basis: int = 8, cutoff: float = 5.0, hidden: Sequence[int] = (64,)
+        self, num_weights: int, num_basis: int = 8, cutoff: float = 5.0, hidden: Sequence[int] = (64,), p: int = 6
     ) -> None:
         super().__init__()
-        self.basis = BesselBasis(num_basis, cutoff)
+        self.basis = BesselBasis(num_basis, cutoff, p)
         self.activation = NormalizedActivation("silu")
         fix = "64 is usual; () is no hidden layer."
         inner = check_items("hidden", hidden, "a list of widths", fix)

@@ -22,9 +22,10 @@ from ..data import MoleculeDataModule
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write
 from .averaging import EMA
+from .base import is_dry_run
 from .checkpoints import read_checkpoint
 from .configuration import check_config, check_cutoff, config_files, explain_parser_error
-from .module import PropertyModule, is_dry_run, logged_names
+from .module import PropertyModule
 from .parser import Parser
 from .quiet import quiet_lightning
 from .restore import while_restoring
@@ -196,7 +197,7 @@ class TrainingCLI(LightningCLI):
         """Say where results go, and that an earlier run there is written over."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
-                check_choice("early_stopping.monitor", callback.monitor, logged_names(self.datamodule.target))
+                check_choice("early_stopping.monitor", callback.monitor, self.model.logged_names(self.datamodule))
                 check_integer("early_stopping.patience", callback.patience, 0)
         resumed = self.config["fit"].get("ckpt_path") is not None
         exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)

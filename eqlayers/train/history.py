@@ -10,10 +10,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..checks import check_flag, check_path
+from ..checks import check_flag, check_path, check_type
 from ..errors import DataError
 from ..files import atomic_write, read_json
-from .module import is_dry_run, metric_name, target_of
+from .base import TrainedModule, is_dry_run
 
 __all__ = ["History", "read_history", "write_json"]
 
@@ -91,12 +91,14 @@ class History(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the row of this epoch."""
-        target = target_of(pl_module)
+        name, unit = check_type(
+            "the module", pl_module, TrainedModule, "one of eqlayers.train", "Use its callbacks."
+        ).main_error()
         values = trainer.callback_metrics
         row = {
             "epoch": trainer.current_epoch + 1,
             "step": trainer.global_step,
-            "train_mae": _number(values.get(f"train/{metric_name(target)}")),
+            "train_mae": _number(values.get(f"train/{name}")),
             "val_mae": _number(values.get("val/mae")),
             "learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
             "time_s": time.perf_counter() - self._started,
@@ -106,7 +108,6 @@ class History(Callback):
             return
         write_json(self.folder / "history.json", self.rows)
         if self.verbose:
-            unit = target.report_unit
             print(
                 f"epoch {row['epoch']:>4}  step {row['step']:>7}  train {row['train_mae']:.4g} {unit}  "
                 f"val {row['val_mae']:.4g} {unit}  lr {row['learning_rate']:.2e}  {row['time_s']:.0f} s",

@@ -7,30 +7,25 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
-from torchmetrics.utilities import dim_zero_cat
+from torchmetrics import Metric, MetricCollection
 
-from ..checks import check_choice, check_items, check_module, check_number, got
+from ..checks import check_choice
 from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..errors import ConfigError, DataError, ShapeError
-from .agreement import check_checkpoint, check_network, data_facts
-from .restore import Restored, check_training, check_weights
-from .schedule import warmup_cosine
+from .agreement import check_network
+from .base import STAGES, TrainedModule, Values, error_metrics
 
-__all__ = ["PropertyModule", "atom_shifts", "metric_name", "parameter_groups"]
+__all__ = ["LOSSES", "PropertyModule", "atom_shifts", "metric_name", "target_of"]
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "mse": functional.mse_loss,
 }
-STAGES = ("train", "val", "test")
 
 
 def metric_name(target: Target, kind: str = "mae") -> str:
@@ -46,41 +41,6 @@ def metric_name(target: Target, kind: str = "mae") -> str:
     return f"{target.name}_{kind}_{re.sub('[^A-Za-z0-9]+', '_', target.report_unit).strip('_')}"
 
 
-def logged_names(target: Target) -> list[str]:
-    """Names of what a fit logs after every epoch, of which one can be monitored."""
-    errors = [f"{stage}/{metric_name(target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
-    return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Split parameters into those with and without weight decay.
-
-    Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
-    eqlayers' layers are matrices written as one axis and are decayed.
-
-    Args:
-        model: The network.
-        weight_decay: Decay of the first group.
-
-    Returns:
-        Two groups for :class:`torch.optim.AdamW`; empty ones are left out.
-
-    Example:
-        >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
-        >>> [(group["weight_decay"], [tuple(p.shape) for p in group["params"]]) for group in groups]
-        [(0.1, [(2, 3)]), (0.0, [(2,)])]
-    """
-    decayed: list[nn.Parameter] = []
-    exempt: list[nn.Parameter] = []
-    for module in model.modules():
-        flat = hasattr(module, "irreps_out")
-        for name, parameter in module.named_parameters(recurse=False):
-            matrix = parameter.ndim >= 2 or (flat and name.startswith("weight"))
-            (decayed if matrix and "bias" not in name else exempt).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
 def target_of(module: LightningModule) -> Target:
     """The property that a module was set up for.
 
@@ -94,11 +54,6 @@ def target_of(module: LightningModule) -> Target:
             "Use the run's callbacks with eqlayers.train.PropertyModule and a datamodule."
         )
     return target
-
-
-def is_dry_run(trainer: Trainer) -> bool:
-    """Whether this is `trainer.fast_dev_run`: a few batches to see that everything works, and no file written."""
-    return bool(getattr(trainer, "fast_dev_run", False))
 
 
 def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dict[int, float]:
@@ -121,26 +76,7 @@ def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dic
     return dict.fromkeys(statistics.shifts, statistics.mean)
 
 
-class Values(Metric):
-    """All values of a stage in float64, gathered from every process; torchmetrics' own CatMetric keeps float32."""
-
-    full_state_update = False
-    values: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("values", default=[], dist_reduce_fx="cat")
-
-    def update(self, values: Tensor) -> None:
-        """Append values `[G]`."""
-        self.values.append(values.double())
-
-    def compute(self) -> Tensor:
-        """All values `[N]`."""
-        return dim_zero_cat(self.values)
-
-
-class PropertyModule(Restored):
+class PropertyModule(TrainedModule):
     """Trains a network on one property of molecules.
 
     The loss is taken on ``(prediction - y) / scale`` with the residual's standard deviation of the training part, in
@@ -178,29 +114,25 @@ class PropertyModule(Restored):
         final_factor: float = 0.0,
         loss: Literal["l1", "huber", "mse"] = "l1",
     ) -> None:
-        super().__init__()
-        check_module("model", model)
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor)
         check_choice("model.loss", loss, LOSSES)
-        check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
-        check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
-        warmup_cosine(warmup_steps, 1, final_factor)  # refuses what cannot be before the data are loaded
-        rates = check_items("model.betas", betas, "two numbers", "(0.9, 0.999) is usual.")
-        if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
-            raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
         self.save_hyperparameters(ignore=["model"])
         self.model = model
         self.target: Target | None = None
         self.loss_scale: Tensor
         self.register_buffer("loss_scale", torch.ones((), dtype=torch.float64))
-        self.errors = nn.ModuleDict({f"{stage}_errors": self._error_metrics() for stage in STAGES})
+        self.errors = nn.ModuleDict({f"{stage}_errors": error_metrics() for stage in STAGES})
         self.test_values = nn.ModuleDict({name: Values() for name in ("idx", "true", "predicted")})
 
-    @staticmethod
-    def _error_metrics() -> MetricCollection:
-        return MetricCollection(
-            {"mae": _float64(MeanAbsoluteError()), "rmse": _float64(MeanSquaredError(squared=False))},
-            compute_groups=False,
-        )
+    def main_error(self) -> tuple[str, str]:
+        """The target's mean absolute error and its unit."""
+        target = target_of(self)
+        return metric_name(target), target.report_unit
+
+    def logged_names(self, data: Any) -> list[str]:
+        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        errors = [f"{stage}/{metric_name(data.target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
+        return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
 
     # ---- set-up -----------------------------------------------------------------------------------------------------
 
@@ -222,44 +154,6 @@ class PropertyModule(Restored):
                 scale=statistics.scale,
                 mean_neighbors=statistics.mean_neighbors,
             )
-
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """AdamW, and a schedule that moves at every step."""
-        hparams = self.hparams
-        optimizer = torch.optim.AdamW(
-            parameter_groups(self.model, hparams["weight_decay"]),
-            lr=hparams["learning_rate"],
-            betas=tuple(hparams["betas"]),
-        )
-        schedule = warmup_cosine(
-            hparams["warmup_steps"], self.trainer.estimated_stepping_batches, hparams["final_factor"]
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
-        }
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Record what the weights were trained on."""
-        if self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
-            checkpoint["eqlayers_data"] = data_facts(self.trainer.datamodule)  # type: ignore[attr-defined]
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
-        saved_data = checkpoint.get("eqlayers_data")
-        if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
-            check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
-        mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
-        if mine and saved and mine != saved:
-            changes = ", ".join(_differences("model.model", saved, mine))
-            raise ConfigError(
-                f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
-                "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
-            )
-        if self._trainer is not None and self.trainer.training:
-            check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
-            groups = parameter_groups(self.model, self.hparams["weight_decay"])
-            check_training(checkpoint, [p for group in groups for p in group["params"]])
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -334,15 +228,3 @@ class PropertyModule(Restored):
         if getattr(batch, "y", None) is not None:
             fields["true"] = batch.y.double()
         return {name: values.tolist() for name, values in fields.items()}
-
-
-def _float64(metric: Metric) -> Metric:
-    """Sums in float64: total energies are 1e5 times the errors."""
-    return metric.set_dtype(torch.float64)
-
-
-def _differences(path: str, saved: Any, mine: Any) -> list[str]:
-    if isinstance(saved, dict) and isinstance(mine, dict):
-        keys = sorted(saved.keys() | mine.keys())
-        return [line for key in keys for line in _differences(f"{path}.{key}", saved.get(key), mine.get(key))]
-    return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

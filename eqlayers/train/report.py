@@ -19,8 +19,9 @@ from .. import __version__
 from ..checks import check_path, check_type
 from ..data.targets import Target
 from ..files import source_commit
+from .base import is_dry_run
 from .history import read_history, write_json
-from .module import is_dry_run, metric_name, target_of
+from .module import metric_name, target_of
 from .plots import learning_curve, number, parity_plot, save_figure
 from .summary import count_parameters
 

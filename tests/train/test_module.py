@@ -15,7 +15,8 @@ from eqlayers.data import TARGETS
 from eqlayers.errors import ConfigError, DataError, ShapeError
 from eqlayers.models import MoleculeNetwork
 from eqlayers.train import PropertyModule, metric_name
-from eqlayers.train.module import atom_shifts, parameter_groups
+from eqlayers.train.base import parameter_groups
+from eqlayers.train.module import atom_shifts
 
 
 def test_metric_names_are_plain_words() -> None:

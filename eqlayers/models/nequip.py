@@ -1,0 +1,132 @@
+"""NequIP: equivariant message passing with self-connections by species, read out from scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps, tensor_product_paths
+from ..checks import check_integer, check_number
+from ..errors import IrrepsError
+from ..graph import Graph
+from ..nn.edge_geometry import EdgeVectors
+from ..nn.interaction import Interaction
+from ..nn.linear import Linear
+from .potential import read_species
+
+
+class NequIP(torch.nn.Module):
+    r"""Energies of atoms by NequIP, for :class:`Potential`.
+
+    .. math:: x^0_i = a_{Z_i}, \qquad x^{t+1}_i = \mathrm{gate}\Big(W_2 \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)}
+              (W_1 x^t_j) \otimes_{R(r_{ij})} Y(\hat r_{ij}) + W^{Z_i}_0 x^t_i\Big), \qquad e_i = w \cdot x^T_i
+
+    The first step has no self-connection and the last one makes scalars only, so an atom alone has no energy but its
+    shift.
+
+    Args:
+        species: Atomic numbers that occur.
+        hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
+        lmax: Largest degree of the spherical harmonics.
+        layers: Number of steps, at least 1.
+        num_basis: Bessel functions of an edge's length.
+        cutoff: Angstrom.
+        cutoff_p: Power of the envelope.
+        radial_hidden: Widths of the radial networks.
+        mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: hidden without even scalars, or a number out of range.
+
+    Source:
+        Batzner et al. 2022, arXiv:2101.03164.
+
+    Example:
+        >>> from eqlayers.models import Potential, Structures
+        >>> potential = Potential(NequIP([1, 8], hidden="8x0e + 8x1o", lmax=1, layers=2), species=[1, 8])
+        >>> pair = torch.tensor([[0, 1], [1, 0]])
+        >>> potential(Structures(torch.tensor([1, 8]), torch.randn(2, 3), pair))["forces"].shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        species: Sequence[int],
+        hidden: str = "32x0e + 32x1o + 32x2e",
+        lmax: int = 2,
+        layers: int = 4,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        cutoff_p: int = 6,
+        radial_hidden: Sequence[int] = (64,),
+        mean_neighbors: float = 12.0,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
+        lmax, layers = check_integer("lmax", lmax, 0, fix="2 is usual."), check_integer("layers", layers, 1)
+        self.options: dict[str, Any] = {
+            "species": list(self.species),
+            "hidden": str(irreps),
+            "lmax": lmax,
+            "layers": layers,
+            "num_basis": num_basis,
+            "cutoff": cutoff,
+            "cutoff_p": cutoff_p,
+            "radial_hidden": list(radial_hidden),
+            "mean_neighbors": mean_neighbors,
+            "backend": backend,
+        }
+        self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
+        scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
+        if scalars.dim == 0:
+            raise IrrepsError(f"hidden must hold even scalars (0e) for the read-out, got {irreps}. Add '32x0e'.")
+        self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
+        steps, current = [], scalars
+        for number in range(layers):
+            wanted = irreps if number < layers - 1 else scalars
+            after = reachable(current, self.irreps_sh, wanted)
+            steps.append(
+                Interaction(
+                    *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
+                    self_connection="species" if number else "none",
+                    num_species=len(self.species),
+                    gate="silu",
+                    residual=False,
+                    p=cutoff_p,
+                    backend=backend,
+                )
+            )
+            current = after
+        self.steps = torch.nn.ModuleList(steps)
+        self.read = Linear(current, "0e", layout="ir_mul", backend=backend)
+
+    def set_mean_neighbors(self, number: float) -> None:
+        """Set the normalisation of the sums over neighbours."""
+        number = check_number("mean_neighbors", number, above=0)
+        for step in self.steps:
+            step.get_buffer("mean_neighbors").fill_(number)
+
+    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+        """Energies of atoms ``[A]``; see :class:`Potential` for the arguments."""
+        x = self.embedding(kind)
+        for step in self.steps:
+            x = step(x, edges.harmonics, edges.lengths, graph, kind)
+        energies: Tensor = self.read(x).squeeze(-1)
+        return energies
+
+
+def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> o3.Irreps:
+    """Those of ``wanted`` that arise from irreps_in x irreps_sh.
+
+    Example:
+        >>> reachable(o3.Irreps("4x0e"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1e + 4x1o"))
+        4x0e+4x1o
+    """
+    found = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in wanted})}
+    return o3.Irreps([(mul, ir) for mul, ir in wanted if ir in found])

@@ -1,0 +1,179 @@
+"""What every training shares: optimizer, schedule, averaged errors, and the checks of checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
+from torchmetrics.utilities import dim_zero_cat
+
+from ..checks import check_items, check_module, check_number, got
+from ..errors import ConfigError
+from .agreement import check_checkpoint, data_facts
+from .restore import Restored, check_training, check_weights
+from .schedule import warmup_cosine
+
+__all__ = ["STAGES", "TrainedModule", "Values", "error_metrics", "is_dry_run", "parameter_groups"]
+
+STAGES = ("train", "val", "test")
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into those with and without weight decay.
+
+    Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
+    eqlayers' layers are matrices written as one axis and are decayed.
+
+    Args:
+        model: The network.
+        weight_decay: Decay of the first group.
+
+    Returns:
+        Two groups for :class:`torch.optim.AdamW`; empty ones are left out.
+
+    Example:
+        >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
+        >>> [(group["weight_decay"], [tuple(p.shape) for p in group["params"]]) for group in groups]
+        [(0.1, [(2, 3)]), (0.0, [(2,)])]
+    """
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
+    for module in model.modules():
+        flat = hasattr(module, "irreps_out")
+        for name, parameter in module.named_parameters(recurse=False):
+            matrix = parameter.ndim >= 2 or (flat and name.startswith("weight"))
+            (decayed if matrix and "bias" not in name else exempt).append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def is_dry_run(trainer: Trainer) -> bool:
+    """Whether this is `trainer.fast_dev_run`: a few batches to see that everything works, and no file written."""
+    return bool(getattr(trainer, "fast_dev_run", False))
+
+
+class Values(Metric):
+    """All values of a stage in float64, gathered from every process; torchmetrics' own CatMetric keeps float32."""
+
+    full_state_update = False
+    values: list[Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("values", default=[], dist_reduce_fx="cat")
+
+    def update(self, values: Tensor) -> None:
+        """Append values `[G]`."""
+        self.values.append(values.double())
+
+    def compute(self) -> Tensor:
+        """All values `[N]`."""
+        return dim_zero_cat(self.values)
+
+
+def error_metrics() -> MetricCollection:
+    """Mean absolute and root mean squared error, added up in float64: total energies are 1e5 times the errors."""
+    return MetricCollection(
+        {
+            "mae": MeanAbsoluteError().set_dtype(torch.float64),
+            "rmse": MeanSquaredError(squared=False).set_dtype(torch.float64),
+        },
+        compute_groups=False,
+    )
+
+
+class TrainedModule(Restored):
+    """Base of what is trained: a network in ``model``, AdamW, and a schedule that rises and falls.
+
+    Args:
+        model: The network.
+        learning_rate: Highest learning rate of AdamW.
+        weight_decay: Decoupled weight decay, of matrices only (see :func:`parameter_groups`).
+        betas: Decay rates of AdamW's two moments.
+        warmup_steps: Optimizer steps of the linear rise of the learning rate.
+        final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
+
+    Raises:
+        ConfigError: An option is out of range.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float,
+        weight_decay: float,
+        betas: tuple[float, float],
+        warmup_steps: int,
+        final_factor: float,
+    ) -> None:
+        super().__init__()
+        check_module("model", model)
+        check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
+        check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
+        warmup_cosine(warmup_steps, 1, final_factor)  # refuses what cannot be before the data are loaded
+        rates = check_items("model.betas", betas, "two numbers", "(0.9, 0.999) is usual.")
+        if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
+            raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
+
+    def trained(self) -> nn.Module:
+        """What the optimizer changes."""
+        model: nn.Module = self.model  # type: ignore[assignment]
+        return model
+
+    def main_error(self) -> tuple[str, str]:
+        """Name of the error that is shown for every epoch, without its stage, and its unit."""
+        raise NotImplementedError
+
+    def logged_names(self, data: Any) -> list[str]:
+        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        raise NotImplementedError
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """AdamW, and a schedule that moves at every step."""
+        hparams = self.hparams
+        optimizer = torch.optim.AdamW(
+            parameter_groups(self.trained(), hparams["weight_decay"]),
+            lr=hparams["learning_rate"],
+            betas=tuple(hparams["betas"]),
+        )
+        schedule = warmup_cosine(
+            hparams["warmup_steps"], self.trainer.estimated_stepping_batches, hparams["final_factor"]
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
+        }
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Record what the weights were trained on."""
+        if self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
+            checkpoint["eqlayers_data"] = data_facts(self.trainer.datamodule)  # type: ignore[attr-defined]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
+        saved_data = checkpoint.get("eqlayers_data")
+        if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
+            check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
+        mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
+        if mine and saved and mine != saved:
+            changes = ", ".join(_differences("model.model", saved, mine))
+            raise ConfigError(
+                f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
+                "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
+            )
+        if self._trainer is not None and self.trainer.training:
+            check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
+            groups = parameter_groups(self.trained(), self.hparams["weight_decay"])
+            check_training(checkpoint, [p for group in groups for p in group["params"]])
+
+
+def _differences(path: str, saved: Any, mine: Any) -> list[str]:
+    if isinstance(saved, dict) and isinstance(mine, dict):
+        keys = sorted(saved.keys() | mine.keys())
+        return [line for key in keys for line in _differences(f"{path}.{key}", saved.get(key), mine.get(key))]
+    return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]
