@@ -185,8 +185,10 @@ class MoleculeNetwork(KeepsFloat64):
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
         edges = self.geometry(pos, graph)
+        basis = None
         for step in self.interactions:
-            x = step(x, edges.harmonics, edges.lengths, graph)
+            basis = step.radial.basis(edges.lengths) if basis is None else basis  # the same in all steps
+            x = step(x, edges.harmonics, edges.lengths, graph, basis=basis)
         out = self.read(self.gate(self.mix(x))).double()
         if self.readout == "vector":
             return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)

@@ -115,8 +115,10 @@ class NequIP(torch.nn.Module):
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Energies of atoms ``[A]``; see :class:`Potential` for the arguments."""
         x = self.embedding(kind)
+        basis = None
         for step in self.steps:
-            x = step(x, edges.harmonics, edges.lengths, graph, kind)
+            basis = step.radial.basis(edges.lengths) if basis is None else basis  # the same in all steps
+            x = step(x, edges.harmonics, edges.lengths, graph, kind, basis)
         energies: Tensor = self.read(x).squeeze(-1)
         return energies
 

@@ -110,10 +110,13 @@ class GatedNonlinearity(EquivariantModule):
         self.num_paths = len(self.irreps_out)
         self._flat = FlatLayout(self.irreps_in, layout)
         self._num_gates = self._gated.num_irreps
-        self._pieces = [
-            (columns, ir.l == 0, ir.p)
-            for columns, (_, ir) in zip(self.irreps_out.slices(), self.irreps_out, strict=True)
-        ]
+        #: Width and parity of each group of scalars, and width and 0 of what is gated between them.
+        self._runs: list[tuple[int, int]] = []
+        for mul, ir in self.irreps_out:
+            width, parity = mul * ir.dim, 0 if ir.l else ir.p
+            if parity == 0 and self._runs and self._runs[-1][1] == 0:
+                width += self._runs.pop()[0]
+            self._runs.append((width, parity))
         self.even, self.odd, self.gate = (NormalizedActivation(name) for name in (even, odd, gate))
         self.scale = SO3Scale(self._gated, "external", layout=layout, backend=backend)
 
@@ -124,22 +127,17 @@ class GatedNonlinearity(EquivariantModule):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         self._flat.check("x", x)
-        count = self._num_gates
-        gates, rest = x[..., :count], x[..., count:]
-        gated = None
-        if count:
-            parts = [rest[..., columns] for columns, scalar, _ in self._pieces if not scalar]
-            joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
-            gated = self.scale(joined, self.gate(gates))
-        pieces, start = [], 0
-        for columns, scalar, parity in self._pieces:
-            width = columns.stop - columns.start
-            if scalar:
-                pieces.append((self.even if parity == 1 else self.odd)(rest[..., columns]))
-            elif gated is not None:
-                pieces.append(gated[..., start : start + width])
-                start += width
-        return torch.cat(pieces, -1) if pieces else x
+        widths, parities = [width for width, _ in self._runs], [parity for _, parity in self._runs]
+        gates, *parts = x.split([self._num_gates, *widths], -1)
+        turning = [part for part, parity in zip(parts, parities, strict=True) if parity == 0]
+        if turning:
+            gated = self.scale(torch.cat(turning, -1) if len(turning) > 1 else turning[0], self.gate(gates))
+            back = iter(gated.split([part.shape[-1] for part in turning], -1) if len(turning) > 1 else (gated,))
+        pieces = [
+            next(back) if parity == 0 else (self.even if parity == 1 else self.odd)(part)
+            for part, parity in zip(parts, parities, strict=True)
+        ]
+        return torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0] if pieces else x
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""

@@ -126,6 +126,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         lengths: Tensor,
         edge_index: Tensor | Graph,
         species: Tensor | None = None,
+        basis: Tensor | None = None,
     ) -> Tensor:
         """One step.
 
@@ -135,6 +136,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
             lengths: ``[E]`` Angstrom.
             edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
             species: ``[A]`` int64, counted from 0, for a self-connection by species.
+            basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share.
 
         Returns:
             ``[A, irreps_out.dim]``.
@@ -142,7 +144,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         Raises:
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
-        received = self.product(self.up(x), edge_attr, self.radial(lengths), edge_index)
+        received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
         h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype))
         if self.self_connection is not None:
             by_species = isinstance(self.self_connection, SpeciesLinear)

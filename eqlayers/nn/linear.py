@@ -236,17 +236,16 @@ class Linear(EquivariantModule):
     def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
         if self._factor is not None:  # one factor for all paths: one multiplication instead of one per path
             w = w * self._factor
+        blocks, matrices = x.split([slot.mul * slot.dim for slot in self._in.slots], -1), self._weights.parts(w)
         flat = []
         for target, arriving in zip(self._out.slots, self._arriving, strict=True):
             total = None
             for number, path in arriving:
-                source = self._in.slots[path.i_in]
-                block = x.narrow(-1, source.start, source.mul * source.dim)
-                matrix = self._weights.view(w, number)
-                matrix = matrix if self._factor is not None else matrix * path.path_weight
-                piece = mixed(block, matrix, source, self.shared_weights, self.f_in is not None, self.layout).reshape(
-                    *lead, target.mul * target.dim
-                )
+                matrix = matrices[number] if self._factor is not None else matrices[number] * path.path_weight
+                piece = mixed(
+                    *(blocks[path.i_in], matrix, self._in.slots[path.i_in]),
+                    *(self.shared_weights, self.f_in is not None, self.layout),
+                ).reshape(*lead, target.mul * target.dim)
                 total = piece if total is None else total + piece
             flat.append(x.new_zeros(*lead, target.mul * target.dim) if total is None else total)
         if len(flat) == 1:

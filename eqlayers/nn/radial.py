@@ -136,13 +136,17 @@ class RadialNetwork(torch.nn.Module):
         widths = [self.basis.num_basis, *inner, check_integer("num_weights", num_weights, 0, fix=fix)]
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
 
-    def forward(self, lengths: Tensor) -> Tensor:
+    def forward(self, lengths: Tensor, basis: Tensor | None = None) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_weights]``.
+
+        Args:
+            lengths: ``[...]`` Angstrom.
+            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it.
 
         Raises:
             DTypeError: The lengths are no tensor of floating-point numbers.
         """
-        x = self.basis(lengths)
+        x = self.basis(lengths) if basis is None else basis
         for number, weight in enumerate(self.weights):
             x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)
         return x

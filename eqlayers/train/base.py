@@ -12,13 +12,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 
-from ..checks import check_items, check_module, check_number, got
+from ..checks import check_items, check_module, check_number, check_type, got
 from ..errors import ConfigError
 from .agreement import check_checkpoint, data_facts
 from .restore import Restored, check_training, check_weights
 from .schedule import warmup_cosine
 
-__all__ = ["STAGES", "TrainedModule", "Values", "error_metrics", "is_dry_run", "parameter_groups"]
+__all__ = ["STAGES", "TrainedModule", "Values", "error_metrics", "is_dry_run", "parameter_groups", "trained_module"]
 
 STAGES = ("train", "val", "test")
 
@@ -129,6 +129,10 @@ class TrainedModule(Restored):
         """Name of the error that is shown for every epoch, without its stage, and its unit."""
         raise NotImplementedError
 
+    def unit(self) -> str:
+        """Unit of the predictions."""
+        raise NotImplementedError
+
     def logged_names(self, data: Any) -> list[str]:
         """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
         raise NotImplementedError
@@ -170,6 +174,16 @@ class TrainedModule(Restored):
             check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
             groups = parameter_groups(self.trained(), self.hparams["weight_decay"])
             check_training(checkpoint, [p for group in groups for p in group["params"]])
+
+
+def trained_module(module: Any) -> TrainedModule:
+    """The module of a training, for callbacks that ask it for names and units.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    what = "a module of eqlayers.train"
+    return check_type("what is trained", module, TrainedModule, what, "Use the run's callbacks with one.")
 
 
 def _differences(path: str, saved: Any, mine: Any) -> list[str]:

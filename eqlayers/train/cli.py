@@ -6,32 +6,53 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jsonargparse import Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..arguments import check_threads
 from ..checks import check_choice, check_integer, check_number
-from ..data import MoleculeDataModule
+from ..data import MoleculeDataModule, StructureDataModule
 from ..errors import ConfigError, DataError, EqlayersError
-from ..files import atomic_write
+from ..files import atomic_write, read_yaml
+from ..models import MoleculeNetwork, NequIP
 from .averaging import EMA
-from .base import is_dry_run
+from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
 from .configuration import check_config, check_cutoff, config_files, explain_parser_error
 from .module import PropertyModule
 from .parser import Parser
+from .potential import PotentialModule
+from .potential_report import PotentialReport
 from .quiet import quiet_lightning
+from .report import TestReport
 from .restore import while_restoring
 from .run import checkpoint_path, clear_run, run_folder, trainer_options
 
 __all__ = ["TrainingCLI", "run"]
+
+
+class Task(NamedTuple):
+    """What is learned: the module, its data, the network that the help shows, the report, options of the trainer."""
+
+    module: type[TrainedModule]
+    data: type[LightningDataModule]
+    network: type[torch.nn.Module]
+    report: type[TestReport]
+    trainer: dict[str, Any]
+
+
+TASKS = {
+    "property": Task(PropertyModule, MoleculeDataModule, MoleculeNetwork, TestReport, {}),
+    # forces are derivatives in validation, too, where inference mode would forbid them
+    "potential": Task(PotentialModule, StructureDataModule, NequIP, PotentialReport, {"inference_mode": False}),
+}
 
 
 class SaveConfig(SaveConfigCallback):
@@ -59,11 +80,12 @@ class TrainingCLI(LightningCLI):
     """
 
     def __init__(self, args: Sequence[str]) -> None:
+        self.task = TASKS[task_of(args)]
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
         super().__init__(
-            PropertyModule,
-            MoleculeDataModule,
+            self.task.module,
+            self.task.data,
             save_config_callback=SaveConfig,
             seed_everything_default=2026,
             parser_kwargs=quiet | {name: dict(quiet) for name in self.subcommands()},
@@ -76,6 +98,7 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
+        parser.add_argument("--task", type=str, default="property", help=f"What is learned: {' or '.join(TASKS)}.")
         parser.add_argument("--name", type=str, default="default", help="Name of the run: its folder under `runs`.")
         parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
         parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
@@ -89,7 +112,7 @@ class TrainingCLI(LightningCLI):
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        parser.shorten(subcommand)  # type: ignore[attr-defined]
+        parser.shorten(subcommand, self.task.network)  # type: ignore[attr-defined]
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -164,7 +187,8 @@ class TrainingCLI(LightningCLI):
             "name": self.option("name"),
         }
         bar = self.configured.get("enable_progress_bar")
-        return trainer_options(self.folder, facts, progress=bar, training=self.subcommand == "fit")
+        fitting = self.subcommand == "fit"
+        return trainer_options(self.folder, facts, bar, fitting, self.task.report) | self.task.trainer
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""
@@ -188,7 +212,7 @@ class TrainingCLI(LightningCLI):
             raise MisconfigurationException(str(error)) from error
 
     def after_instantiate_classes(self) -> None:
-        """Record the network's configuration in checkpoints: ``PropertyModule.load_from_checkpoint(path)`` suffices."""
+        """Record the network's configuration in checkpoints: ``load_from_checkpoint(path)`` of the module suffices."""
         self.model.hparams["model"] = self.config_dump["model"]["model"]
 
     # ---- subcommands ------------------------------------------------------------------------------------------------
@@ -206,7 +230,7 @@ class TrainingCLI(LightningCLI):
         if not resumed and not is_dry_run(self.trainer) and self.trainer.is_global_zero:
             clear_run(self.folder)
 
-    def test(self, model: PropertyModule, **options: Any) -> None:
+    def test(self, model: TrainedModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
         self.trainer.test(model, **options | {"verbose": False})
 
@@ -220,6 +244,23 @@ class TrainingCLI(LightningCLI):
                     "Lengthen trainer.max_epochs, max_steps or max_time, or pass --test_after_fit false."
                 )
             self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
+
+
+def task_of(args: Sequence[str]) -> str:
+    """The task that the command line or its configuration names; an option counts more than a file.
+
+    Raises:
+        ConfigError: There is no such task.
+    """
+    found: Any = "property"
+    for path, section in config_files(args):
+        given = read_yaml(path) if not section else None
+        found = given.get("task", found) if isinstance(given, dict) else found
+    for flag, following in zip(args, [*args[1:], ""], strict=True):
+        name, equals, rest = flag.partition("=")
+        if name == "--task":
+            found = rest if equals else following
+    return check_choice("task", found, TASKS)
 
 
 def as_list(value: Any) -> list[Any]:

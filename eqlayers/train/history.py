@@ -10,10 +10,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..checks import check_flag, check_path, check_type
+from ..checks import check_flag, check_path
 from ..errors import DataError
 from ..files import atomic_write, read_json
-from .base import TrainedModule, is_dry_run
+from .base import is_dry_run, trained_module
 
 __all__ = ["History", "read_history", "write_json"]
 
@@ -91,9 +91,7 @@ class History(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the row of this epoch."""
-        name, unit = check_type(
-            "the module", pl_module, TrainedModule, "one of eqlayers.train", "Use its callbacks."
-        ).main_error()
+        name, unit = trained_module(pl_module).main_error()
         values = trainer.callback_metrics
         row = {
             "epoch": trainer.current_epoch + 1,

@@ -129,6 +129,10 @@ class PropertyModule(TrainedModule):
         target = target_of(self)
         return metric_name(target), target.report_unit
 
+    def unit(self) -> str:
+        """The target's unit."""
+        return target_of(self).unit
+
     def logged_names(self, data: Any) -> list[str]:
         """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
         errors = [f"{stage}/{metric_name(data.target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]

@@ -12,8 +12,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ..models import MoleculeNetwork
-
 __all__ = ["MOST_USED", "Parser"]
 
 #: Options of other packages' classes that the help shows; the others have a page of their own.
@@ -111,11 +109,11 @@ class Parser(Sections):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options | {"formatter_class": Formatter})
-        self.short = False
+        self.network: type | None = None
 
-    def shorten(self, command: str) -> None:
-        """Leave the options that are used, and name the pages of the others."""
-        self.short = True
+    def shorten(self, command: str, network: type) -> None:
+        """Leave the options that are used, name the pages of the others, and show those of a network."""
+        self.network = network
         self.usage = USAGE.format(command=command)
         for section in PAGES:
             self.add_argument(f"--{section}.help", action=Page, help=f"Show all options of `{section}` and exit.")
@@ -131,4 +129,6 @@ class Parser(Sections):
     def format_help(self, *args: Any) -> str:
         """The options, and those of the network that configurations use."""
         text = super().format_help(*args)
-        return f"{text}\n{page(MoleculeNetwork, 'model.model.init_args', skip={'cutoff'})}" if self.short else text
+        if self.network is None:
+            return text
+        return f"{text}\n{page(self.network, 'model.model.init_args', skip={'cutoff'})}"

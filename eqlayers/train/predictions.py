@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 
 from ..checks import check_path
 from ..files import atomic_write
-from .module import target_of
+from .base import trained_module
 
 __all__ = ["PredictionTable"]
 
@@ -35,14 +35,14 @@ class PredictionTable(BasePredictionWriter):
         self, trainer: Trainer, pl_module: LightningModule, predictions: Sequence[Any], batch_indices: Sequence[Any]
     ) -> None:
         """Write the predictions of all batches, in their order; each process of several writes its own file."""
-        target = target_of(pl_module)
+        unit = trained_module(pl_module).unit()
         columns = [name for name in COLUMNS if all(name in batch for batch in predictions)]
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*columns, "unit"])
         for batch in predictions:
             for row in zip(*(batch[name] for name in columns), strict=True):
-                writer.writerow([*row, target.unit])
+                writer.writerow([*row, unit])
         path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
         with atomic_write(path) as file:
             file.write(text.getvalue().encode())

@@ -80,7 +80,10 @@ def clear_run(folder: str | Path) -> None:
 
 
 def run_callbacks(
-    folder: str | Path, facts: dict[str, Any] | None = None, progress: bool | None = None
+    folder: str | Path,
+    facts: dict[str, Any] | None = None,
+    progress: bool | None = None,
+    report: type[TestReport] = TestReport,
 ) -> list[Callback]:
     """Layer table, progress, history, checkpoints, report and predictions.
 
@@ -88,6 +91,7 @@ def run_callbacks(
         folder: The run's folder.
         facts: Recorded in `metrics.json`, e.g. ``{"seed": 2026}``.
         progress: Whether to show a progress bar; by default on a terminal, and a line an epoch elsewhere.
+        report: What makes the report of a test.
 
     Returns:
         Callbacks for :class:`lightning.pytorch.Trainer`.
@@ -103,7 +107,7 @@ def run_callbacks(
     return [
         *callbacks,
         *best_and_last(checkpoint_path(folder).parent),
-        TestReport(folder, facts),
+        report(folder, facts),
         PredictionTable(folder),
     ]
 
@@ -115,7 +119,11 @@ def run_loggers(folder: str | Path) -> list[Logger]:
 
 
 def trainer_options(
-    folder: str | Path, facts: dict[str, Any] | None = None, progress: bool | None = None, training: bool = True
+    folder: str | Path,
+    facts: dict[str, Any] | None = None,
+    progress: bool | None = None,
+    training: bool = True,
+    report: type[TestReport] = TestReport,
 ) -> dict[str, Any]:
     """Arguments of :class:`lightning.pytorch.Trainer` that make a run complete.
 
@@ -124,6 +132,7 @@ def trainer_options(
         facts: As in :func:`run_callbacks`.
         progress: As in :func:`run_callbacks`.
         training: False for a run that only validates, tests or predicts; it writes no training logs.
+        report: As in :func:`run_callbacks`.
 
     Returns:
         Keyword arguments; add more callbacks to ``callbacks``.
@@ -132,7 +141,7 @@ def trainer_options(
         >>> sorted(trainer_options("runs/x", progress=False, training=False))
         ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar', 'logger', 'plugins']
     """
-    callbacks, training = run_callbacks(folder, facts, progress), check_flag("training", training)
+    callbacks, training = run_callbacks(folder, facts, progress, report), check_flag("training", training)
     return {
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,

@@ -167,7 +167,7 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
     if shared and not further:
         if slot.dim == 1:
             return block @ matrix
-        block = block.unflatten(-1, shape)
+        block = block.reshape(*block.shape[:-1], *shape)  # unflatten goes through Python
         return block @ matrix if ir_mul else (block.mT @ matrix).mT
     f, g = ("f", "g") if further else ("", "")
     n = "" if shared else "n"

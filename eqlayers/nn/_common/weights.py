@@ -82,6 +82,11 @@ class Weights:
                 flat.append(w.reshape(size) if shared else w.reshape(-1, size))
         return torch.cat(flat, -1) if flat else weights[0].reshape(0 if shared else (1, 0))
 
+    def parts(self, weight: Tensor) -> list[Tensor]:
+        """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
+        pieces = weight.split([math.prod(shape) for shape in self.shapes], -1)
+        return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
     def view(self, weight: Tensor, instruction: int) -> Tensor:
         """View ``[..., *path_shape]`` of one instruction.
 

@@ -1,0 +1,312 @@
+"""The Lightning module of potentials: losses of energies, forces and stress, and their errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MetricCollection
+
+from ..checks import check_choice, check_items, check_number, check_type
+from ..errors import ConfigError, DataError
+from ..models import Potential, Structures
+from .base import STAGES, TrainedModule, Values, error_metrics
+
+__all__ = ["LABELS", "PotentialModule"]
+
+#: label -> (unit of errors, factor from eV and Angstrom)
+LABELS = {"energy": ("meV", 1e3), "forces": ("meV_A", 1e3), "stress": ("meV_A3", 1e3)}
+SHOWN = {"meV": "meV", "meV_A": "meV/A", "meV_A3": "meV/A^3"}
+
+
+def _absolute(error: Tensor) -> Tensor:
+    return error.norm(dim=-1)
+
+
+def _huber(error: Tensor) -> Tensor:
+    size = error.norm(dim=-1)
+    return torch.where(size < 1, 0.5 * size**2, size - 0.5)
+
+
+def _square(error: Tensor) -> Tensor:
+    return error.square().mean(-1)
+
+
+#: Of the rows of an error in units of the scale.
+LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
+
+
+class PotentialModule(TrainedModule):
+    r"""Trains a potential on energies, forces and stress.
+
+    .. math:: L = w_E\, \overline{\ell(\Delta E / N \sigma)} + w_F\, \overline{c_Z\, \ell(\Delta F / \sigma)}
+              + w_S\, \overline{\ell(V \Delta S / N \sigma)}
+
+    with the scale :math:`\sigma` of the training part (the root mean square of the forces), N atoms and the volume V,
+    so that weights do not depend on units: lengths are in Angstrom. Labels that are missing do not count. Logged are
+    ``{train,val,test}/{energy,energy_per_atom,forces,stress}_{mae,rmse}_{unit}`` in meV and Angstrom, and ``val/mae``,
+    the error of the forces (without them, of the energy per atom), for checkpoints and early stopping.
+
+    Args:
+        model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
+            attribute ``species``.
+        learning_rate, weight_decay, betas, warmup_steps, final_factor: See :class:`TrainedModule`.
+        loss: ``"l1"`` (of forces: the length of the error), ``"huber"`` (quadratic within one scale) or ``"mse"``.
+        energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
+        species_weights: :math:`c_Z` by atomic number; 1 for those left out.
+        second_stage: Fraction of the training after which ``second_energy_weight`` and ``second_forces_weight``
+            count; None for one stage.
+        second_energy_weight, second_forces_weight: Weights of the second stage.
+        repulsion: A short-range energy, e.g. ``eqlayers.nn.ZBL``; None for none.
+
+    Raises:
+        ConfigError: An option is out of range, or the network lacks its species.
+
+    Example:
+        >>> from eqlayers.models import NequIP
+        >>> module = PotentialModule(NequIP([1, 6], hidden="4x0e + 4x1o", lmax=1, layers=2), forces_weight=10.0)
+        >>> module.hparams["forces_weight"], module.potential.species
+        (10.0, (1, 6))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        learning_rate: float = 5e-3,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        warmup_steps: int = 100,
+        final_factor: float = 0.0,
+        loss: Literal["l1", "huber", "mse"] = "l1",
+        energy_weight: float = 1.0,
+        forces_weight: float = 1.0,
+        stress_weight: float = 1.0,
+        species_weights: dict[int, float] | None = None,
+        second_stage: float | None = None,
+        second_energy_weight: float = 10.0,
+        second_forces_weight: float = 1.0,
+        repulsion: nn.Module | None = None,
+    ) -> None:
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor)
+        check_choice("model.loss", loss, LOSSES)
+        for name, weight in (
+            ("energy_weight", energy_weight),
+            ("forces_weight", forces_weight),
+            ("stress_weight", stress_weight),
+            ("second_energy_weight", second_energy_weight),
+            ("second_forces_weight", second_forces_weight),
+        ):
+            check_number(f"model.{name}", weight, at_least=0)
+        if second_stage is not None:
+            check_number("model.second_stage", second_stage, at_least=0, at_most=1, fix="0.75 is usual.")
+        species = check_items(
+            "model.model.species",
+            getattr(model, "species", None),
+            "a list of atomic numbers",
+            "Set it to those of the data.",
+        )
+        self.save_hyperparameters(ignore=["model", "repulsion"])
+        self.potential = Potential(model, list(species), repulsion=repulsion)
+        weights = check_type(
+            "model.species_weights",
+            species_weights or {},
+            Mapping,
+            "a mapping from atomic number to weight",
+            "Pass a dict.",
+        )
+        factors = [check_number(f"the weight of {z}", weights.get(z, 1.0), at_least=0) for z in self.potential.species]
+        self.scale: Tensor
+        self.species_factors: Tensor
+        self.register_buffer("scale", torch.ones((), dtype=torch.float64))
+        self.register_buffer("species_factors", torch.tensor(factors))
+        names = ("energy", "energy_per_atom", "forces", "stress")
+        self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in names})
+        self.test_values = nn.ModuleDict(
+            {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
+        )
+        self.test_values.update({"z": Values(), "atoms": Values()})
+        self.labels: tuple[str, ...] = ()
+
+    @property
+    def model(self) -> nn.Module:
+        """The network."""
+        return self.potential.network
+
+    def main_error(self) -> tuple[str, str]:
+        """The error of the forces, or without them of the energy per atom, and its unit."""
+        name = "forces" if "forces" in self.labels else "energy_per_atom"
+        return (f"{name}_mae_{_unit(name)}", SHOWN[_unit(name)])
+
+    def unit(self) -> str:
+        """eV, of energies."""
+        return "eV"
+
+    def logged_names(self, data: Any) -> list[str]:
+        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        names = [
+            f"{s}/{name}_{kind}_{_unit(name)}"
+            for s in ("val", "train")
+            for name in ("energy", "energy_per_atom", "forces", "stress")
+            for kind in ("mae", "rmse")
+        ]
+        return ["val/mae", "val/loss", "train/loss", "train/loss_epoch", *names]
+
+    # ---- set-up -----------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None or not hasattr(data, "statistics"):
+            raise ConfigError(
+                f"a datamodule with `statistics` was expected in trainer.{stage}, got none. Pass "
+                "datamodule=eqlayers.data.StructureDataModule(...)."
+            )
+        self.labels = tuple(name for name in LABELS if name in data.statistics.labels)
+        if not self.labels:
+            raise ConfigError(
+                f"the data must have labels among {', '.join(LABELS)}, got none of them. Name their keys in data.keys."
+            )
+        if float(data.cutoff) != self.potential.cutoff:
+            raise ConfigError(
+                f"model and data must have one cutoff, got {self.potential.cutoff} Angstrom in the model and "
+                f"{data.cutoff} in the data. Set data.cutoff and model.model.init_args.cutoff to the same number."
+            )
+        unknown = sorted(set(data.statistics.species) - set(self.potential.species))
+        if unknown:
+            raise ConfigError(
+                f"the network must know every species of the data, {tuple(data.statistics.species)}, got "
+                f"{self.potential.species}. Set model.model.init_args.species."
+            )
+        if stage == "fit":
+            found = data.statistics
+            self.scale.fill_(found.scale)
+            self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors)
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """Energies, and what of forces and stress the data have; see :class:`eqlayers.models.Potential`."""
+        found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or ("energy", "forces"))
+        return found
+
+    def _rows(self, batch: Any, found: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
+        atoms = torch.bincount(batch.batch, minlength=batch.num_graphs).double()
+        for name in self.labels:
+            label, value = getattr(batch, name), found[name]
+            if name == "energy":
+                yield name, value[:, None], label[:, None].double(), (1 / (atoms * self.scale))[:, None]
+            elif name == "forces":
+                yield name, value, label.to(value.dtype), (1 / self.scale).to(value.dtype).expand(len(value), 1)
+            else:
+                volume = torch.linalg.det(batch.cell.double()).abs()
+                rows = (volume / (atoms * self.scale))[:, None].to(value.dtype)
+                yield name, value.flatten(1), label.flatten(1).to(value.dtype), rows
+
+    def _step(self, batch: Any, stage: str, batch_idx: int) -> Tensor:
+        found, weights = self(batch), self.loss_weights()
+        total = self.scale.new_zeros(())
+        size = LOSSES[self.hparams["loss"]]
+        for name, value, label, factor in self._rows(batch, found):
+            there = torch.isfinite(label).all(-1)
+            if not bool(there.any()):
+                continue
+            self._log_errors(stage, name, value.detach()[there], label[there], batch)
+            rows = size(((value - label) * factor)[there])
+            if name == "forces":
+                rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
+            total = total + weights[name] * rows.mean()
+        if not torch.isfinite(total):
+            where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+            raise DataError(
+                f"the loss at {where} must be finite, got {float(total.detach())} for the structures "
+                f"{batch.idx[:8].tolist()}. Lower model.learning_rate, lengthen model.warmup_steps or lower "
+                "trainer.gradient_clip_val; look for atoms too near to each other."
+            )
+        return total
+
+    def loss_weights(self) -> dict[str, float]:
+        """Weights of the labels at this step of the training."""
+        h, start = self.hparams, self.hparams["second_stage"]
+        second = False
+        if start is not None and self._trainer is not None and self.trainer.training:
+            second = self.global_step >= start * self.trainer.estimated_stepping_batches
+        prefix = "second_" if second else ""
+        return {
+            "energy": h[f"{prefix}energy_weight"],
+            "forces": h[f"{prefix}forces_weight"],
+            "stress": h["stress_weight"],
+        }
+
+    def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
+        unit, factor = LABELS[name]
+        kinds = {name: (value, label)}
+        if name == "energy":
+            there = torch.isfinite(batch.energy)
+            atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[there, None]
+            kinds["energy_per_atom"] = (value / atoms, label / atoms)
+        for kind, (predicted, true) in kinds.items():
+            errors: MetricCollection = self.errors[f"{stage}_{kind}"]  # type: ignore[assignment]
+            errors.update(predicted.double().flatten() * factor, true.double().flatten() * factor)
+            for which, metric in errors.items(keep_base=True):
+                self.log(
+                    f"{stage}/{kind}_{which}_{unit}",
+                    metric,
+                    on_step=False,
+                    on_epoch=True,
+                    batch_size=batch.num_graphs,
+                )
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch."""
+        loss = self._step(batch, "train", batch_idx)
+        self.log("train/loss", loss.detach(), on_step=True, on_epoch=True, prog_bar=True, batch_size=batch.num_graphs)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the validation part."""
+        loss = self._step(batch, "val", batch_idx)
+        self.log("val/loss", loss, on_step=False, on_epoch=True, logger=True, batch_size=batch.num_graphs)
+        main, _ = self.main_error()
+        errors: MetricCollection = self.errors[f"val_{main.split('_mae')[0]}"]  # type: ignore[assignment]
+        self.log(
+            "val/mae",
+            errors["mae"],
+            on_step=False,
+            on_epoch=True,
+            prog_bar=True,
+            logger=False,
+            batch_size=batch.num_graphs,
+        )
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Errors on the test part; the values are kept for the report."""
+        found = self(batch)
+        for name, value, label, _ in self._rows(batch, found):
+            there = torch.isfinite(label).all(-1)
+            if bool(there.any()):
+                self._log_errors("test", name, value.detach()[there], label[there], batch)
+            self._keep(f"{name}_true", label[:, 0] if name == "energy" else label)
+            error = value.detach().double() - label.double()
+            self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)
+        self._keep("z", batch.z)
+        self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
+
+    def _keep(self, name: str, values: Tensor) -> None:
+        self.test_values[name].update(values)  # type: ignore[operator]
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the values of an earlier test."""
+        for metric in self.test_values.values():
+            metric.reset()  # type: ignore[operator]
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+        """Energies of a batch with the names of its structures, for the table of predictions."""
+        fields = {"idx": batch.idx, "predicted": self(batch)["energy"], "true": batch.energy}
+        return {name: values.tolist() for name, values in fields.items()}
+
+
+def _unit(name: str) -> str:
+    return LABELS["energy" if name.startswith("energy") else name][0]

@@ -1,0 +1,134 @@
+"""After the test of a potential: errors of energies, forces and stress, `metrics.json`, and the pictures."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase.data import chemical_symbols
+from lightning.pytorch import LightningModule, Trainer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from .base import is_dry_run
+from .history import write_json
+from .plots import learning_curve, number, parity_plot, save_figure
+from .potential import LABELS, SHOWN, PotentialModule
+from .report import TestReport, environment
+from .summary import count_parameters
+
+__all__ = ["PotentialReport"]
+
+Array = NDArray[np.float64]
+MOST_POINTS = 20_000  # of a parity plot
+
+
+class Row(NamedTuple):
+    """Errors of one quantity in its unit, and of the predictor that sees no geometry."""
+
+    name: str
+    unit: str
+    mae: float
+    rmse: float
+    largest: float
+    baseline: float
+
+
+class PotentialReport(TestReport):
+    """Prints the table of errors, and writes `metrics.json`, `parity_*.png` and `learning_curve.png`."""
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the report from the values that the module kept."""
+        assert isinstance(pl_module, PotentialModule)
+        kept: dict[str, Any] = dict(pl_module.test_values.items())
+        names = ["z", "atoms", *(f"{label}_{kind}" for label in pl_module.labels for kind in ("true", "error"))]
+        values = {name: kept[name].compute().cpu().numpy() for name in names}
+        if not trainer.is_global_zero:
+            return
+        rows = self._rows(pl_module, values)
+        Console().print(_table(rows))
+        if is_dry_run(trainer):
+            return
+        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, rows))
+        pictures = []
+        for label in pl_module.labels:
+            true = values[f"{label}_true"].ravel()
+            predicted = true + values[f"{label}_error"].ravel()
+            there = np.flatnonzero(np.isfinite(true))
+            there = there[:: len(there) // MOST_POINTS + 1]
+            row = next(row for row in rows if row.name == label)
+            unit = SHOWN[LABELS[label][0]].replace("meV", "eV")
+            figure = parity_plot(
+                true[there], predicted[there], label, unit, f"{label}: MAE {number(row.mae)} {row.unit}"
+            )
+            pictures.append(f"parity_{label}.png")
+            save_figure(figure, self.folder / pictures[-1])
+        history = self._history(trainer)
+        if history:
+            main = next(row for row in rows if row.name == pl_module.main_error()[0].split("_mae")[0].replace("_", " "))
+            pictures.append("learning_curve.png")
+            figure = learning_curve(history, main.name, main.unit, {"no geometry": main.baseline}, test=main.mae)
+            save_figure(figure, self.folder / pictures[-1])
+        print(f"report: {self.folder}/metrics.json, {', '.join(pictures)}")
+
+    def _rows(self, module: PotentialModule, values: dict[str, Array]) -> list[Row]:
+        rows, z, atoms = [], values["z"], values["atoms"]
+        for label in module.labels:
+            unit, factor = LABELS[label]
+            true, error = values[f"{label}_true"] * factor, values[f"{label}_error"] * factor
+            if label == "energy":
+                plain = true - np.nanmean(true / atoms) * atoms
+                rows += [_row(label, unit, error, plain), _row("energy per atom", unit, error / atoms, plain / atoms)]
+            else:
+                rows.append(_row(label, unit, error, true))
+            if label == "forces":
+                kinds = {chemical_symbols[int(number)]: z == number for number in np.unique(z)}
+                rows += [_row(f"forces on {name}", unit, error[own], true[own]) for name, own in kinds.items()]
+        return rows
+
+    def _facts(self, trainer: Trainer, module: PotentialModule, rows: list[Row]) -> dict[str, Any]:
+        history, data = self._history(trainer), trainer.datamodule  # type: ignore[attr-defined]
+        metrics: dict[str, Any] = {}
+        for row in rows:
+            name, unit = row.name.replace(" ", "_"), row.unit.replace("/", "_").replace("^", "")
+            metrics[f"test_{name}_mae_{unit}"], metrics[f"test_{name}_rmse_{unit}"] = row.mae, row.rmse
+            metrics[f"baseline_{name}_mae_{unit}"] = row.baseline
+        return metrics | {
+            "train_time_s": history[-1]["time_s"] if history else None,
+            "epochs": history[-1]["epoch"] if history else None,
+            "steps": history[-1]["step"] if history else None,
+            "num_parameters": count_parameters(module.potential),
+            "num_train": data.statistics.num_train,
+            "num_test": len(data.test_set),
+            "network": type(module.model).__name__,
+            "labels": list(module.labels),
+            "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
+            "data": data.source if hasattr(data, "source") else None,
+            "device": module.device.type,
+            **self.facts,
+            **environment(),
+        }
+
+
+def _row(name: str, unit: str, error: Array, baseline: Array) -> Row:
+    error, baseline = error[np.isfinite(error)], baseline[np.isfinite(baseline)]
+    size = np.abs(error)
+    return Row(
+        name,
+        SHOWN[unit],
+        float(size.mean()),
+        float(np.sqrt(np.square(error).mean())),
+        float(size.max()),
+        float(np.abs(baseline).mean()),
+    )
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(title="test errors", title_justify="left")
+    table.add_column("quantity")
+    for heading in ("unit", "MAE", "RMSE", "largest", "no geometry, MAE"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(row.name, row.unit, *map(number, (row.mae, row.rmse, row.largest, row.baseline)))
+    return table
