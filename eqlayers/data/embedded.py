@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eqlayers.errors import DataError
 
-__all__ = ["TRAJECTORIES", "compare_with_manifest", "embedded_folder", "embedded_trajectory"]
+__all__ = ["TRAJECTORIES", "TRAJECTORY_UNITS", "compare_with_manifest", "embedded_folder", "embedded_trajectory"]
 
 MANIFEST = "manifest.json"
 #: Sets with energies and forces, of rMD17's keys but in eV, eV/Angstrom and Debye.

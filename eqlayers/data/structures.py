@@ -122,8 +122,9 @@ class StructureArrays:
         some = sum_atoms(self.n_atoms, ~np.isnan(self.forces[:, 0]))
         self._refuse("finite labels, but forces has NaN for some atoms", (some > 0) & (some < self.n_atoms))
 
-    def _refuse(self, expected: str, bad: NDArray[np.bool_] | np.bool_) -> None:
-        if np.any(bad):
+    def _refuse(self, expected: str, failing: Any) -> None:
+        bad: NDArray[np.bool_] = np.asarray(failing)
+        if bad.any():
             of_atoms = len(bad) != len(self.n_atoms)
             rows = np.unique(rows_of_atoms(self.n_atoms)[bad]) if of_atoms else np.flatnonzero(bad)
             refuse(self.source, self.idx, expected, rows, "structures")
