@@ -1,46 +1,71 @@
-"""Molecular data sets: the embedded GFN2-xTB set and QM9, as one Lightning data module.
+"""Data sets as Lightning data modules: properties of molecules, and structures with energies, forces and stress.
 
-Needs the extra `train` (`pip install "eqlayers[train]"`): torch-geometric and Lightning are imported here.
+Needs the extra `train` (`pip install "eqlayers[train]"`): ASE, vesin, torch-geometric and Lightning are
+imported here.
 """
 
 from __future__ import annotations
 
 try:
+    import ase  # noqa: F401
     import lightning  # noqa: F401
     import torch_geometric  # noqa: F401
+    import vesin  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"eqlayers.data: expected lightning and torch-geometric; got {error}; run pip install 'eqlayers[train]'"
+        f"eqlayers.data: expected ase, lightning, torch-geometric and vesin; got {error}; "
+        "run pip install 'eqlayers[train]'"
     ) from error
 
-from eqlayers.data.datamodule import EpochSampler, MoleculeDataModule
+from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
+from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.mini import default_mini_root, load_mini
 from eqlayers.data.molecules import Edges, MoleculeArrays, MoleculeDataset, neighbor_edges
 from eqlayers.data.neighbors import radius_graph
+from eqlayers.data.periodic import neighbor_list
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.readers import read_structures
 from eqlayers.data.splits import SPLITS, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
+from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
+from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
+from eqlayers.data.structure_statistics import StructureStatistics, compute_structure_statistics
+from eqlayers.data.structuremodule import StructureDataModule
+from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.data.targets import TARGETS, Target, get_target
 
 __all__ = [
+    "LABELS",
     "SPLITS",
+    "STRUCTURE_SPLITS",
     "TARGETS",
+    "EdgeBatchSampler",
     "Edges",
     "EpochSampler",
     "MoleculeArrays",
     "MoleculeDataModule",
     "MoleculeDataset",
     "Statistics",
+    "StructureArrays",
+    "StructureDataModule",
+    "StructureDataset",
+    "StructureEdges",
+    "StructureStatistics",
     "Target",
     "compute_baselines",
     "compute_statistics",
+    "compute_structure_statistics",
     "default_mini_root",
     "get_target",
     "load_mini",
     "load_qm9",
     "make_split",
     "neighbor_edges",
+    "neighbor_list",
     "radius_graph",
+    "read_structures",
+    "split_structures",
+    "structure_edges",
     "thermochemical_atomref",
 ]

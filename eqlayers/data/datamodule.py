@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from lightning import LightningDataModule
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
 from eqlayers.checks import check_choice, check_flag, check_integer, check_path
+from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.mini import load_mini
 from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
@@ -24,44 +23,7 @@ from eqlayers.data.statistics import Statistics, compute_baselines, compute_stat
 from eqlayers.data.targets import Target, get_target
 from eqlayers.errors import ConfigError
 
-__all__ = ["EpochSampler", "MoleculeDataModule"]
-
-
-class EpochSampler(torch.utils.data.Sampler[int]):
-    """Random order of a dataset that depends on the seed and the epoch alone.
-
-    The global random state is neither read nor changed, so the order does not depend on the model, and a resumed run
-    continues with the batches that the interrupted one would have had. Lightning calls `set_epoch`; without it every
-    pass is the next epoch.
-
-    Args:
-        num_samples: Length of the dataset.
-        seed: A non-negative integer.
-
-    Example:
-        >>> sampler = EpochSampler(5, seed=0)
-        >>> first, second = list(sampler), list(sampler)
-        >>> sampler.set_epoch(0)
-        >>> first == list(sampler), first == second
-        (True, False)
-    """
-
-    def __init__(self, num_samples: int, seed: int) -> None:
-        self.num_samples = check_integer("num_samples", num_samples, 0)
-        self.seed = check_integer("seed", seed, 0)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the next pass."""
-        self.epoch = check_integer("epoch", epoch, 0)
-
-    def __len__(self) -> int:
-        return self.num_samples
-
-    def __iter__(self) -> Iterator[int]:
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_samples)
-        self.epoch += 1
-        return iter(order.tolist())
+__all__ = ["MoleculeDataModule"]
 
 
 class MoleculeDataModule(LightningDataModule):
@@ -230,16 +192,7 @@ class MoleculeDataModule(LightningDataModule):
 
     def _loader(self, dataset: MoleculeDataset, batch_size: int, sampler: EpochSampler | None = None) -> DataLoader:
         on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        return DataLoader(
-            dataset,
-            batch_size=batch_size,
-            sampler=sampler,
-            num_workers=self.num_workers,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=on_gpu,
-            # A loader without a generator draws a seed for its workers from the global one at every epoch.
-            generator=torch.Generator().manual_seed(self.seed),
-        )
+        return make_loader(dataset, self.num_workers, self.seed, on_gpu, batch_size=batch_size, sampler=sampler)
 
     def _load(self) -> MoleculeArrays:
         if self._molecules is None:

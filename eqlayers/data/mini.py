@@ -5,14 +5,13 @@ Not DFT: errors on it are not comparable with published QM9 tables. See `example
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
 
 from eqlayers.checks import check_path
 from eqlayers.data.cache import UNREADABLE
+from eqlayers.data.embedded import compare_with_manifest, embedded_folder
 from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
 from eqlayers.errors import ConfigError, DataError
@@ -20,7 +19,6 @@ from eqlayers.errors import ConfigError, DataError
 __all__ = ["MINI_FILE", "default_mini_root", "load_mini"]
 
 MINI_FILE = "mini_qm9_xtb.npz"
-MANIFEST = "manifest.json"
 _REMEDY = "restore it from the repository (git checkout) or make it again with examples/data/make_mini_qm9.py"
 
 
@@ -30,14 +28,7 @@ def default_mini_root() -> Path:
     Raises:
         DataError: If the package is not in a source checkout; the data are not part of an installed wheel.
     """
-    root = Path(__file__).resolve().parents[2] / "examples" / "data"
-    if not (root / MINI_FILE).exists():
-        raise DataError(
-            f"root: expected {MINI_FILE} in {root}, the place of the embedded set in a source checkout; there is "
-            "none, as the data are not part of an installed package; pass root= a folder that holds "
-            f"examples/data/{MINI_FILE} of the repository"
-        )
-    return root
+    return embedded_folder(MINI_FILE)
 
 
 def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
@@ -64,7 +55,7 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
     path = (default_mini_root() if root is None else Path(check_path("root", root))) / MINI_FILE
     if not path.exists():
         raise DataError(f"root: expected a folder with {MINI_FILE}; {path} does not exist; {_REMEDY}, or correct root")
-    _compare_with_manifest(path)
+    compare_with_manifest(path, _REMEDY)
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {key: file[key] for key in ("n_atoms", "z", "pos", target.mini_key)}
@@ -86,22 +77,3 @@ def load_mini(root: str | Path | None, target: Target) -> MoleculeArrays:
         y=arrays[target.mini_key].astype(np.float64) * target.raw_factor,
         idx=np.arange(len(arrays["n_atoms"]), dtype=np.int64),
     )
-
-
-def _compare_with_manifest(path: Path) -> None:
-    manifest = path.parent / MANIFEST
-    if not manifest.exists():
-        return
-    try:
-        listed = json.loads(manifest.read_text())["files"].get(path.name)
-        expected = None if listed is None else str(listed["sha256"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{manifest}: expected JSON with files -> name -> sha256; got {type(error).__name__}: {error}; {_REMEDY}"
-        ) from error
-    received = hashlib.sha256(path.read_bytes()).hexdigest()
-    if expected is not None and received != expected:
-        raise DataError(
-            f"{path}: expected SHA-256 {expected} (from {MANIFEST}); got {received}; the file is truncated or "
-            f"changed: {_REMEDY}"
-        )

@@ -15,6 +15,7 @@ from torch_geometric.data import Data
 
 from eqlayers.checks import check_path, check_type, got
 from eqlayers.data.cache import cached_arrays, content_key
+from eqlayers.data.flat import refuse, rows_of_atoms, sum_atoms
 from eqlayers.data.neighbors import check_cutoff, radius_graph
 from eqlayers.data.splits import check_rows
 from eqlayers.errors import DataError, ShapeError
@@ -75,29 +76,17 @@ class MoleculeArrays:
         self._refuse("finite labels", np.flatnonzero(~np.isfinite(self.y)))
 
     def _refuse(self, expected: str, rows: NDArray[np.int64], per_atom: bool = False) -> None:
-        """Raise a DataError that counts and names the molecules in `rows`, if there are any."""
-        if len(rows) == 0:
-            return
-        if per_atom:
-            rows = np.unique(np.searchsorted(np.cumsum(self.n_atoms), rows, side="right"))
-        named = ", ".join(str(row) for row in self.idx[rows[:8]]) + (", ..." if len(rows) > 8 else "")
-        raise DataError(
-            f"{self.source}: expected {expected}; {len(rows)} of {len(self.n_atoms)} molecules do not have that, rows "
-            f"{named}; repair or remove these rows in the source"
-        )
+        rows = np.unique(rows_of_atoms(self.n_atoms)[rows]) if per_atom else rows
+        refuse(self.source, self.idx, expected, rows, "molecules")
 
     @property
     def heavy(self) -> NDArray[np.int64]:
         """Number of non-hydrogen atoms of every molecule, `[N]`."""
-        return self._sum_atoms(self.z > 1)
+        return sum_atoms(self.n_atoms, self.z > 1)
 
     def counts(self, species: tuple[int, ...]) -> NDArray[np.int64]:
         """Number of atoms of every species in every molecule, `[N, S]`."""
-        return np.stack([self._sum_atoms(self.z == number) for number in species], axis=1)
-
-    def _sum_atoms(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        molecule = np.repeat(np.arange(len(self.n_atoms)), self.n_atoms)
-        return np.bincount(molecule[mask], minlength=len(self.n_atoms)).astype(np.int64)
+        return np.stack([sum_atoms(self.n_atoms, self.z == number) for number in species], axis=1)
 
 
 @dataclass(frozen=True)

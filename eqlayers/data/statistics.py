@@ -45,7 +45,7 @@ class Statistics:
     num_train: int
 
 
-def _regression(counts: IntArray, y: FloatArray, intercept: bool) -> FloatArray:
+def regression(counts: IntArray, y: FloatArray, intercept: bool) -> FloatArray:
     """Least-squares coefficients of the numbers of atoms (and of 1); the shortest solution if they are not unique."""
     return np.asarray(np.linalg.lstsq(_columns(counts, intercept), y, rcond=None)[0])
 
@@ -93,7 +93,7 @@ def compute_statistics(
             )
         coefficients = np.array([atomref[number] for number in species])
     elif target.extensive:
-        coefficients = _regression(counts[train], y, intercept=False)
+        coefficients = regression(counts[train], y, intercept=False)
     scale = float(np.std(y - counts[train] @ coefficients))
     return Statistics(
         species=species,
@@ -137,7 +137,7 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
     check_target(target)
     counts = molecules.counts(tuple(int(number) for number in np.unique(molecules.z)))
     y, intercept = molecules.y, not target.extensive
-    fit = _regression(counts[train], y[train], intercept)
+    fit = regression(counts[train], y[train], intercept)
     errors = {
         "mean": y[rows] - y[train].mean(),
         "composition": y[rows] - _columns(counts[rows], intercept) @ fit,

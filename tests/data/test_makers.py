@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from eqlayers.data.embedded import TRAJECTORIES
 from eqlayers.data.mini import default_mini_root
 
 pytest.importorskip("rdkit")
@@ -20,7 +21,7 @@ def mini(monkeypatch) -> ModuleType:
     import make_mini_qm9
 
     yield make_mini_qm9
-    for name in ("make_mini_qm9", "make_ethanol_md", "enumerate_smiles", "store", "xtb"):
+    for name in ("make_mini_qm9", "make_forces", "enumerate_smiles", "store", "xtb"):
         sys.modules.pop(name, None)
 
 
@@ -36,10 +37,20 @@ def test_a_changed_row_is_noticed(mini, tmp_path):
     assert not mini.verify(tmp_path / "changed.npz", rows=2, seed=5)
 
 
-def test_frames_are_reproduced(mini):
-    import make_ethanol_md
+@pytest.mark.parametrize("name", TRAJECTORIES)
+def test_frames_are_reproduced(mini, name):
+    import make_forces
 
-    assert make_ethanol_md.verify(mini.HERE / make_ethanol_md.NAME, rows=3, seed=5)
+    assert make_forces.verify(mini.HERE / f"{name}.npz", rows=3, seed=5)
+
+
+def test_displaced_frames_are_made_again(mini, tmp_path):
+    import make_forces
+
+    make_forces.make("ethanol_nm", tmp_path, frames=3)
+    made, stored = np.load(tmp_path / "ethanol_nm.npz"), np.load(mini.HERE / "ethanol_nm.npz")
+    assert np.array_equal(made["z"], stored["z"])
+    assert all(np.array_equal(made[key], stored[key][:3]) for key in ("R", "E", "F", "dipole"))
 
 
 def test_an_interrupted_run_continues(mini, tmp_path):

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from eqlayers.data import mini
+from eqlayers.data import embedded
 from eqlayers.data.mini import MINI_FILE, default_mini_root, load_mini
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
 from eqlayers.errors import ConfigError, DataError
@@ -134,6 +134,6 @@ def test_nan_in_another_target_does_not_matter(copy):
 def test_missing(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=rf"expected a folder with {MINI_FILE}; .* does not exist; restore it"):
         load_mini(tmp_path / "nowhere", ENERGY)
-    monkeypatch.setattr(mini, "__file__", str(tmp_path / "site-packages" / "eqlayers" / "data" / "mini.py"))
+    monkeypatch.setattr(embedded, "__file__", str(tmp_path / "site-packages" / "eqlayers" / "data" / "embedded.py"))
     with pytest.raises(DataError, match="not part of an installed package; pass root= a folder"):
         load_mini(None, ENERGY)

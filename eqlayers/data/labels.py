@@ -1,0 +1,140 @@
+"""Names under which files hold labels, and the columns of numbers that are found under them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase.stress import voigt_6_to_full_3x3_stress
+from numpy.typing import NDArray
+
+from eqlayers.data.flat import refuse
+from eqlayers.errors import DataError
+
+__all__ = ["KEYS", "Column", "columns_of", "stress_of"]
+
+#: Names that are recognised, by label.
+KEYS: dict[str, tuple[str, ...]] = {
+    "energy": ("energy", "Energy", "REF_energy", "dft_energy", "DFT_energy", "TotEnergy", "energies", "E"),
+    "forces": ("forces", "force", "Forces", "REF_forces", "dft_forces", "dft_force", "DFT_forces", "F"),
+    "stress": ("stress", "REF_stress", "dft_stress", "DFT_stress"),
+    "virial": ("virial", "virials", "REF_virial", "REF_virials", "dft_virial", "dft_virials", "DFT_virial"),
+    "dipole": ("dipole", "REF_dipole", "dft_dipole", "DFT_dipole"),
+    "config_type": ("config_type",),
+}
+_SHAPES: dict[str, tuple[int | str, ...]] = {
+    "energy": (),
+    "forces": ("A", 3),
+    "stress": (3, 3),
+    "virial": (3, 3),
+    "dipole": (3,),
+}
+
+
+class Column(NamedTuple):
+    """One label of all structures, ``[N]`` or ``[A, 3]`` and so on, NaN where missing; its names; how many have it."""
+
+    values: NDArray[Any]
+    names: tuple[str, ...]
+    number: int
+
+
+def columns_of(
+    source: str, frames: Sequence[tuple[int, Mapping[str, Any]]], keys: Mapping[str, str | None]
+) -> tuple[dict[str, Column], set[str]]:
+    """Labels of structures under recognised or given names.
+
+    Args:
+        source: For messages.
+        frames: Number of atoms, and what a file says, of each structure.
+        keys: Name by label, or None to leave the label out.
+
+    Returns:
+        Columns by label, those that were found; and the names that were not used.
+
+    Raises:
+        DataError: A given name is nowhere; two names differ in value; a value has another shape or is not finite.
+    """
+    present = set().union(*(values for _, values in frames))
+    columns: dict[str, Column] = {}
+    for label, usual in KEYS.items():
+        asked = keys.get(label, "")
+        if asked and asked not in present:
+            raise DataError(
+                f"keys of {label} must be a name in {source}, got {asked!r}; it has {', '.join(sorted(present))}. "
+                "Correct the name."
+            )
+        names = tuple(name for name in ((asked,) if asked else usual) if name in present) if asked is not None else ()
+        if names:
+            columns[label] = _column(source, label, names, frames)
+    return columns, present - {name for column in columns.values() for name in column.names}
+
+
+def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tuple[int, Mapping[str, Any]]]) -> Column:
+    if label == "config_type":
+        texts = [str(next((values[name] for name in names if name in values), "")) for _, values in frames]
+        return Column(np.array(texts, dtype=np.str_), names, sum(bool(text) for text in texts))
+    found: list[NDArray[np.float64]] = []
+    wrong: list[int] = []
+    number = 0
+    for row, (atoms, values) in enumerate(frames):
+        shape = tuple(atoms if axis == "A" else int(axis) for axis in _SHAPES[label])
+        given = {name: _value(source, row, name, values[name], shape) for name in names if name in values}
+        if not given:
+            found.append(np.full(shape, np.nan))
+            continue
+        first, *others = given.values()
+        if any(not np.array_equal(first, other) for other in others):
+            raise DataError(
+                f"{label} of {source} must be under one name, got different values under {' and '.join(given)} in row "
+                f"{row}. Say which with keys={{{label!r}: {next(iter(given))!r}}}."
+            )
+        if not np.isfinite(first).all():
+            wrong.append(row)
+        found.append(first)
+        number += 1
+    refuse(source, np.arange(len(frames)), f"finite {label}", np.array(wrong, dtype=np.int64), "structures")
+    return Column(np.concatenate(found) if label == "forces" else np.stack(found), names, number)
+
+
+def _value(source: str, row: int, name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """A value as numbers of a shape; six numbers of Voigt or nine in a row become a symmetric matrix."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty((0, 0, 0))
+    if shape == () and array.size == 1:
+        array = array.reshape(())
+    if shape == (3, 3):
+        if array.shape == (6,):
+            array = voigt_6_to_full_3x3_stress(array)
+        elif array.shape in ((9,), (3, 3)):
+            array = array.reshape(3, 3)
+            array = 0.5 * (array + array.T)
+    if array.shape != shape:
+        raise DataError(
+            f"{name!r} in row {row} of {source} must be numbers {list(shape)}, got {value!r:.60}. Repair the file, or "
+            "name another with keys."
+        )
+    return array
+
+
+def stress_of(
+    source: str, labels: Mapping[str, NDArray[np.float64]], cell: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Labels with the stress in place of virials: -virial / volume where there is no stress.
+
+    Raises:
+        DataError: Virials of a structure without a cell.
+    """
+    found = dict(labels)
+    virial = found.pop("virial", None)
+    if virial is not None and "stress" not in found:
+        known = ~np.isnan(virial[:, 0, 0])
+        volume = np.abs(np.linalg.det(cell))
+        flat = np.flatnonzero(known & (volume == 0))
+        refuse(source, np.arange(len(cell)), "a cell with a volume for virials", flat, "structures")
+        found["stress"] = np.full_like(virial, np.nan)
+        found["stress"][known] = -virial[known] / volume[known, None, None]
+    return found

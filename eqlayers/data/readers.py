@@ -1,0 +1,209 @@
+"""Files of labelled structures: all that ASE reads, and npz archives as those of MD17 and rMD17."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase.io import iread
+from numpy.typing import NDArray
+
+from eqlayers.checks import check_choice, check_path, check_type
+from eqlayers.data.cache import UNREADABLE
+from eqlayers.data.labels import KEYS, Column, columns_of, stress_of
+from eqlayers.data.structures import StructureArrays
+from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
+from eqlayers.errors import ConfigError, DataError
+from eqlayers.files import few
+
+__all__ = ["read_keys", "read_structures"]
+
+_NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
+
+
+class Frame(NamedTuple):
+    """One structure of a file, with all else that the file says of it."""
+
+    z: NDArray[np.int64]
+    pos: NDArray[np.float64]
+    cell: NDArray[np.float64]
+    pbc: NDArray[np.bool_]
+    values: Mapping[str, Any]
+
+
+def read_keys(keys: Any) -> dict[str, str | None]:
+    """Names in the file by label, each checked.
+
+    Raises:
+        ConfigError: No mapping, or a label that is not known.
+    """
+    fix = "Pass keys={'energy': 'my_energy', 'forces': 'my_forces'}."
+    given = check_type("keys", {} if keys is None else keys, Mapping, "a mapping from label to name in the file", fix)
+    for label, name in given.items():
+        check_choice("keys", label, KEYS)
+        if name is not None:
+            check_type(f"keys of {label}", name, str, "a name in the file, or None to leave the label out", fix)
+    return dict(given)
+
+
+def read_structures(
+    path: str | Path, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None
+) -> tuple[StructureArrays, list[str]]:
+    """Structures and labels of a file.
+
+    Names of labels that are usual in the field are recognised, such as energy, REF_energy, dft_energy and TotEnergy;
+    virials become stress. Numbers are in eV, eV/Angstrom, eV/Angstrom^3 and e Angstrom unless ``units`` says otherwise.
+
+    Args:
+        path: A file that ASE reads, with as many frames as it has; or an ``.npz`` archive with the keys of rMD17
+            (``nuclear_charges, coords, energies, forces``, in kcal/mol) or MD17 (``z, R, E, F``).
+        keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'config_type'); it goes
+            before recognised names. None leaves a label out.
+        units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole'), such as 'Hartree/Bohr'.
+
+    Returns:
+        The structures, and lines that say what was found, what was taken for granted and what was not used.
+
+    Raises:
+        ConfigError: An unknown label or unit.
+        DataError: The file is missing, empty, broken off or not readable; labels are not finite, of another shape, or
+            found under two names with different values; or ``keys`` names what no structure has.
+
+    Example:
+        >>> from eqlayers.data.embedded import embedded_trajectory
+        >>> units = {"energy": "eV", "forces": "eV/Angstrom", "dipole": "Debye"}
+        >>> structures, report = read_structures(embedded_trajectory("ethanol_md"), units=units)
+        >>> print(report[1])
+        energy: 'E' in eV, of 2,000 structures
+    """
+    file = Path(check_path("path", path, "a file of structures"))
+    given, asked = read_units(units), read_keys(keys)
+    if not file.is_file():
+        raise DataError(f"path must be a file of structures, got {str(file)!r}, which is none. Correct the path.")
+    if file.stat().st_size == 0:
+        raise DataError(f"{file} must hold structures, got an empty file. Make or fetch it again.")
+    guessed: dict[str, str] = {}
+    frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
+    if not frames:
+        raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
+    columns, unused = columns_of(str(file), [(len(frame.z), frame.values) for frame in frames], asked)
+    sizes = {name: unit_size(name, given.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
+    cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
+    labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
+    structures = StructureArrays.of(
+        str(file),
+        n_atoms=[len(frame.z) for frame in frames],
+        z=np.concatenate([frame.z for frame in frames]),
+        pos=np.concatenate([frame.pos for frame in frames]) * sizes["pos"],
+        cell=cell,
+        pbc=np.stack([frame.pbc for frame in frames]),
+        **stress_of(str(file), labels, cell),
+        **{name: column.values for name, column in columns.items() if name == "config_type"},
+    )
+    return structures, _report(file, structures, columns, given, guessed, unused)
+
+
+def _report(
+    file: Path,
+    structures: StructureArrays,
+    columns: Mapping[str, Column],
+    given: Mapping[str, str],
+    guessed: Mapping[str, str],
+    unused: set[str],
+) -> list[str]:
+    """What was found in a file, in lines."""
+    smallest, largest = structures.n_atoms.min(), structures.n_atoms.max()
+    atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
+    periodic = int(structures.pbc.any(axis=1).sum())
+    lines = [
+        f"{file}: {len(structures):,} structures of {atoms} atoms, atomic numbers {list(structures.species)}, "
+        f"{f'{periodic:,} of them' if periodic else 'none'} periodic"
+    ]
+    for name, column in columns.items():
+        unit = given.get(name, guessed.get(name, DEFAULT_UNITS.get(name)))
+        taken = "" if name in given or unit is None else " (taken for granted; set units if it is another)"
+        names = " and ".join(repr(key) for key in column.names)
+        lines.append(f"{name}: {names}{f' in {unit}{taken}' if unit else ''}, of {column.number:,} structures")
+    if "virial" in columns and "stress" not in columns:
+        lines.append("stress: -virial / volume")
+    if unused:
+        lines.append(f"not used: {few(sorted(unused))}")
+    return lines
+
+
+def _ase(file: Path) -> Iterator[Frame]:
+    """Frames of a file that ASE reads."""
+    try:
+        for atoms in iread(str(file), index=":"):
+            others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
+            found = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
+            yield Frame(
+                atoms.numbers.astype(np.int64),
+                atoms.positions.astype(np.float64),
+                np.asarray(atoms.cell.array, dtype=np.float64),
+                np.asarray(atoms.pbc, dtype=bool),
+                {**others, **atoms.info, **found},
+            )
+    except Exception as error:  # readers of a hundred formats fail in as many ways
+        problem = " ".join(str(error).split())
+        raise DataError(
+            f"{file} must be whole and of a format that ASE reads, got {type(error).__name__}: {problem}. Make or "
+            "fetch it again, or convert it to extended XYZ."
+        ) from error
+    if file.suffix in (".xyz", ".extxyz"):
+        with file.open("rb") as text:
+            text.seek(-1, 2)
+            if text.read(1) != b"\n":
+                warnings.warn(
+                    f"{file} does not end with a line break: the last number may be cut off. Compare its size with "
+                    "that of the original",
+                    stacklevel=4,
+                )
+
+
+def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:
+    """Frames of an archive of one molecule, or of molecules of one size; ``guessed`` receives what units it has."""
+    try:
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+            arrays = {}
+            for name in archive.files:
+                try:
+                    arrays[name] = archive[name]
+                except ValueError:  # an object, such as the name of a method: nothing that is read here
+                    continue
+    except UNREADABLE as error:
+        raise DataError(
+            f"{file} must be a whole npz archive, got {type(error).__name__}: {error}. Make or fetch it again."
+        ) from error
+    atoms = {name: next((key for key in known if key in arrays), None) for name, known in _NPZ_ATOMS.items()}
+    if atoms["z"] is None or atoms["pos"] is None:
+        raise DataError(
+            f"{file} must have the keys nuclear_charges and coords, or z and R, got {few(sorted(arrays))}. Rename them."
+        )
+    z, pos = arrays.pop(atoms["z"]), arrays.pop(atoms["pos"])
+    numbers = z.dtype.kind in "iu" and z.ndim in (1, 2) and pos.dtype.kind == "f"
+    if not numbers or pos.ndim != 3 or pos.shape[1:] != (z.shape[-1], 3) or z.shape[:-1] not in ((), pos.shape[:1]):
+        raise DataError(
+            f"{atoms['z']} and {atoms['pos']} of {file} must be [A] integers and [N, A, 3], got {list(z.shape)} of "
+            f"{z.dtype} and {list(pos.shape)}. Store molecules of one size."
+        )
+    said = {unit: str(arrays[key]) for unit, key in (("pos", "r_unit"), ("energy", "e_unit")) if key in arrays}
+    if "energy" not in said and atoms["pos"] == "coords":
+        said["energy"] = "kcal/mol"  # of rMD17
+    if said.get("energy"):
+        said.setdefault("pos", "Angstrom")
+        guessed.update(said, forces=f"{said['energy']}/{said['pos']}")
+    elif not {"energy", "forces"} <= set(units):
+        raise ConfigError(
+            f"units of energy and forces must be given for {file}, got {sorted(units)}: archives with the keys z, R, E "
+            "and F are in kcal/mol or in eV. Pass units={'energy': 'kcal/mol', 'forces': 'kcal/mol/Angstrom'} or eV."
+        )
+    kinds = np.broadcast_to(z.astype(np.int64), pos.shape[:2])
+    lattice = arrays.pop("lattice", np.zeros((3, 3)))  # sGDML: a lattice vector in each column
+    cell, pbc = np.asarray(lattice, dtype=np.float64).T, np.full(3, bool(lattice.any()))
+    rows = {name: array for name, array in arrays.items() if array.ndim and len(array) == len(pos)}
+    for row in range(len(pos)):
+        yield Frame(kinds[row], pos[row].astype(np.float64), cell, pbc, {name: a[row] for name, a in rows.items()})

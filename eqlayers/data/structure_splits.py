@@ -1,0 +1,144 @@
+"""Splits of structures: at random by number or fraction, in blocks of time, or by groups of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqlayers.checks import check_choice, check_integer, check_items, check_number, check_seed, check_type, is_integer
+from eqlayers.data.splits import SPLIT_SEED, Parts
+from eqlayers.errors import ConfigError, DataError
+
+__all__ = ["STRUCTURE_SPLITS", "split_structures"]
+
+_GAP = 0.02  # of a trajectory, between two blocks of it
+#: A part as users give it: a number, a fraction, names of groups, or what the split takes without.
+Part = int | float | str | list[str] | None
+
+
+def _count(name: str, part: Any, num: int) -> int:
+    """A number of structures from a number or a fraction."""
+    if is_integer(part):
+        return check_integer(name, part, 0, what="a number of structures, or a fraction")
+    fix = f"Use a number such as {name}=100, or a fraction such as {name}=0.1."
+    return round(num * check_number(name, part, at_least=0, at_most=1, fix=fix))
+
+
+def _counts(num: int, train: Any, val: Any, test: Any) -> tuple[int, int, int]:
+    """Numbers of structures; None is the rest for one of training and test, a tenth elsewhere."""
+    for_val = _count("val", 0.1 if val is None else val, num)
+    rest_is_test = train is not None and test is None
+    for_test = 0 if rest_is_test else _count("test", 0.1 if test is None else test, num)
+    for_train = num - for_val - for_test if train is None else _count("train", train, num)
+    if rest_is_test:
+        for_test = num - for_train - for_val
+    if for_train < 1 or for_test < 0 or for_train + for_val + for_test > num:
+        raise DataError(_too_many(num, for_train, for_val, max(for_test, 0)))
+    return for_train, for_val, for_test
+
+
+def _too_many(num: int, *parts: int) -> str:
+    return (
+        f"train, val and test must be at most the {num} structures together and train at least 1, got "
+        f"{parts[0]}, {parts[1]} and {parts[2]}. Lower them."
+    )
+
+
+def _random(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+    for_train, for_val, for_test = _counts(num, train, val, test)
+    order = np.random.default_rng(seed).permutation(num)
+    return order[:for_train], order[for_train : for_train + for_val], order[num - for_test :]
+
+
+def _time(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+    # Test is the end, validation ends a gap before it, and training another before that: neighbours in time are alike.
+    for_val = _count("val", 0.16 if val is None else val, num)
+    for_test = _count("test", 0.2 if test is None else test, num)
+    gaps = (for_val > 0) + (for_test > 0)
+    for_train = num - for_val - for_test - gaps * round(_GAP * num) if train is None else _count("train", train, num)
+    free = num - for_train - for_val - for_test
+    if for_train < 1 or free < 0:
+        raise DataError(_too_many(num, for_train, for_val, for_test))
+    rows, start = np.arange(num), for_train + free // max(gaps, 1)
+    return rows[:for_train], rows[start : start + for_val], rows[num - for_test :]
+
+
+def _config_type(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+    known = sorted(set(groups.tolist()))
+
+    def chosen(name: str, part: Any) -> NDArray[np.bool_]:
+        names = [part] if isinstance(part, str) else check_items(name, part, "names of groups", "Pass ['water'].")
+        unknown = [group for group in names if group not in known]
+        if unknown:
+            raise DataError(f"{name} must name groups among {known}, got {unknown}. Correct the names.")
+        return np.isin(groups, names)
+
+    rest = np.ones(num, dtype=bool)
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for name, part in (("test", test), ("val", val), ("train", train)):
+        by_name = part is not None and not is_integer(part) and not isinstance(part, float)
+        if by_name:
+            masks[name] = chosen(name, part)
+            if not rest[masks[name]].all():
+                raise ConfigError(f"groups must be in one part each, got one twice: {part!r} in {name}. Move it.")
+            rest &= ~masks[name]
+    if not masks:
+        raise ConfigError(
+            f"split 'config_type' must have train, val or test as names among {known}, got none. Name groups."
+        )
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(rest))
+    parts = {name: np.flatnonzero(mask) for name, mask in masks.items()}
+    for name, part in (("test", test), ("val", val)):
+        if name not in parts:  # drawn from the groups that nobody named
+            drawn = _count(name, (0 if name == "test" else 0.1) if part is None else part, len(order))
+            parts[name], order = order[:drawn], order[drawn:]
+    if "train" not in parts:
+        parts["train"] = order if train is None else order[: _count("train", train, len(order))]
+    return parts["train"], parts["val"], parts["test"]
+
+
+STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {"random": _random, "time": _time, "config_type": _config_type}
+
+
+def split_structures(
+    name: str,
+    groups: NDArray[np.str_],
+    train: Part = None,
+    val: Part = None,
+    test: Part = None,
+    seed: int = SPLIT_SEED,
+) -> Parts:
+    """Split structures into training, validation and test parts.
+
+    Args:
+        name: ``"random"``: drawn by ``seed``; 80/10/10 %, and test is the rest where ``train`` is given. ``"time"``: in
+            the order of the source, the first 60 % for training, 16 % for validation and the last 20 % for test with
+            gaps of 2 % between, as neighbouring frames of a trajectory are alike. ``"config_type"``: parts that are
+            names of groups get these; ``val`` and ``test`` that are numbers are drawn from the groups that are left,
+            and training gets what remains.
+        groups: Name of the group of every structure, `[N]`.
+        train, val, test: Number of structures, fraction of all, or names of groups.
+        seed: Of the draw; not the seed of training.
+
+    Returns:
+        Row numbers of the three parts; validation and test may be empty.
+
+    Raises:
+        ConfigError: An unknown name, or a part that cannot be read.
+        DataError: More than there is, no training part, or an unknown group.
+
+    Example:
+        >>> [len(part) for part in split_structures("random", np.full(1000, ""), train=800, val=50)]
+        [800, 50, 150]
+        >>> [(part[0], part[-1]) for part in split_structures("time", np.full(100, ""))]
+        [(np.int64(0), np.int64(59)), (np.int64(62), np.int64(77)), (np.int64(80), np.int64(99))]
+    """
+    check_choice("split", name, STRUCTURE_SPLITS)
+    check_type("groups", groups, np.ndarray, "an array of names [N]", "Pass structures.config_type.")
+    parts = STRUCTURE_SPLITS[name](len(groups), groups, train, val, test, check_seed("split_seed", seed))
+    if len(parts[0]) == 0:
+        raise DataError("the training part must hold at least one structure, got none. Change train, val or test.")
+    return parts

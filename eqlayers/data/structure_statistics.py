@@ -1,0 +1,141 @@
+"""What a potential needs to know of its training structures: energies of atoms, scale of forces, neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ase.data import atomic_numbers
+from numpy.typing import NDArray
+
+from eqlayers.checks import check_choice, check_number
+from eqlayers.data.splits import check_rows
+from eqlayers.data.statistics import regression
+from eqlayers.data.structure_dataset import StructureEdges, check_structure_edges
+from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.errors import ConfigError, DataError
+
+__all__ = ["StructureStatistics", "compute_structure_statistics", "lone_atoms", "read_e0s"]
+
+E0S = ("fit", "isolated", "none")
+
+
+@dataclass(frozen=True)
+class StructureStatistics:
+    """Statistics of the training part, in float64.
+
+    Attributes:
+        species: Atomic numbers in the whole data set, ascending.
+        shifts: Energy in eV of an atom of each species.
+        scale: Root mean square of the force components in eV/Angstrom; without forces, the standard deviation of the
+            energies less the shifts in eV; 1 where that is 0.
+        mean_neighbors: Mean number of edges that an atom receives.
+        num_train: Number of training structures.
+        energy_std: Standard deviation of the energies less the shifts, in eV; NaN without energies.
+        labels: Names of the labels that the training part has.
+    """
+
+    species: tuple[int, ...]
+    shifts: dict[int, float]
+    scale: float
+    mean_neighbors: float
+    num_train: int
+    energy_std: float
+    labels: tuple[str, ...]
+
+
+def read_e0s(e0s: Any) -> str | dict[int, float]:
+    """Where the energies of free atoms come from: a name, or energies by atomic number.
+
+    Args:
+        e0s: One of "fit", "isolated" and "none", or a mapping from chemical symbol or atomic number to eV.
+
+    Raises:
+        ConfigError: Another value, an unknown element, or an energy that is no number.
+
+    Example:
+        >>> read_e0s({"H": -13.6, 8: -2041.0})
+        {1: -13.6, 8: -2041.0}
+    """
+    if not isinstance(e0s, Mapping):
+        return check_choice("e0s", e0s, E0S) if isinstance(e0s, str) else _refuse_e0s(e0s)
+    energies: dict[int, float] = {}
+    for key, value in e0s.items():
+        number = atomic_numbers.get(str(key), int(key) if str(key).isdecimal() else 0)
+        if not 1 <= number <= 118 or number in energies:
+            raise ConfigError(f"e0s must name each element once, got {key!r}. Use a symbol or an atomic number.")
+        energies[number] = check_number(f"e0s of {key}", value, unit=" of eV", fix="Use the energy of the free atom.")
+    return energies
+
+
+def _refuse_e0s(e0s: Any) -> str:
+    raise ConfigError(f"e0s must be one of {', '.join(E0S)} or energies by element, got {e0s!r}. Pick one of these.")
+
+
+def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
+    """Which structures are a single atom without periods, whose energy is that of a free atom, `[N]`."""
+    return (structures.n_atoms == 1) & ~structures.pbc.any(axis=1)
+
+
+def compute_structure_statistics(
+    structures: StructureArrays,
+    edges: StructureEdges,
+    train: NDArray[np.int64],
+    e0s: str | Mapping[Any, float] = "fit",
+) -> StructureStatistics:
+    """Statistics of the training part.
+
+    Args:
+        structures: The whole data set.
+        edges: Its neighbour lists.
+        train: Rows of the training part.
+        e0s: Energies of free atoms, which are the shifts: "fit", the least-squares fit of the energies by the numbers
+            of atoms of each species, the shortest one where it is not unique; "isolated", those of the structures with
+            one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
+
+    Returns:
+        The statistics.
+
+    Raises:
+        DataError: A species has no energy in ``e0s``, or none of its lone atoms has one.
+    """
+    check_structure_edges(edges, check_structures(structures))
+    train, given = check_rows("train", train, len(structures)), read_e0s(e0s)
+    part, species = structures.take(train), structures.species
+    counts, known = part.counts(species), ~np.isnan(part.energy)
+    shifts = np.zeros(len(species))
+    if given == "isolated":
+        given = _isolated(structures)
+    if isinstance(given, dict):
+        missing = [number for number in species if number not in given]
+        if missing:
+            raise DataError(
+                f"e0s must give an energy to every species of {structures.source}, got none for atomic numbers "
+                f'{missing}. Add them, or use e0s="fit".'
+            )
+        shifts = np.array([given[number] for number in species])
+    elif given == "fit" and known.any():
+        shifts = regression(counts[known], part.energy[known], intercept=False)
+    residual = (part.energy - counts @ shifts)[known]
+    energy_std = float(residual.std()) if known.any() else float("nan")
+    forces = part.forces[~np.isnan(part.forces[:, 0])]
+    scale = float(np.sqrt(np.square(forces).mean())) if len(forces) else energy_std
+    smallest = 1e-12 * max(1.0, float(np.abs(part.energy[known]).max(initial=0.0)))  # less is rounding
+    return StructureStatistics(
+        species=species,
+        shifts={number: float(value) for number, value in zip(species, shifts, strict=True)},
+        scale=scale if scale > smallest else 1.0,
+        mean_neighbors=float(edges.n_edges[train].sum() / part.n_atoms.sum()),
+        num_train=len(train),
+        energy_std=energy_std,
+        labels=part.labels,
+    )
+
+
+def _isolated(structures: StructureArrays) -> dict[int, float]:
+    """Energy of the lone atom of every species that has one; the mean of several."""
+    lone = np.flatnonzero(lone_atoms(structures) & ~np.isnan(structures.energy))
+    numbers = structures.z[np.cumsum(structures.n_atoms)[lone] - 1]
+    return {int(number): float(structures.energy[lone[numbers == number]].mean()) for number in np.unique(numbers)}

@@ -1,0 +1,246 @@
+"""The Lightning data module of interatomic potentials: structures from files to batches."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
+from torch_geometric.loader import DataLoader
+
+from eqlayers.checks import check_choice, check_dtype, check_integer, check_path, check_seed
+from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, make_loader
+from eqlayers.data.cache import user_cache_dir
+from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
+from eqlayers.data.neighbors import check_cutoff
+from eqlayers.data.plausible import check_parts, check_physics
+from eqlayers.data.readers import read_keys, read_structures
+from eqlayers.data.splits import SPLIT_SEED
+from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
+from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
+from eqlayers.data.structure_statistics import (
+    StructureStatistics,
+    compute_structure_statistics,
+    lone_atoms,
+    read_e0s,
+)
+from eqlayers.data.structures import StructureArrays
+from eqlayers.data.units import read_units
+from eqlayers.errors import ConfigError, DataError
+
+__all__ = ["StructureDataModule"]
+
+_PARTS = ("train", "val", "test")
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class StructureDataModule(LightningDataModule):
+    """Structures with energies, forces and stress, split, batched, described, and searched for common mistakes.
+
+    Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
+    `[A]` and `num_graphs`. A label that a structure lacks is NaN; `labels` names those that occur.
+
+    After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the training part, and `report`, the
+    lines that say what was read, which are logged as well. Mistakes that may be none are warnings.
+
+    Args:
+        path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
+            "ethanol_nm" or "aspirin_nm".
+        val_path, test_path: Files of the validation and test part, used whole; None draws the parts from ``path``.
+        split: "random", "time" or "config_type"; see `split_structures`.
+        train, val, test: Number of structures, fraction, or names of groups; see `split_structures`. With a
+            ``val_path`` and no ``test_path`` there is no test part unless ``test`` or ``train`` asks for one.
+        keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
+        units: Unit by quantity; see `read_structures`.
+        e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
+            Structures with one atom are in no part with "isolated".
+        cutoff: Neighbour distance in Angstrom.
+        batch_size: Most structures in a training batch.
+        max_edges: Most edges in a training batch, so that its memory is bounded; None does not bound them.
+        eval_batch_size: Structures in a validation, test or prediction batch.
+        num_workers: Processes that build batches; 0 builds them in the main process.
+        seed: Seed of the order of training batches; the split does not depend on it.
+        split_seed: Seed of the split.
+        dtype: Of positions, cells and labels but energies: "float32" or "float64", or a torch.dtype.
+        cache_dir: Folder of cached neighbour lists; the user's cache folder if None.
+
+    Raises:
+        ConfigError: For an option outside its list or range.
+        DataError: From `prepare_data` and `setup`, if data are missing, incomplete, corrupt or surely wrong.
+
+    Example:
+        >>> import tempfile
+        >>> data = StructureDataModule("ethanol_md", split="time", cutoff=4.0, cache_dir=tempfile.mkdtemp())
+        >>> data.setup()
+        >>> len(data.train_set), len(data.val_set), len(data.test_set), data.labels
+        (1200, 320, 400, ('energy', 'forces', 'dipole'))
+        >>> batch = next(iter(data.train_dataloader()))
+        >>> batch.num_graphs, batch.energy.dtype, batch.forces.shape
+        (8, torch.float64, torch.Size([72, 3]))
+    """
+
+    statistics: StructureStatistics
+    labels: tuple[str, ...]
+    train_set: StructureDataset
+    val_set: StructureDataset
+    test_set: StructureDataset
+
+    def __init__(
+        self,
+        path: str = "ethanol_md",
+        val_path: str | None = None,
+        test_path: str | None = None,
+        split: str = "random",
+        train: int | float | str | list[str] | None = None,
+        val: int | float | str | list[str] | None = None,
+        test: int | float | str | list[str] | None = None,
+        keys: dict[str, str | None] | None = None,
+        units: dict[str, str] | None = None,
+        e0s: str | dict[str | int, float] = "fit",
+        cutoff: float = 5.0,
+        batch_size: int = 8,
+        max_edges: int | None = None,
+        eval_batch_size: int = 32,
+        num_workers: int = 0,
+        seed: int = 2026,
+        split_seed: int = SPLIT_SEED,
+        dtype: str | torch.dtype = "float32",
+        cache_dir: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_path("path", path, "a file of structures, or the name of an embedded set")
+        check_choice("split", split, STRUCTURE_SPLITS)
+        for name, given, part in (("val", val_path, val), ("test", test_path, test)):
+            if given is not None and check_path(f"{name}_path", given, "a file, or None") and part is not None:
+                raise ConfigError(f"{name} must be left out with {name}_path, got {part!r}. The file is used whole.")
+        if cache_dir is not None:
+            check_path("cache_dir", cache_dir, "a folder, or None")
+        self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
+        self.paths = {"train": path, "val": val_path, "test": test_path}
+        self.split, self.asked = split, {"train": train, "val": val, "test": test}
+        self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
+        self.cutoff = check_cutoff(cutoff)
+        self.batch_size = check_integer("batch_size", batch_size, 1)
+        self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
+        self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
+        self.num_workers = check_integer("num_workers", num_workers, 0)
+        self.seed, self.split_seed = check_integer("seed", seed, 0), check_seed("split_seed", split_seed)
+        self.dtype = _read_dtype(dtype)
+        self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
+        self.report: list[str] = []
+        self._sources: dict[str, StructureArrays] = {}
+        self._rows: dict[str, NDArray[np.int64]] = {}
+
+    def prepare_data(self) -> None:
+        """Fill the cache of neighbour lists, in one process only."""
+        self._edges(self._load())
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, check, split and describe the data; every stage needs all of it, so a second call does nothing."""
+        if stage is not None:
+            check_choice("stage", stage, ("fit", "validate", "test", "predict"))
+        if self._rows:
+            return
+        structures = self._load()
+        edges, rows = self._edges(structures), self._split(structures)
+        said = check_physics(structures, edges) + check_parts(structures, rows)
+        self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
+        self.labels = self.statistics.labels
+        self.train_set, self.val_set, self.test_set = (
+            StructureDataset(structures, edges, rows[name], self.dtype) for name in _PARTS
+        )
+        found = self.statistics
+        self.report += [
+            "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in _PARTS),
+            f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
+            + ", ".join(f"{number}: {shift:.6g} eV" for number, shift in found.shifts.items()),
+            f"scale {found.scale:.4g}, energies less shifts deviate by {found.energy_std:.4g} eV, "
+            f"{found.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
+        ]
+        for line in self.report:
+            rank_zero_info(line)
+        for sentence in said:
+            warnings.warn(sentence, stacklevel=2)
+        self._rows = rows
+
+    def _load(self) -> StructureArrays:
+        """All sources, one after the other."""
+        if not self._sources:
+            for name, path in self.paths.items():
+                if path is not None:
+                    embedded = path in TRAJECTORIES and not Path(path).exists()
+                    units = TRAJECTORY_UNITS if embedded else self.units
+                    file = embedded_trajectory(path) if embedded else path
+                    self._sources[name], lines = read_structures(file, self.keys, units)
+                    self.report += lines
+        return StructureArrays.joined(list(self._sources.values()))
+
+    def _edges(self, structures: StructureArrays) -> StructureEdges:
+        return structure_edges(structures, self.cutoff, self.cache_dir)
+
+    def _split(self, structures: StructureArrays) -> dict[str, NDArray[np.int64]]:
+        """Rows of the joined sources by part."""
+        usable = ~lone_atoms(structures) if self.e0s == "isolated" else np.ones(len(structures), dtype=bool)
+        ends = np.cumsum([len(source) for source in self._sources.values()])
+        own = {
+            name: end - len(source) + np.flatnonzero(usable[end - len(source) : end])
+            for (name, source), end in zip(self._sources.items(), ends.tolist(), strict=True)
+        }
+        asked = self.asked | {name: 0 for name in ("val", "test") if name in own}
+        if "val" in own and asked["train"] is None and asked["test"] is None:
+            asked["test"] = 0
+        groups = structures.config_type[own["train"]]
+        drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
+        return {name: own["train"][rows] for name, rows in zip(_PARTS, drawn, strict=True)} | {
+            name: own[name] for name in ("val", "test") if name in own
+        }
+
+    def train_dataloader(self) -> DataLoader:
+        """Training batches that depend on `seed` and the epoch alone."""
+        dataset = self._part("train")
+        sampler = EpochSampler(len(dataset), self.seed)
+        if self.max_edges is None:
+            return self._loader(dataset, batch_size=self.batch_size, sampler=sampler)
+        batches = EdgeBatchSampler(sampler, dataset.n_edges, self.max_edges, self.batch_size)
+        return self._loader(dataset, batch_sampler=batches)
+
+    def val_dataloader(self) -> DataLoader | list[DataLoader]:
+        """Validation batches in the order of the split; an empty list without a validation part."""
+        dataset = self._part("val")
+        return self._loader(dataset, batch_size=self.eval_batch_size) if len(dataset) else []
+
+    def test_dataloader(self) -> DataLoader:
+        """Test batches in the order of the split.
+
+        Raises:
+            DataError: There is no test part.
+        """
+        dataset = self._part("test")
+        if len(dataset) == 0:
+            raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
+        return self._loader(dataset, batch_size=self.eval_batch_size)
+
+    def predict_dataloader(self) -> DataLoader:
+        """Batches of the test part; `idx` tells the rows."""
+        return self.test_dataloader()
+
+    def _part(self, name: str) -> StructureDataset:
+        if not self._rows:
+            raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
+        return {"train": self.train_set, "val": self.val_set, "test": self.test_set}[name]
+
+    def _loader(self, dataset: StructureDataset, **batches: Any) -> DataLoader:
+        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return make_loader(dataset, self.num_workers, self.seed, on_gpu, **batches)
+
+
+def _read_dtype(dtype: Any) -> torch.dtype:
+    """A dtype from itself or its name."""
+    if isinstance(dtype, str):
+        return _DTYPES[check_choice("dtype", dtype, _DTYPES)]
+    return check_dtype("dtype", dtype)

@@ -1,0 +1,204 @@
+"""Structures with energies, forces, stress and dipoles as flat arrays, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from ase.geometry import complete_cell
+from numpy.typing import NDArray
+
+from eqlayers.checks import check_type, got
+from eqlayers.data.flat import refuse, rows_of_atoms, sum_atoms
+from eqlayers.data.splits import check_rows
+from eqlayers.errors import DataError
+
+__all__ = ["LABELS", "StructureArrays", "check_structures", "completed_cells"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+#: What a structure can be labelled with.
+LABELS = ("energy", "forces", "stress", "dipole")
+# name: kinds of numpy's dtypes, per atom or per structure, trailing axes
+_FIELDS: dict[str, tuple[str, str, tuple[int, ...]]] = {
+    "n_atoms": ("iu", "N", ()),
+    "z": ("iu", "A", ()),
+    "pos": ("f", "A", (3,)),
+    "cell": ("f", "N", (3, 3)),
+    "pbc": ("b", "N", (3,)),
+    "energy": ("f", "N", ()),
+    "forces": ("f", "A", (3,)),
+    "stress": ("f", "N", (3, 3)),
+    "dipole": ("f", "N", (3,)),
+    "config_type": ("U", "N", ()),
+    "idx": ("iu", "N", ()),
+}
+_VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
+
+
+@dataclass(frozen=True)
+class StructureArrays:
+    """Every structure of a data set, one after the other; a label that is missing is NaN.
+
+    Attributes:
+        source: Where they come from, for messages.
+        n_atoms: Atoms of every structure, `[N]` int64.
+        z: Atomic numbers, `[A]` int64.
+        pos: Positions in Angstrom, `[A, 3]` float64.
+        cell: A lattice vector in Angstrom in each row, `[N, 3, 3]` float64; 0 where there is none.
+        pbc: Whether each lattice vector is a period, `[N, 3]` bool.
+        energy: eV, `[N]` float64.
+        forces: eV/Angstrom, `[A, 3]` float64.
+        stress: eV/Angstrom^3, `[N, 3, 3]` float64, positive where the structure pulls inwards, as ASE has it.
+        dipole: e Angstrom, `[N, 3]` float64.
+        config_type: Name of the group of every structure, `[N]`; empty without one.
+        idx: Row of every structure in its source, `[N]` int64.
+
+    Raises:
+        DataError: If there is no structure, lengths disagree, positions are not finite, a structure has labels in
+            part, or a periodic cell has no volume.
+
+    Example:
+        >>> pos = [[0, 0, 0], [0, 0, 0.74]]
+        >>> structures = StructureArrays.of("a test", n_atoms=[2], z=[1, 1], pos=pos, energy=[-31])
+        >>> structures.labels, structures.species, structures.has_cells
+        (('energy',), (1,), False)
+    """
+
+    source: str
+    n_atoms: IntArray
+    z: IntArray
+    pos: FloatArray
+    cell: FloatArray
+    pbc: NDArray[np.bool_]
+    energy: FloatArray
+    forces: FloatArray
+    stress: FloatArray
+    dipole: FloatArray
+    config_type: NDArray[np.str_]
+    idx: IntArray
+
+    @classmethod
+    def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
+        """From lists or arrays; no cell, no label, no group and counted rows where nothing is given."""
+        sizes = {"N": len(n_atoms), "A": len(z)}
+        given: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
+        types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
+        for name, (kind, axis, trailing) in _FIELDS.items():
+            if name in given:
+                given[name] = np.asarray(given[name], dtype=types[kind])
+            else:
+                missing = {"cell": 0.0, "pbc": False, "config_type": ""}.get(name, np.nan)
+                given[name] = np.full((sizes[axis], *trailing), missing)
+        return cls(source=source, **given)
+
+    def __post_init__(self) -> None:
+        for name, (kinds, _, _) in _FIELDS.items():
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in kinds:
+                kind = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}[kinds]
+                raise DataError(f"{name} of {self.source} must be an array of {kind}, got {got(array)}. Convert it.")
+        sizes = {"N": len(self.n_atoms), "A": int(self.n_atoms.sum())}
+        if sizes["N"] == 0:
+            raise DataError(f"{self.source} must hold at least one structure, got none. Check that it is complete.")
+        for name, (_, axis, trailing) in _FIELDS.items():
+            if getattr(self, name).shape != (sizes[axis], *trailing):
+                raise DataError(
+                    f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} structures, got "
+                    f"{list(getattr(self, name).shape)}. The file is incomplete or corrupt: fetch or make it again."
+                )
+        self._refuse("at least one atom in every structure", self.n_atoms < 1)
+        self._refuse("atomic numbers from 1 to 118", (self.z < 1) | (self.z > 118))
+        self._refuse("finite positions", ~np.isfinite(self.pos).all(axis=1))
+        self._refuse("finite cells", ~np.isfinite(self.cell).all(axis=(1, 2)))
+        volume = np.abs(np.linalg.det(completed_cells(self.cell, self.pbc)))
+        self._refuse("periodic cells with a volume", self.pbc.any(axis=1) & (volume < 1e-6))
+        for name in LABELS:
+            finite = np.isfinite(getattr(self, name)).reshape(len(getattr(self, name)), -1)
+            absent = np.isnan(getattr(self, name)).all(axis=tuple(range(1, getattr(self, name).ndim)))
+            self._refuse(f"finite labels, but {name} has NaN or infinite values in part", ~finite.all(axis=1) & ~absent)
+        some = sum_atoms(self.n_atoms, ~np.isnan(self.forces[:, 0]))
+        self._refuse("finite labels, but forces has NaN for some atoms", (some > 0) & (some < self.n_atoms))
+
+    def _refuse(self, expected: str, failing: Any) -> None:
+        bad: NDArray[np.bool_] = np.asarray(failing)
+        if bad.any():
+            of_atoms = len(bad) != len(self.n_atoms)
+            rows = np.unique(rows_of_atoms(self.n_atoms)[bad]) if of_atoms else np.flatnonzero(bad)
+            refuse(self.source, self.idx, expected, rows, "structures")
+
+    def __len__(self) -> int:
+        return len(self.n_atoms)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Those that at least one structure has."""
+        return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
+
+    @property
+    def species(self) -> tuple[int, ...]:
+        """Atomic numbers that occur, ascending."""
+        return tuple(int(number) for number in np.unique(self.z))
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether one of the structures is periodic."""
+        return bool(self.pbc.any())
+
+    def counts(self, species: tuple[int, ...]) -> IntArray:
+        """Number of atoms of every species in every structure, `[N, S]`."""
+        return np.stack([sum_atoms(self.n_atoms, self.z == number) for number in species], axis=1)
+
+    def take(self, rows: IntArray) -> StructureArrays:
+        """Some of the structures, in the order of ``rows``."""
+        rows = check_rows("rows", rows, len(self))
+        first = np.cumsum(self.n_atoms) - self.n_atoms
+        atoms = np.concatenate([np.arange(first[row], first[row] + self.n_atoms[row]) for row in rows])
+        chosen = {name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in _FIELDS.items()}
+        return StructureArrays(source=self.source, **chosen)
+
+    @classmethod
+    def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
+        """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
+        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS}
+        return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
+
+
+assert [field.name for field in fields(StructureArrays)] == ["source", *_FIELDS]
+
+
+def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
+    """Cells with a long lattice vector, perpendicular to the others, in place of each that is 0 and no period.
+
+    Args:
+        cell: `[N, 3, 3]`.
+        pbc: `[N, 3]`.
+
+    Returns:
+        `[N, 3, 3]`; of structures without cell, a cube.
+
+    Example:
+        >>> completed_cells(np.diag([4.0, 5.0, 0.0])[None], np.array([[True, True, False]]))[0].tolist()
+        [[4.0, 0.0, 0.0], [0.0, 5.0, 0.0], [0.0, 0.0, 1000.0]]
+    """
+    full = cell.copy()
+    empty: NDArray[np.bool_] = ~np.any(cell, axis=2)
+    full[empty.all(axis=1) & ~pbc.any(axis=1)] = _VACUUM * np.eye(3)
+    free = empty & ~pbc
+    for row in np.flatnonzero(free.any(axis=1) & ~empty.all(axis=1)):
+        unit = complete_cell(cell[row])  # of length 1
+        full[row][free[row]] = _VACUUM * unit[free[row]]
+    return full
+
+
+def check_structures(structures: Any) -> StructureArrays:
+    """Return ``structures`` if they are a data set, else raise ConfigError."""
+    return check_type(
+        "structures",
+        structures,
+        StructureArrays,
+        "a data set (StructureArrays)",
+        "Take what read_structures returns.",
+    )

@@ -1,0 +1,103 @@
+"""Units of labels as texts, such as "kcal/mol/Angstrom", and their size in eV, Angstrom and elementary charges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ase import units as ase_units
+
+from eqlayers.checks import check_choice, check_type
+from eqlayers.errors import ConfigError
+
+__all__ = ["DEFAULT_UNITS", "read_units", "unit_size"]
+
+#: Quantities with a unit, and the one that they have inside of the package.
+DEFAULT_UNITS = {
+    "pos": "Angstrom",
+    "energy": "eV",
+    "forces": "eV/Angstrom",
+    "stress": "eV/Angstrom^3",
+    "virial": "eV",
+    "dipole": "e*Angstrom",
+}
+_ENERGY, _LENGTH, _CHARGE, _NUMBER = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)
+_DIMENSIONS = {
+    "pos": _LENGTH,
+    "energy": _ENERGY,
+    "forces": (1, -1, 0),
+    "stress": (1, -3, 0),
+    "virial": _ENERGY,
+    "dipole": (0, 1, 1),
+}
+# name: size in ASE's units, dimension as powers of energy, length and charge
+_UNITS: dict[str, tuple[float, tuple[int, int, int]]] = {
+    "eV": (1.0, _ENERGY),
+    "meV": (1e-3, _ENERGY),
+    "Hartree": (ase_units.Hartree, _ENERGY),
+    "Rydberg": (ase_units.Rydberg, _ENERGY),
+    "kcal": (ase_units.kcal, _ENERGY),
+    "kJ": (ase_units.kJ, _ENERGY),
+    "J": (ase_units.J, _ENERGY),
+    "mol": (ase_units.mol, _NUMBER),
+    "Angstrom": (1.0, _LENGTH),
+    "Bohr": (ase_units.Bohr, _LENGTH),
+    "nm": (ase_units.nm, _LENGTH),
+    "GPa": (ase_units.GPa, (1, -3, 0)),
+    "kbar": (1e3 * ase_units.bar, (1, -3, 0)),
+    "bar": (ase_units.bar, (1, -3, 0)),
+    "e": (1.0, _CHARGE),
+    "Debye": (ase_units.Debye, (0, 1, 1)),
+}
+_SAME = {"Ha": "Hartree", "Eh": "Hartree", "Ry": "Rydberg", "A": "Angstrom", "Ang": "Angstrom", "Å": "Angstrom"}
+_SAME |= {"a0": "Bohr", "bohr": "Bohr", "hartree": "Hartree", "angstrom": "Angstrom", "D": "Debye", "debye": "Debye"}
+
+
+def unit_size(quantity: str, unit: Any) -> float:
+    """What a value in some unit is multiplied by, for eV, Angstrom and elementary charges.
+
+    Args:
+        quantity: One of ``DEFAULT_UNITS``.
+        unit: A product of names: eV, meV, Hartree, Rydberg, kcal, kJ, J, mol, Angstrom, Bohr, nm, GPa, kbar, bar, e,
+            Debye; "/" divides by what follows, "^3" is a power.
+
+    Raises:
+        ConfigError: A name that is not known, or a unit of another quantity.
+
+    Example:
+        >>> unit_size("energy", "meV"), round(unit_size("forces", "Hartree/Bohr"), 4)
+        (0.001, 51.4221)
+    """
+    check_choice("units", quantity, DEFAULT_UNITS)
+    known = "such as " + ", ".join(dict.fromkeys([DEFAULT_UNITS[quantity], "Hartree/Bohr^3", "kcal/mol"]))
+    text = check_type(f"units of {quantity}", unit, str, f"a text {known}", "Pass a text.")
+    size, dimension = 1.0, [0, 0, 0]
+    for sign, name, power in re.findall(r"([*/ ]?)\s*([^*/^\s]+)(?:\^(\d))?", text.strip()):
+        known_name = _SAME.get(name, name)
+        if known_name not in _UNITS:
+            names = ", ".join([*_UNITS, *_SAME])
+            raise ConfigError(f"units of {quantity} must be made of {names}, got {unit!r}. Use these names.")
+        times = (-1 if sign == "/" else 1) * int(power or 1)
+        factor, powers = _UNITS[known_name]
+        size *= factor**times
+        dimension = [total + times * single for total, single in zip(dimension, powers, strict=True)]
+    if tuple(dimension) != _DIMENSIONS[quantity]:
+        raise ConfigError(
+            f"units of {quantity} must be those of {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures something "
+            "else. Write for example 'Hartree/Bohr' for forces."
+        )
+    return size
+
+
+def read_units(units: Any) -> dict[str, str]:
+    """Units by quantity, each checked.
+
+    Raises:
+        ConfigError: No mapping, or a quantity or a unit that is not known.
+    """
+    fix = "Pass units={'energy': 'Hartree', 'forces': 'Hartree/Bohr'}."
+    given = check_type("units", {} if units is None else units, Mapping, "a mapping from quantity to unit", fix)
+    for quantity, unit in given.items():
+        unit_size(quantity, unit)
+    return dict(given)
