@@ -136,6 +136,11 @@ class StructureDataModule(LightningDataModule):
         self._sources: dict[str, StructureArrays] = {}
         self._rows: dict[str, NDArray[np.int64]] = {}
 
+    @property
+    def dataset(self) -> str:
+        """What it was asked to read, for checkpoints and reports."""
+        return str(self.paths["train"])
+
     def prepare_data(self) -> None:
         """Fill the cache of neighbour lists, in one process only."""
         self._edges(self._load())

@@ -19,6 +19,7 @@ from ..nn.activation import GatedNonlinearity
 from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
+from ..nn.radial import BesselBasis
 from ..torch_internals import assert_later, being_traced
 
 _KNOWN_Z = set(range(1, 119))
@@ -107,6 +108,7 @@ class MoleculeNetwork(KeepsFloat64):
                 Interaction(current, self.irreps_sh, irreps, num_basis, cutoff, radial_hidden, mean_neighbors, **kind)
             )
             current = irreps
+        self.basis = BesselBasis(num_basis, cutoff)
         self.interactions = torch.nn.ModuleList(steps)
         self.gate = GatedNonlinearity(current, **kind)
         self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
@@ -185,9 +187,8 @@ class MoleculeNetwork(KeepsFloat64):
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
         edges = self.geometry(pos, graph)
-        basis = None
+        basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.interactions:
-            basis = step.radial.basis(edges.lengths) if basis is None else basis  # the same in all steps
             x = step(x, edges.harmonics, edges.lengths, graph, basis=basis)
         out = self.read(self.gate(self.mix(x))).double()
         if self.readout == "vector":

@@ -16,6 +16,7 @@ from ..graph import Graph
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
+from ..nn.radial import BesselBasis
 from .potential import read_species
 
 
@@ -103,6 +104,7 @@ class NequIP(torch.nn.Module):
                 )
             )
             current = after
+        self.basis = BesselBasis(num_basis, cutoff, cutoff_p)
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, "0e", layout="ir_mul", backend=backend)
 
@@ -115,9 +117,8 @@ class NequIP(torch.nn.Module):
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Energies of atoms ``[A]``; see :class:`Potential` for the arguments."""
         x = self.embedding(kind)
-        basis = None
+        basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:
-            basis = step.radial.basis(edges.lengths) if basis is None else basis  # the same in all steps
             x = step(x, edges.harmonics, edges.lengths, graph, kind, basis)
         energies: Tensor = self.read(x).squeeze(-1)
         return energies

@@ -74,7 +74,7 @@ def data_facts(data: Any) -> dict[str, Any]:
         {'target': 'U0', 'dataset': 'mini', 'split': 'random'}
     """
     target = getattr(data, "target", None)
-    facts = {"target": getattr(target, "name", target)}
+    facts = {"target": "energies of structures" if target is None else getattr(target, "name", target)}
     return facts | {name: getattr(data, name, None) for name in FACTS[1:]}
 
 
