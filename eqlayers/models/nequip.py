@@ -39,6 +39,7 @@ class NequIP(torch.nn.Module):
         cutoff_p: Power of the envelope.
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
+        embedding: Scalars of an atom before the first step; None for as many as hidden has.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
@@ -66,6 +67,7 @@ class NequIP(torch.nn.Module):
         cutoff_p: int = 6,
         radial_hidden: Sequence[int] = (64,),
         mean_neighbors: float = 12.0,
+        embedding: int | None = None,
         backend: str | None = None,
     ) -> None:
         super().__init__()
@@ -81,14 +83,16 @@ class NequIP(torch.nn.Module):
             "cutoff_p": cutoff_p,
             "radial_hidden": list(radial_hidden),
             "mean_neighbors": mean_neighbors,
+            "embedding": embedding,
             "backend": backend,
         }
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
         scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
         if scalars.dim == 0:
             raise IrrepsError(f"hidden must hold even scalars (0e) for the read-out, got {irreps}. Add '32x0e'.")
-        self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
-        steps, current = [], scalars
+        width = scalars.dim if embedding is None else check_integer("embedding", embedding, 1, fix="32 is usual.")
+        self.embedding = torch.nn.Embedding(len(self.species), width)
+        steps, current = [], o3.Irreps([(width, "0e")])
         for number in range(layers):
             wanted = irreps if number < layers - 1 else scalars
             after = reachable(current, self.irreps_sh, wanted)

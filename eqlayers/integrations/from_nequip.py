@@ -1,0 +1,225 @@
+"""Networks of the package nequip become this package's, and back, with equal energies and forces."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from ase.data import atomic_numbers, chemical_symbols
+from e3nn import o3
+from torch import Tensor, nn
+
+from ..checks import check_type
+from ..errors import ConfigError
+from ..models import NequIP, Potential
+from ..nn.activation import second_moment
+
+__all__ = ["from_nequip"]
+
+_FIX = "Run it by nequip, and its layers by eqlayers.accelerate."
+
+
+def from_nequip(model: nn.Module) -> Potential:
+    r"""A potential with the weights of a ``NequIPGNNModel`` of the package nequip.
+
+    What the two write differently is put into weights: nequip's vectors point from receivers to senders, which is a
+    sign of odd harmonics; its self-connection multiplies by the embedding of the species, which is a matrix for each;
+    the factors of its Bessel functions and activations go into the maps behind them.
+
+    Args:
+        model: As built, or loaded from a checkpoint, by nequip.
+
+    Returns:
+        A :class:`Potential` of a :class:`NequIP` in the dtype of the model.
+
+    Raises:
+        ConfigError: The model has a part that :class:`NequIP` has not.
+    """
+    core = _core(check_type("model", model, nn.Module, "a model of nequip", "Build or load it by nequip."))
+    layers = [core[f"layer{n}_convnet"] for n in range(sum(name.startswith("layer") for name in core))]
+    for layer in layers:
+        _check_layer(layer, first=layer is layers[0])
+    species = [atomic_numbers.get(name, 0) for name in core["per_type_energy_scale_shift"].type_names]
+    if 0 in species:
+        _refuse("types named after elements", str(list(core["per_type_energy_scale_shift"].type_names)))
+    bessel, lengths = core["bessel_encode"], core["edge_norm"]
+    count = bessel.num_bessels
+    roots = bessel.bessel_weights.detach().flatten().double()
+    if not torch.equal(roots, torch.arange(1, count + 1, dtype=torch.float64)):
+        _refuse("Bessel functions with whole numbers of half waves", "trained roots")
+    if lengths._per_edge_type:
+        _refuse("one cutoff", "one for each pair of types")
+    hidden = layers[0].feature_irreps_hidden
+    if any(layer.feature_irreps_hidden != hidden for layer in layers[:-1]):
+        _refuse("the same features between all steps", "others")
+    widths = [[m.weight.shape[1] for m in _matrices(layer.conv.edge_mlp)[:-1]] for layer in layers]
+    if any(width != widths[0] for width in widths):
+        _refuse("the same radial networks in all steps", str(widths))
+    readout = _matrices(core["per_atom_energy_readout"].mlp_module)
+    if len(readout) != 1:
+        _refuse("a linear read-out", f"one of {len(readout)} layers")
+    cutoff = float(lengths.r_max)
+    sh = layers[0].irreps_in["edge_attrs"]
+    network = NequIP(
+        species,
+        hidden=str(hidden),
+        lmax=max(sh.ls),
+        layers=len(layers),
+        num_basis=count,
+        cutoff=cutoff,
+        cutoff_p=int(bessel.cutoff.p),
+        radial_hidden=widths[0],
+        mean_neighbors=float(layers[0].conv.avg_num_neighbors_norm.norm_const.double().flatten()[0] ** -2),
+        embedding=core["type_embed"].embed_module.weight.shape[1],
+    ).to(readout[0].weight.dtype)
+    with torch.no_grad():
+        types = core["type_embed"].embed_module.weight
+        network.embedding.weight.copy_(types)
+        before: dict[Any, float] = {}  # by irrep: what the activations of the step before are larger by
+        for step, layer in zip(network.steps, layers, strict=True):
+            _copy_step(step, layer, types, before, cutoff)
+            before = _factors(layer.equivariant_nonlin)
+        network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
+    ends = core["per_type_energy_scale_shift"]
+    numbers = [
+        given.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
+        for has, given, default in ((ends.has_scales, ends.scales, 1.0), (ends.has_shifts, ends.shifts, 0.0))
+    ]
+    scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
+    signs = {z: -1.0 if scale < 0 else 1.0 for z, scale in scales.items()}
+    if min(signs.values()) < 0 or min(scales.values()) == 0:
+        _refuse("positive scales", str(scales))
+    return Potential(network, species, shifts, scales).train(model.training)
+
+
+def _refuse(what: str, came: str) -> None:
+    raise ConfigError(f"the model must have {what}, got {came}. {_FIX}")
+
+
+def _core(model: nn.Module) -> dict[str, Any]:
+    """The modules of the network by nequip's names.
+
+    Raises:
+        ConfigError: There are others than a NequIPGNNModel has.
+    """
+    wanted = ("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")
+    wanted += ("per_atom_energy_readout", "per_type_energy_scale_shift")
+    found = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)
+    if found is None:
+        _refuse("the parts of a NequIPGNNModel", type(model).__name__)
+    children = dict(found.named_children()) if found is not None else {}
+    known = {*wanted, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
+    if set(children) - known:
+        _refuse("no further parts", ", ".join(sorted(set(children) - known)))
+    return children
+
+
+def _check_layer(layer: Any, first: bool) -> None:
+    kind = type(layer.equivariant_nonlin).__name__
+    if kind != "Gate":
+        _refuse("gates", kind)
+    if layer.resnet:
+        _refuse("no residual connections", "a layer with one")
+    if (layer.conv.sc is None) != first:
+        _refuse("self-connections in all steps but the first", "another choice")
+    if layer.conv.avg_num_neighbors_norm.norm_const.numel() != 1:
+        _refuse("one mean number of neighbours", "one for each type")
+
+
+def _matrices(mlp: Any) -> list[Any]:
+    return [module for module in mlp.modules() if hasattr(module, "alpha") and hasattr(module, "weight")]
+
+
+def _factors(gate: Any) -> dict[Any, float]:
+    """By irrep of a gate's output: e3nn's factor of the activation over the exact one that this package has."""
+
+    def ratio(act: Any, name: str) -> float:
+        return float(getattr(act, "cst", 1.0)) * second_moment(name) ** 0.5
+
+    names = {1: "silu", -1: "tanh"}
+    scalars = {
+        ir: ratio(act, names[ir.p]) for (_, ir), act in zip(gate.irreps_scalars, gate.act_scalars.acts, strict=True)
+    }
+    gates = {ir: ratio(act, "silu") for (_, ir), act in zip(gate.irreps_gated, gate.act_gates.acts, strict=True)}
+    return scalars | gates
+
+
+def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float) -> None:
+    conv, gate = layer.conv, layer.equivariant_nonlin
+    rows = torch.cat([torch.full((mul,), before.get(ir, 1.0), dtype=torch.float64) for mul, ir in step.irreps_in]).to(types.dtype)
+    ends = [0, *torch.tensor([mul for mul, _ in step.irreps_in]).cumsum(0).tolist()]
+    factor = {ir: rows[a:b, None] for (_, ir), a, b in zip(step.irreps_in, ends, ends[1:], strict=False)}
+    _copy_linear(step.up, conv.linear_1, [step.irreps_in[p.i_in].ir for p in step.up.instructions], factor)
+    # from the receiver to the sender: odd harmonics change their sign
+    signs = [
+        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
+        for p in step.product.instructions
+        for _ in range(p.path_shape[0])
+    ]
+    *inner, last = _matrices(conv.edge_mlp)
+    exact = second_moment("silu") ** 0.5
+    for number, (mine, theirs) in enumerate(zip(step.radial.weights, [*inner, last], strict=True)):
+        same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5
+        mine.copy_(theirs.weight * same * (math.sqrt(2 / cutoff) if number == 0 else exact))
+    step.radial.weights[-1].mul_(torch.tensor(signs, dtype=types.dtype))
+    step.get_buffer("mean_neighbors").fill_(float(conv.avg_num_neighbors_norm.norm_const.double().flatten()[0]) ** -2)
+    columns = _columns(step.gate, gate, conv.linear_2.irreps_out)
+    blocks = _blocks(conv.linear_2)
+    _fill(step.down, columns, lambda ir: blocks[ir])
+    if conv.sc is not None:
+        width = types.shape[1]
+        maps = {}
+        for ins, w in zip(conv.sc.instructions, conv.sc.weight_views(), strict=True):
+            ir = conv.sc.irreps_in1[ins.i_in1].ir
+            maps[ir] = torch.einsum("uvw,sv->suw", w, types) * width**-0.5 * factor[ir]
+        for number in range(len(types)):
+            _fill(
+                step.self_connection.linear,
+                columns,
+                lambda ir, n=number: maps[ir][n],
+                out=step.self_connection.weight[number],
+            )
+
+
+def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, Tensor]) -> None:
+    blocks = _blocks(theirs)
+    mine.weight.copy_(torch.cat([(blocks[ir] * factor[ir]).flatten() for ir in irreps]))
+
+
+def _blocks(linear: Any) -> dict[Any, Tensor]:
+    """By irrep, the matrix ``[mul_in, mul_out]`` of a linear map in which each occurs once."""
+    return {
+        linear.irreps_in[ins.i_in].ir: view
+        for ins, view in zip(linear.instructions, linear.weight_views(), strict=True)
+    }
+
+
+def _columns(mine: Any, theirs: Any, irreps: Any) -> list[tuple[Any, Tensor]]:
+    """Irrep and columns of nequip's matrix for each group before the gate; nequip has scalars before gates."""
+    scalars = {ir: mul for mul, ir in theirs.irreps_scalars}
+    even = scalars.get(o3.Irrep("0e"), 0)
+    groups = []
+    gates = sum(mul for mul, _ in theirs.irreps_gates)
+    for number, (mul, ir) in enumerate(mine.irreps_in):
+        start = even if gates and number == 0 else 0
+        groups.append((ir, torch.arange(start, start + mul)))
+    return groups
+
+
+def _fill(mine: Any, columns: list[tuple[Any, Tensor]], block: Any, out: Tensor | None = None) -> None:
+    """Write the blocks into flat weights, path by path; paths of one irrep share the rows of its block in order."""
+    used: dict[int, int] = {}
+    flat = []
+    for path in mine.instructions:
+        ir, own = columns[path.i_out]
+        start = used.get(path.i_out, 0)
+        used[path.i_out] = start + path.path_shape[0]
+        matrix = block(ir)
+        flat.append(matrix[start : start + path.path_shape[0]][:, own].flatten())
+    (mine.weight if out is None else out).copy_(torch.cat(flat))
+
+
+def symbols_of(potential: Potential) -> list[str]:
+    """Chemical symbols of the species, which are nequip's names of types."""
+    return [chemical_symbols[z] for z in potential.species]
