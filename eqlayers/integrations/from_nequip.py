@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from ase.data import atomic_numbers, chemical_symbols
+from ase.data import atomic_numbers
 from e3nn import o3
 from torch import Tensor, nn
 
@@ -103,8 +103,8 @@ def _core(model: nn.Module) -> dict[str, Any]:
     Raises:
         ConfigError: There are others than a NequIPGNNModel has.
     """
-    wanted = ("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")
-    wanted += ("per_atom_energy_readout", "per_type_energy_scale_shift")
+    wanted = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
+    wanted += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
     found = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)
     if found is None:
         _refuse("the parts of a NequIPGNNModel", type(model).__name__)
@@ -147,9 +147,8 @@ def _factors(gate: Any) -> dict[Any, float]:
 
 def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], cutoff: float) -> None:
     conv, gate = layer.conv, layer.equivariant_nonlin
-    rows = torch.cat([torch.full((mul,), before.get(ir, 1.0), dtype=torch.float64) for mul, ir in step.irreps_in]).to(types.dtype)
-    ends = [0, *torch.tensor([mul for mul, _ in step.irreps_in]).cumsum(0).tolist()]
-    factor = {ir: rows[a:b, None] for (_, ir), a, b in zip(step.irreps_in, ends, ends[1:], strict=False)}
+    # the same for every copy of an irrep, so a number for each irrep is enough
+    factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}
     _copy_linear(step.up, conv.linear_1, [step.irreps_in[p.i_in].ir for p in step.up.instructions], factor)
     # from the receiver to the sender: odd harmonics change their sign
     signs = [
@@ -164,7 +163,7 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
         mine.copy_(theirs.weight * same * (math.sqrt(2 / cutoff) if number == 0 else exact))
     step.radial.weights[-1].mul_(torch.tensor(signs, dtype=types.dtype))
     step.get_buffer("mean_neighbors").fill_(float(conv.avg_num_neighbors_norm.norm_const.double().flatten()[0]) ** -2)
-    columns = _columns(step.gate, gate, conv.linear_2.irreps_out)
+    columns = _columns(step.gate, gate)
     blocks = _blocks(conv.linear_2)
     _fill(step.down, columns, lambda ir: blocks[ir])
     if conv.sc is not None:
@@ -182,7 +181,7 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
             )
 
 
-def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, Tensor]) -> None:
+def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, float]) -> None:
     blocks = _blocks(theirs)
     mine.weight.copy_(torch.cat([(blocks[ir] * factor[ir]).flatten() for ir in irreps]))
 
@@ -195,16 +194,13 @@ def _blocks(linear: Any) -> dict[Any, Tensor]:
     }
 
 
-def _columns(mine: Any, theirs: Any, irreps: Any) -> list[tuple[Any, Tensor]]:
+def _columns(mine: Any, theirs: Any) -> list[tuple[Any, Tensor]]:
     """Irrep and columns of nequip's matrix for each group before the gate; nequip has scalars before gates."""
     scalars = {ir: mul for mul, ir in theirs.irreps_scalars}
     even = scalars.get(o3.Irrep("0e"), 0)
-    groups = []
-    gates = sum(mul for mul, _ in theirs.irreps_gates)
-    for number, (mul, ir) in enumerate(mine.irreps_in):
-        start = even if gates and number == 0 else 0
-        groups.append((ir, torch.arange(start, start + mul)))
-    return groups
+    gated = sum(mul for mul, _ in theirs.irreps_gates) > 0
+    starts = [even if gated and number == 0 else 0 for number in range(len(mine.irreps_in))]
+    return [(ir, torch.arange(start, start + mul)) for (mul, ir), start in zip(mine.irreps_in, starts, strict=True)]
 
 
 def _fill(mine: Any, columns: list[tuple[Any, Tensor]], block: Any, out: Tensor | None = None) -> None:
@@ -218,8 +214,3 @@ def _fill(mine: Any, columns: list[tuple[Any, Tensor]], block: Any, out: Tensor 
         matrix = block(ir)
         flat.append(matrix[start : start + path.path_shape[0]][:, own].flatten())
     (mine.weight if out is None else out).copy_(torch.cat(flat))
-
-
-def symbols_of(potential: Potential) -> list[str]:
-    """Chemical symbols of the species, which are nequip's names of types."""
-    return [chemical_symbols[z] for z in potential.species]
