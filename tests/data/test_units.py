@@ -51,9 +51,9 @@ def test_no_units(unit):
 def test_mappings():
     assert read_units(None) == {}
     assert read_units({"energy": "Ha"}) == {"energy": "Ha"}
-    with pytest.raises(ConfigError, match="units must be a mapping from quantity to unit, got 'eV'. Pass units="):
+    with pytest.raises(ConfigError, match=r"units must be a mapping from quantity to unit, got 'eV'. Pass units="):
         read_units("eV")
-    with pytest.raises(ConfigError, match="units must be one of pos, energy, .*, got 'charge'"):
+    with pytest.raises(ConfigError, match=r"units must be one of pos, energy, .*, got 'charge'"):
         read_units({"charge": "e"})
     with pytest.raises(ConfigError, match="units of energy must be a text such as 'eV', got 3"):
         read_units({"energy": 3})
