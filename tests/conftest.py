@@ -3,7 +3,8 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -34,6 +35,23 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not HAS_GPU and item.get_closest_marker("gpu"):
         pytest.skip("needs a CUDA or HIP device")
+
+
+@pytest.fixture
+def told() -> Callable[[Callable[[Any], Any], Any], None]:
+    """Asserts that a call with a wrong argument ends with an error that says what must be, what came, and the fix."""
+    from eqlayers.errors import EqlayersError
+
+    def check(call: Callable[[Any], Any], value: Any) -> None:
+        with pytest.raises(EqlayersError) as caught:
+            call(value)
+        message = str(caught.value)
+        assert "must " in message or "expected" in message, "what must be"
+        came = ("got", "there is none", "not exist", "have none", "do not have that", "is empty")
+        assert any(words in message for words in came), "what came"
+        assert len(message.replace("; ", ". ").split(". ")) >= 2, "the fix"
+
+    return check
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ import eqlayers.bench as bench
 import eqlayers.data as data
 import eqlayers.train as train
 from eqlayers.data import TARGETS, Edges, MoleculeArrays, MoleculeDataModule, MoleculeDataset, neighbor_edges
-from eqlayers.errors import EqlayersError
 from eqlayers.files import atomic_write
 from eqlayers.models import MoleculeNetwork
 
@@ -256,14 +255,8 @@ EVERY = [(name, value) for name, (_, values) in CALLS.items() for value in value
 
 
 @pytest.mark.parametrize(("name", "value"), EVERY, ids=[f"{name}-{number}" for number, (name, _) in enumerate(EVERY)])
-def test_a_wrong_argument_is_told(name: str, value: Any) -> None:
-    with pytest.raises(EqlayersError) as caught:
-        CALLS[name][0](value)
-    message = str(caught.value)
-    assert "must " in message or "expected" in message, "what must be"
-    came = ("got", "there is none", "not exist", "have none", "do not have that", "is empty")
-    assert any(words in message for words in came), "what came"
-    assert len(message.replace("; ", ". ").split(". ")) >= 2, "the fix"
+def test_a_wrong_argument_is_told(name: str, value: Any, told: Callable[..., None]) -> None:
+    told(CALLS[name][0], value)
 
 
 def test_every_public_callable_is_in_the_table() -> None:
@@ -276,6 +269,8 @@ def test_every_public_callable_is_in_the_table() -> None:
     }  # plain records and tables, checked where they are used
     simple |= {"AtomicCheckpointIO", "LayerSummary", "default_mini_root", "quiet_lightning"}  # without arguments
     simple |= {"Case", "Suite"}
+    simple |= {"LABELS", "EdgeBatchSampler", "neighbor_list"}  # these have a table in tests/data, as has
+    simple |= {name for name in data.__all__ if "struct" in name.lower()}
     public = {*data.__all__, *train.__all__, *bench.__all__, "MoleculeNetwork"} - simple
     known = {name.split(",")[0].split(".")[0] for name in CALLS}
     assert public - known == set()

@@ -80,7 +80,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
     number = 0
     for row, (atoms, values) in enumerate(frames):
         shape = tuple(atoms if axis == "A" else int(axis) for axis in _SHAPES[label])
-        given = {name: _value(source, row, name, values[name], shape) for name in names if name in values}
+        given = {name: _value(source, row, name, values[name], label, shape) for name in names if name in values}
         if not given:
             found.append(np.full(shape, np.nan))
             continue
@@ -98,7 +98,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
     return Column(np.concatenate(found) if label == "forces" else np.stack(found), names, number)
 
 
-def _value(source: str, row: int, name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _value(source: str, row: int, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """A value as numbers of a shape; six numbers of Voigt or nine in a row become a symmetric matrix."""
     try:
         array = np.asarray(value, dtype=np.float64)
@@ -106,7 +106,7 @@ def _value(source: str, row: int, name: str, value: Any, shape: tuple[int, ...])
         array = np.empty((0, 0, 0))
     if shape == () and array.size == 1:
         array = array.reshape(())
-    if shape == (3, 3):
+    if label in ("stress", "virial"):
         if array.shape == (6,):
             array = voigt_6_to_full_3x3_stress(array)
         elif array.shape in ((9,), (3, 3)):

@@ -36,7 +36,8 @@ _WORK = {
     1 / _KJ: "energies in kJ/mol",
     ase_units.Hartree / ase_units.Bohr: "forces in Hartree/Bohr",
     _KCAL: "forces in kcal/mol/Angstrom",
-    1 / ase_units.Bohr: "energies in Hartree with forces in Hartree/Bohr, or positions in Bohr",
+    1 / ase_units.Bohr: "energies in Hartree with forces in Hartree/Bohr",
+    ase_units.Bohr: "positions in Bohr",
 }
 # change of the energy over that of the volume times the stress -> what gives it
 _STRESS = {

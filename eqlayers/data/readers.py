@@ -191,11 +191,11 @@ def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Itera
             f"{z.dtype} and {list(pos.shape)}. Store molecules of one size."
         )
     said = {unit: str(arrays[key]) for unit, key in (("pos", "r_unit"), ("energy", "e_unit")) if key in arrays}
-    if "energy" not in said and atoms["pos"] == "coords":
-        said["energy"] = "kcal/mol"  # of rMD17
-    if said.get("energy"):
-        said.setdefault("pos", "Angstrom")
-        guessed.update(said, forces=f"{said['energy']}/{said['pos']}")
+    if atoms["pos"] == "coords":
+        said.setdefault("energy", "kcal/mol")  # of rMD17
+    if "energy" in said:
+        both = {"pos": "Angstrom", **said, **units}
+        guessed.update(said, forces=f"{both['energy']}/{both['pos']}")
     elif not {"energy", "forces"} <= set(units):
         raise ConfigError(
             f"units of energy and forces must be given for {file}, got {sorted(units)}: archives with the keys z, R, E "

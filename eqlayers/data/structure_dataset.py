@@ -175,9 +175,11 @@ def check_structure_edges(edges: Any, structures: StructureArrays) -> StructureE
         ConfigError: They are none. ShapeError: They are of another data set.
     """
     check_type("edges", edges, StructureEdges, "neighbour lists (StructureEdges)", "Take those of structure_edges.")
-    if np.shape(edges.n_edges) != (len(structures),) or np.shape(edges.local) != (2, int(edges.n_edges.sum())):
+    arrays = {name: np.shape(getattr(edges, name)) for name in ("n_edges", "local", "shifts")}
+    total = int(np.sum(edges.n_edges)) if arrays["n_edges"] == (len(structures),) else -1
+    if (arrays["local"], arrays["shifts"]) != ((2, total), (total, 3)):
         raise ShapeError(
-            f"edges must be those of the {len(structures)} structures, got {list(np.shape(edges.n_edges))} numbers and "
-            f"{list(np.shape(edges.local))} pairs. Make them anew with structure_edges."
+            f"edges must be those of the {len(structures)} structures, got arrays of the shapes "
+            f"{list(map(list, arrays.values()))}. Make them anew with structure_edges."
         )
     return edges

@@ -35,6 +35,7 @@ class StructureStatistics:
         num_train: Number of training structures.
         energy_std: Standard deviation of the energies less the shifts, in eV; NaN without energies.
         labels: Names of the labels that the training part has.
+        unique: Whether the energies determine the shifts; a fit to fewer compositions than species does not.
     """
 
     species: tuple[int, ...]
@@ -44,6 +45,7 @@ class StructureStatistics:
     num_train: int
     energy_std: float
     labels: tuple[str, ...]
+    unique: bool = True
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:
@@ -105,7 +107,7 @@ def compute_structure_statistics(
     train, given = check_rows("train", train, len(structures)), read_e0s(e0s)
     part, species = structures.take(train), structures.species
     counts, known = part.counts(species), ~np.isnan(part.energy)
-    shifts = np.zeros(len(species))
+    shifts, unique = np.zeros(len(species)), True
     if given == "isolated":
         given = _isolated(structures)
     if isinstance(given, dict):
@@ -118,6 +120,7 @@ def compute_structure_statistics(
         shifts = np.array([given[number] for number in species])
     elif given == "fit" and known.any():
         shifts = regression(counts[known], part.energy[known], intercept=False)
+        unique = bool(np.linalg.matrix_rank(counts[known]) == len(species))
     residual = (part.energy - counts @ shifts)[known]
     energy_std = float(residual.std()) if known.any() else float("nan")
     forces = part.forces[~np.isnan(part.forces[:, 0])]
@@ -131,6 +134,7 @@ def compute_structure_statistics(
         num_train=len(train),
         energy_std=energy_std,
         labels=part.labels,
+        unique=unique,
     )
 
 

@@ -163,7 +163,8 @@ class StructureDataModule(LightningDataModule):
         self.report += [
             "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in _PARTS),
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
-            + ", ".join(f"{number}: {shift:.6g} eV" for number, shift in found.shifts.items()),
+            + ", ".join(f"{number}: {shift:.6g} eV" for number, shift in found.shifts.items())
+            + ("" if found.unique else "; not those of free atoms: the data have too few compositions to tell"),
             f"scale {found.scale:.4g}, energies less shifts deviate by {found.energy_std:.4g} eV, "
             f"{found.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
         ]

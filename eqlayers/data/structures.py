@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -164,9 +164,6 @@ class StructureArrays:
         """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
         whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS}
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
-
-
-assert [field.name for field in fields(StructureArrays)] == ["source", *_FIELDS]
 
 
 def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:

@@ -60,7 +60,7 @@ def unit_size(quantity: str, unit: Any) -> float:
     Args:
         quantity: One of ``DEFAULT_UNITS``.
         unit: A product of names: eV, meV, Hartree, Rydberg, kcal, kJ, J, mol, Angstrom, Bohr, nm, GPa, kbar, bar, e,
-            Debye; "/" divides by what follows, "^3" is a power.
+            Debye; "/" divides by the name that follows, "^3" is a power.
 
     Raises:
         ConfigError: A name that is not known, or a unit of another quantity.
@@ -70,10 +70,11 @@ def unit_size(quantity: str, unit: Any) -> float:
         (0.001, 51.4221)
     """
     check_choice("units", quantity, DEFAULT_UNITS)
-    known = "such as " + ", ".join(dict.fromkeys([DEFAULT_UNITS[quantity], "Hartree/Bohr^3", "kcal/mol"]))
-    text = check_type(f"units of {quantity}", unit, str, f"a text {known}", "Pass a text.")
+    text = check_type(f"units of {quantity}", unit, str, f"a text such as {DEFAULT_UNITS[quantity]!r}", "Pass a text.")
     size, dimension = 1.0, [0, 0, 0]
-    for sign, name, power in re.findall(r"([*/ ]?)\s*([^*/^\s]+)(?:\^(\d))?", text.strip()):
+    for factor_text in re.split(r"(?=[*/])", f"*{text.replace(' ', '')}")[1:]:
+        parsed = re.fullmatch(r"([*/])([^\W\d_]+\d?)(?:\^(\d))?", factor_text)
+        sign, name, power = parsed.groups() if parsed else ("", factor_text, None)
         known_name = _SAME.get(name, name)
         if known_name not in _UNITS:
             names = ", ".join([*_UNITS, *_SAME])

@@ -1,0 +1,225 @@
+"""Files of structures: names, units, virials, missing labels, archives, and files that are broken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io import write
+from ase.units import Hartree, kcal, mol
+
+from eqlayers.data.embedded import TRAJECTORY_UNITS, embedded_trajectory
+from eqlayers.data.readers import read_structures
+from eqlayers.errors import ConfigError, DataError
+
+CELL = np.array([[4.0, 0, 0], [1.0, 5.0, 0], [0, 0.5, 6.0]])
+VOLUME = 120.0
+
+
+def frames(num: int = 3, **info) -> list[Atoms]:
+    """Water in a cell, with labels under the names that are given."""
+    rng = np.random.default_rng(0)
+    made = []
+    for row in range(num):
+        atoms = Atoms("OH2", positions=rng.normal(size=(3, 3)), cell=CELL, pbc=True)
+        for name, value in info.items():
+            (atoms.arrays if "forc" in name else atoms.info)[name] = value(row)
+        made.append(atoms)
+    return made
+
+
+def saved(tmp_path, made, name="set.xyz"):
+    write(tmp_path / name, made)
+    return tmp_path / name
+
+
+def force(row: int) -> np.ndarray:
+    return np.arange(9.0).reshape(3, 3) + row
+
+
+def symmetric(row: int) -> np.ndarray:
+    return np.array([[1.0, 0.1, 0.2], [0.1, 2.0, 0.3], [0.2, 0.3, 3.0]]) + row
+
+
+@pytest.mark.parametrize(
+    ("energy", "forces"), [("REF_energy", "REF_forces"), ("TotEnergy", "force"), ("dft_energy", "dft_forces")]
+)
+def test_usual_names(tmp_path, energy, forces):
+    made = frames(**{energy: lambda row: -10.0 * row, forces: force, "config_type": lambda row: "ab"[row % 2]})
+    found, report = read_structures(saved(tmp_path, made))
+    assert found.energy.tolist() == [0.0, -10.0, -20.0]
+    assert np.array_equal(found.forces, np.concatenate([force(row) for row in range(3)]))
+    assert found.labels == ("energy", "forces")
+    assert found.config_type.tolist() == ["a", "b", "a"]
+    assert found.pbc.all()
+    assert found.cell == pytest.approx(np.stack([CELL] * 3))
+    assert found.pos == pytest.approx(np.concatenate([atoms.positions for atoms in made]), abs=1e-8)
+    assert any(line.startswith(f"energy: {energy!r} in eV (taken for granted") for line in report)
+
+
+def test_calculators(tmp_path):
+    made = frames()
+    for row, atoms in enumerate(made):
+        atoms.calc = SinglePointCalculator(
+            atoms, energy=row + 0.5, forces=force(row), stress=symmetric(row), dipole=[0.0, row, 1.0]
+        )
+    for name in ("set.xyz", "set.traj"):
+        found, _ = read_structures(saved(tmp_path, made, name))
+        assert found.energy.tolist() == [0.5, 1.5, 2.5]
+        assert found.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
+        assert found.dipole[:, 1].tolist() == [0, 1, 2]
+        assert found.labels == ("energy", "forces", "stress", "dipole")
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (9,)])
+def test_virials_become_stress(tmp_path, shape):
+    made = frames(energy=float, virial=lambda row: symmetric(row).reshape(shape))
+    found, report = read_structures(saved(tmp_path, made))
+    assert found.stress == pytest.approx(-np.stack([symmetric(row) for row in range(3)]) / VOLUME)
+    assert "stress: -virial / volume" in report
+
+
+def test_stress_goes_before_virials(tmp_path):
+    made = frames(energy=float, REF_stress=symmetric, REF_virial=lambda row: 7 * symmetric(row))
+    assert read_structures(saved(tmp_path, made))[0].stress[1] == pytest.approx(symmetric(1))
+
+
+def test_virials_need_a_cell(tmp_path):
+    made = frames(energy=float, virial=symmetric)
+    made[1].set_cell(None)
+    made[1].pbc = False
+    with pytest.raises(DataError, match=r"a cell with a volume for virials; 1 of 3 structures .* rows 1"):
+        read_structures(saved(tmp_path, made))
+
+
+def test_given_names_and_units(tmp_path):
+    made = frames(energy=lambda row: 99.0, mine=float, my_forces=force, cell_stress=symmetric)
+    file = saved(tmp_path, made)
+    keys = {"energy": "mine", "forces": "my_forces", "stress": "cell_stress"}
+    units = {"energy": "Hartree", "forces": "Hartree/Bohr", "stress": "GPa"}
+    found, report = read_structures(file, keys, units)
+    assert found.energy == pytest.approx(Hartree * np.arange(3))
+    assert found.forces[0, 1] == pytest.approx(51.422067, rel=1e-6)
+    assert found.stress[0, 0, 0] == pytest.approx(0.00624151, rel=1e-5)
+    assert "energy: 'mine' in Hartree, of 3 structures" in report
+    assert any(line.startswith("not used: ") and "energy" in line for line in report)
+    without, _ = read_structures(file, {"energy": None, "forces": "my_forces"})
+    assert without.labels == ("forces",)
+
+
+def test_missing_labels_are_nan(tmp_path):
+    made = frames(4, energy=float, forces=force)
+    del made[2].info["energy"], made[1].arrays["forces"]
+    found, report = read_structures(saved(tmp_path, made))
+    assert np.isnan(found.energy).tolist() == [False, False, True, False]
+    assert np.isnan(found.forces).any(axis=1).reshape(4, 3).all(axis=1).tolist() == [False, True, False, False]
+    assert any(line.startswith("energy:") and line.endswith("of 3 structures") for line in report)
+
+
+def test_two_names_for_one_label(tmp_path):
+    made = frames(REF_energy=float, TotEnergy=float)
+    assert read_structures(saved(tmp_path, made))[0].energy.tolist() == [0, 1, 2]
+    made[1].info["TotEnergy"] = 7.0
+    with pytest.raises(DataError, match=r"different values under REF_energy and TotEnergy in row 1. Say which"):
+        read_structures(saved(tmp_path, made))
+    assert read_structures(tmp_path / "set.xyz", {"energy": "TotEnergy"})[0].energy[1] == 7.0
+
+
+def test_what_labels_must_be(tmp_path):
+    with pytest.raises(DataError, match="expected finite energy; 1 of 3 structures do not have that, rows 1"):
+        read_structures(saved(tmp_path, frames(REF_energy=lambda row: np.nan if row == 1 else 1.0)))
+    with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be numbers \[\], got 'abc'. Repair"):
+        read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
+    with pytest.raises(DataError, match=r"'dipole' in row 0 of .* must be numbers \[3\]"):
+        read_structures(saved(tmp_path, frames(tag=float, dipole=lambda row: np.zeros(4))), {"dipole": "dipole"})
+    with pytest.raises(DataError, match=r"keys of energy must be a name in .*, got 'nothing'; it has .*REF_energy"):
+        read_structures(saved(tmp_path, frames(REF_energy=float)), {"energy": "nothing"})
+    with pytest.raises(ConfigError, match=r"keys must be one of energy, forces, .*, got 'energies'"):
+        read_structures(tmp_path / "set.xyz", {"energies": "E"})
+    with pytest.raises(ConfigError, match="keys of energy must be a name in the file, or None"):
+        read_structures(tmp_path / "set.xyz", {"energy": 3})
+
+
+def test_broken_files(tmp_path):
+    file = saved(tmp_path, frames(energy=float, forces=force))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) * 3 // 5])
+    with pytest.raises(DataError, match=r"must be whole and of a format that ASE reads, got .* Make or fetch it again"):
+        read_structures(file)
+    file.write_bytes(whole[:-4])  # a number that lost its last digits can be read
+    with pytest.warns(UserWarning, match="does not end with a line break: the last number may be cut off"):
+        read_structures(file)
+    file.write_bytes(b"")
+    with pytest.raises(DataError, match="must hold structures, got an empty file"):
+        read_structures(file)
+    with pytest.raises(DataError, match=r"path must be a file of structures, got '.*nothing.xyz', which is none"):
+        read_structures(tmp_path / "nothing.xyz")
+    (tmp_path / "set.unknown").write_text("some text\n")
+    with pytest.raises(DataError, match="of a format that ASE reads"):
+        read_structures(tmp_path / "set.unknown")
+
+
+def archive(tmp_path, **arrays):
+    np.savez(tmp_path / "set.npz", **arrays)
+    return tmp_path / "set.npz"
+
+
+def test_rmd17(tmp_path):
+    rng = np.random.default_rng(0)
+    coords, forces, energies = rng.normal(size=(5, 3, 3)), rng.normal(size=(5, 3, 3)), rng.normal(size=5)
+    z = np.array([8, 1, 1], np.uint8)
+    file = archive(
+        tmp_path, nuclear_charges=z, coords=coords, energies=energies, forces=forces, old_indices=np.arange(5)
+    )
+    found, report = read_structures(file)
+    assert found.energy == pytest.approx(energies * kcal / mol)
+    assert found.forces == pytest.approx(forces.reshape(15, 3) * kcal / mol)
+    assert np.array_equal(found.pos, coords.reshape(15, 3))
+    assert found.z.tolist() == [8, 1, 1] * 5
+    assert any("'energies' in kcal/mol (taken for granted" in line for line in report)
+    assert "not used: old_indices" in report
+    in_ev, _ = read_structures(file, units={"energy": "eV"})
+    assert np.array_equal(in_ev.energy, energies)
+    assert np.array_equal(in_ev.forces, forces.reshape(15, 3))  # the unit of forces follows that of energies
+
+
+def test_md17_must_say_its_units(tmp_path):
+    arrays = {"z": np.array([1, 1]), "R": np.zeros((2, 2, 3)) + np.arange(6).reshape(2, 3), "E": np.ones((2, 1))}
+    file = archive(tmp_path, F=np.zeros((2, 2, 3)), **arrays)
+    with pytest.raises(ConfigError, match=r"units of energy and forces must be given for .*, got \[\]: archives with"):
+        read_structures(file)
+    found, _ = read_structures(file, units={"energy": "kcal/mol", "forces": "kcal/mol/Angstrom"})
+    assert found.energy == pytest.approx([kcal / mol] * 2)
+    lattice = np.array([[4.0, 1.0, 0], [0, 5.0, 0], [0, 0, 6.0]])
+    file = archive(tmp_path, F=np.ones((2, 2, 3)), e_unit="eV", r_unit="Bohr", lattice=lattice, **arrays)
+    found, _ = read_structures(file)
+    assert found.energy.tolist() == [1.0, 1.0]
+    assert found.forces[0, 0] == pytest.approx(1 / 0.52917721)
+    assert found.cell[0, 1] == pytest.approx(np.array([1.0, 5.0, 0.0]) * 0.52917721)  # columns are vectors
+    assert found.pbc.all()
+
+
+def test_broken_archives(tmp_path):
+    file = archive(tmp_path, energies=np.ones(3))
+    with pytest.raises(DataError, match="must have the keys nuclear_charges and coords, or z and R, got energies"):
+        read_structures(file)
+    file = archive(tmp_path, z=np.ones(3, int), R=np.zeros((2, 4, 3)))
+    with pytest.raises(DataError, match=r"z and R of .* must be \[A\] integers and \[N, A, 3\], got \[3\] of int64"):
+        read_structures(file)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(DataError, match=r"must be a whole npz archive, got .* Make or fetch it again"):
+        read_structures(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "num", "atoms"),
+    [("ethanol_md", 2000, 9), ("ethanol_nm", 1000, 9), ("aspirin_nm", 500, 21)],
+)
+def test_embedded_sets(name, num, atoms):
+    found, _ = read_structures(embedded_trajectory(name), units=TRAJECTORY_UNITS)
+    assert found.n_atoms.tolist() == [atoms] * num
+    assert found.labels == ("energy", "forces", "dipole")
+    with np.load(embedded_trajectory(name)) as file:
+        assert np.array_equal(found.energy, file["E"])
+        assert found.dipole == pytest.approx(file["dipole"] * 0.20819434, rel=1e-6)

@@ -1,0 +1,139 @@
+"""Neighbour lists of data sets with their cache, samples, and batches as potentials take them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.loader import DataLoader
+
+from eqlayers.data import structure_dataset
+from eqlayers.data.periodic import neighbor_list
+from eqlayers.data.structure_dataset import StructureDataset, structure_edges
+from eqlayers.data.structures import StructureArrays
+from eqlayers.errors import DataError
+from eqlayers.models.structures import Structures
+
+N_ATOMS, CUTOFF = [3, 2, 4], 3.0
+CELLS = np.stack([np.diag([3.0, 4, 5]), np.zeros((3, 3)), np.diag([4.0, 4, 0])])
+PBC = np.array([[True] * 3, [False] * 3, [True, True, False]])
+
+
+@pytest.fixture
+def mixed() -> StructureArrays:
+    """A crystal, a molecule and a slab, with stress of the first alone."""
+    rng = np.random.default_rng(2)
+    stress = np.full((3, 3, 3), np.nan)
+    stress[0] = np.eye(3)
+    return StructureArrays.of(
+        "mixed",
+        n_atoms=N_ATOMS,
+        z=[8, 1, 1, 1, 1, 6, 1, 1, 8],
+        pos=rng.random((9, 3)) * 3,
+        cell=CELLS,
+        pbc=PBC,
+        energy=[1.0 / 3, 2.0, 3.0],
+        forces=rng.normal(size=(9, 3)),
+        stress=stress,
+    )
+
+
+def test_edges_are_those_of_each_structure(mixed):
+    edges = structure_edges(mixed, CUTOFF)
+    start = first = 0
+    for row, num in enumerate(N_ATOMS):
+        pairs, shifts = neighbor_list(mixed.pos[first : first + num], CELLS[row], PBC[row], CUTOFF)
+        stop = start + edges.n_edges[row]
+        assert np.array_equal(edges.local[:, start:stop], pairs)
+        assert np.array_equal(edges.shifts[start:stop], shifts)
+        start, first = stop, first + num
+    assert start == edges.local.shape[1]
+
+
+def test_samples(mixed):
+    dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF), np.array([2, 0]), torch.float64)
+    assert len(dataset) == 2
+    slab, crystal = dataset[0], dataset[1]
+    assert slab.z.tolist() == [6, 1, 1, 8]
+    assert torch.equal(slab.pos, torch.from_numpy(mixed.pos[5:]))
+    assert torch.equal(slab.forces, torch.from_numpy(mixed.forces[5:]))
+    assert slab.cell.shape == (1, 3, 3)
+    assert slab.cell[0, 2].tolist() == [0, 0, 1000.0]
+    assert slab.shifts.dtype == torch.float64
+    assert not slab.shifts[:, 2].any()
+    assert torch.isnan(slab.stress).all()
+    assert torch.equal(crystal.stress, torch.eye(3).double()[None])
+    assert crystal.energy.tolist() == [1.0 / 3]
+    assert (slab.idx.tolist(), crystal.idx.tolist()) == ([2], [0])
+    assert dataset.labels == ("energy", "forces", "stress")
+    assert dataset.n_edges.tolist() == [slab.edge_index.shape[1], crystal.edge_index.shape[1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batches_are_what_potentials_take(mixed, dtype):
+    dataset = StructureDataset(mixed, structure_edges(mixed, CUTOFF), dtype=dtype)
+    batch = next(iter(DataLoader(dataset, batch_size=3)))
+    taken = Structures.of(batch).checked(dtype)
+    assert taken.num_graphs == 3
+    assert batch.energy.dtype == torch.float64
+    assert batch.energy[0] == 1.0 / 3
+    assert {batch[name].dtype for name in ("pos", "forces", "stress", "dipole", "cell", "shifts")} == {dtype}
+    src, dst = taken.edge_index
+    vectors = taken.pos[dst] - taken.pos[src] + (taken.shifts[:, None] @ taken.cell[taken.batch[src]])[:, 0]
+    assert (vectors.norm(dim=1) < CUTOFF + 1e-5).all()
+    assert torch.equal(taken.batch[src], taken.batch[dst])
+
+
+def test_open_sets_have_no_cell(mixed):
+    molecule = mixed.take(np.array([1]))
+    sample = StructureDataset(molecule, structure_edges(molecule, CUTOFF))[0]
+    assert "cell" not in sample
+    assert "shifts" not in sample
+    assert Structures.of(sample).cell is None
+
+
+def test_labels_are_those_of_the_rows(mixed):
+    edges = structure_edges(mixed, CUTOFF)
+    assert StructureDataset(mixed, edges, np.array([1, 2])).labels == ("energy", "forces")
+    empty = StructureDataset(mixed, edges, np.array([], dtype=np.int64))
+    assert len(empty) == 0
+    assert empty.labels == ()
+
+
+def test_the_cache_is_used_and_checked(mixed, tmp_path, monkeypatch):
+    made = structure_edges(mixed, CUTOFF, tmp_path)
+    (file,) = tmp_path.iterdir()
+    monkeypatch.setattr(structure_dataset, "neighbor_list", None)
+    again = structure_edges(mixed, CUTOFF, tmp_path)
+    assert np.array_equal(made.local, again.local)
+    assert np.array_equal(made.shifts, again.shifts)
+    monkeypatch.undo()
+    with np.load(file) as arrays:
+        content = dict(arrays)
+    for name, change, reason in (
+        ("local", lambda array: array + 3, "an edge points outside its structure"),
+        ("shifts", lambda array: array[:-1], "its arrays do not fit the data"),
+        ("n_edges", lambda array: array[:-1], "its arrays do not fit the data"),
+    ):
+        np.savez(file, **(content | {name: change(content[name])}))
+        with pytest.warns(UserWarning, match=reason):
+            assert np.array_equal(structure_edges(mixed, CUTOFF, tmp_path).local, made.local)
+    structure_edges(mixed, 2.5, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_every_input_is_in_the_key(mixed, tmp_path):
+    structure_edges(mixed, CUTOFF, tmp_path)
+    for change in ({"pos": mixed.pos + 1e-9}, {"cell": mixed.cell * 1.01}, {"pbc": np.zeros_like(PBC)}):
+        before = len(list(tmp_path.iterdir()))
+        structure_edges(replace(mixed, **change), CUTOFF, tmp_path)
+        assert len(list(tmp_path.iterdir())) == before + 1
+
+
+def test_coincident_atoms_are_named(mixed):
+    pos = mixed.pos.copy()
+    pos[4] = pos[3]
+    with pytest.raises(DataError, match="atoms at distinct places; 1 of 3 structures do not have that, rows 1; repair"):
+        structure_edges(replace(mixed, pos=pos), CUTOFF)

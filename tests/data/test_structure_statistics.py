@@ -1,0 +1,111 @@
+"""Statistics of structures recover what was put in, from the training part alone, with given and missing labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from eqlayers.data.structure_dataset import structure_edges
+from eqlayers.data.structure_statistics import compute_structure_statistics, lone_atoms, read_e0s
+from eqlayers.data.structures import StructureArrays
+from eqlayers.errors import ConfigError, DataError
+
+TRUE = {1: -13.5, 6: -1029.25, 8: -2042.75}
+
+
+def some(num: int = 40, noise: float = 0.0, **replaced) -> StructureArrays:
+    """Molecules of C, H and O; the last three are single atoms."""
+    rng = np.random.default_rng(3)
+    n_atoms = np.concatenate([rng.integers(2, 7, num - 3), [1, 1, 1]])
+    z = rng.choice(list(TRUE), n_atoms.sum())
+    z[-3:] = list(TRUE)
+    atoms = np.repeat(np.arange(num), n_atoms)
+    energy = np.bincount(atoms, weights=[TRUE[number] for number in z]) + noise * rng.normal(size=num)
+    given = {"pos": rng.normal(scale=2, size=(len(z), 3)), "energy": energy, "forces": rng.normal(size=(len(z), 3))}
+    return StructureArrays.of("some", n_atoms, z, **(given | replaced))
+
+
+def statistics(structures, train=None, e0s="fit"):
+    train = np.arange(len(structures)) if train is None else train
+    return compute_structure_statistics(structures, structure_edges(structures, 3.0), train, e0s)
+
+
+def test_the_fit_recovers_shifts():
+    found = statistics(some())
+    assert found.species == (1, 6, 8)
+    assert found.shifts == pytest.approx(TRUE, rel=1e-12)
+    assert found.energy_std < 1e-9
+    assert found.unique
+    assert found.labels == ("energy", "forces")
+
+
+def test_scale_and_neighbours_are_of_the_training_part():
+    structures, train = some(noise=0.5), np.arange(10)
+    found, edges = statistics(structures, train), structure_edges(structures, 3.0)
+    atoms = structures.n_atoms[:10].sum()
+    assert found.scale == pytest.approx(np.sqrt((structures.forces[:atoms] ** 2).mean()), rel=1e-14)
+    assert found.mean_neighbors == pytest.approx(edges.n_edges[:10].sum() / atoms, rel=1e-14)
+    assert found.num_train == 10
+    residual = structures.energy[:10] - structures.counts((1, 6, 8))[:10] @ np.array(list(found.shifts.values()))
+    assert found.energy_std == pytest.approx(residual.std(), rel=1e-9)
+
+
+def test_the_scale_without_forces():
+    structures = some(noise=0.5, forces=np.full((len(some().z), 3), np.nan))
+    found = statistics(structures)
+    assert found.scale == found.energy_std > 0.1
+    assert statistics(some(forces=structures.forces)).scale == 1.0  # only rounding is left
+
+
+def test_missing_labels_are_left_out():
+    clean, structures = some(noise=0.5), some(noise=0.5)
+    structures.energy[::4] = np.nan
+    structures.forces[: structures.n_atoms[0]] = np.nan
+    found = statistics(structures)
+    kept = np.flatnonzero(np.arange(40) % 4)
+    assert found.shifts == pytest.approx(statistics(clean, kept).shifts, rel=1e-12)
+    assert found.scale == pytest.approx(np.sqrt((clean.forces[clean.n_atoms[0] :] ** 2).mean()), rel=1e-14)
+    structures.energy[:] = np.nan
+    assert statistics(structures).shifts == dict.fromkeys(TRUE, 0.0)
+    assert np.isnan(statistics(structures).energy_std)
+
+
+def test_other_energies_of_free_atoms():
+    structures = some(noise=0.5)
+    assert statistics(structures, e0s="none").shifts == dict.fromkeys(TRUE, 0.0)
+    assert statistics(structures, e0s={"H": -13.0, 6: -1000.0, "8": -2000.0}).shifts == {1: -13, 6: -1000, 8: -2000}
+    isolated = statistics(structures, np.arange(10), "isolated").shifts  # wherever the lone atoms are
+    assert isolated == dict(zip(TRUE, structures.energy[-3:].tolist(), strict=True))
+    assert np.flatnonzero(lone_atoms(structures)).tolist() == [37, 38, 39]
+    with pytest.raises(DataError, match=r"e0s must give an energy to every species of some, got none for .* \[6, 8\]"):
+        statistics(structures, e0s={"H": -13.0})
+    with pytest.raises(DataError, match=r"got none for atomic numbers \[1, 6, 8\]. Add them, or use e0s=\"fit\""):
+        statistics(structures.take(np.arange(37)), e0s="isolated")
+
+
+def test_one_composition_does_not_determine_shifts():
+    water = StructureArrays.of("water", [3, 3], [8, 1, 1] * 2, np.arange(18.0).reshape(6, 3), energy=[-30.0, -30.0])
+    found = statistics(water)
+    assert not found.unique
+    assert 2 * found.shifts[1] + found.shifts[8] == pytest.approx(-30.0)
+
+
+def test_an_atom_in_a_cell_is_not_alone():
+    cells = {"cell": [3 * np.eye(3)] * 2, "pbc": [[True] * 3, [False] * 3]}
+    assert lone_atoms(StructureArrays.of("x", [1, 1], [1, 1], np.zeros((2, 3)), **cells)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("e0s", "message"),
+    [
+        ("average", "e0s must be one of fit, isolated, none, got 'average'"),
+        (None, "e0s must be one of fit, isolated, none or energies by element, got None"),
+        ({"Xx": 1.0}, "e0s must name each element once, got 'Xx'. Use a symbol"),
+        ({"H": 1.0, 1: 2.0}, "e0s must name each element once, got 1"),
+        ({"X": 1.0}, "e0s must name each element once, got 'X'"),
+        ({"H": float("nan")}, "e0s of H must be a finite number of eV, got nan"),
+    ],
+)
+def test_what_e0s_must_be(e0s, message):
+    with pytest.raises(ConfigError, match=message):
+        read_e0s(e0s)

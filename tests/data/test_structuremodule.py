@@ -1,0 +1,209 @@
+"""The data module of structures: parts from one file or several, batches, statistics, reports and warnings."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.io import write
+from lightning import LightningModule, Trainer
+
+from eqlayers.data import StructureDataModule
+from eqlayers.errors import ConfigError, DataError
+from eqlayers.models.structures import Structures
+
+
+@pytest.fixture
+def module(tmp_path):
+    """Makes data modules with a cache of their own, set up."""
+
+    def build(path="ethanol_md", **options) -> StructureDataModule:
+        data = StructureDataModule(str(path), **({"cutoff": 4.0, "cache_dir": str(tmp_path / "cache")} | options))
+        data.setup()
+        return data
+
+    return build
+
+
+def trimers(tmp_path, name: str, num: int, seed: int, z: str = "OH2", **info) -> str:
+    """Random molecules in a file, with energies and forces that add up to 0."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for row in range(num):
+        atoms = Atoms(z, positions=rng.normal(scale=0.2, size=(3, 3)) + np.eye(3))
+        forces = rng.normal(size=(3, 3))
+        atoms.info |= {"REF_energy": rng.normal(), **{key: value(row) for key, value in info.items()}}
+        atoms.arrays["REF_forces"] = forces - forces.mean(0)
+        made.append(atoms)
+    write(tmp_path / name, made)
+    return str(tmp_path / name)
+
+
+def lengths(data) -> list[int]:
+    return [len(data.train_set), len(data.val_set), len(data.test_set)]
+
+
+def test_an_embedded_set(module):
+    data = module(train=950, val=50)
+    assert lengths(data) == [950, 50, 1000]
+    assert data.labels == data.statistics.labels == data.train_set.labels == ("energy", "forces", "dipole")
+    assert data.statistics.species == (1, 6, 8)
+    assert data.statistics.num_train == 950
+    assert data.statistics.energy_std == pytest.approx(0.129, abs=0.01)
+    assert any("not those of free atoms" in line for line in data.report)
+    batch = next(iter(data.train_dataloader()))
+    Structures.of(batch).checked(torch.float32)
+    assert batch.energy.shape == (8,)
+    assert torch.isnan(batch.stress).all()
+
+
+def test_parts_do_not_depend_on_the_seed_of_training(module):
+    one, other, drawn = module(seed=1), module(seed=2), module(split_seed=3)
+    assert one.test_set.rows == other.test_set.rows != drawn.test_set.rows
+    first, second = (next(iter(data.train_dataloader())).idx.tolist() for data in (one, other))
+    assert first != second
+    assert first == next(iter(module(seed=1).train_dataloader())).idx.tolist()
+
+
+def test_files_of_their_own(module, tmp_path):
+    paths = {name: trimers(tmp_path, f"{name}.xyz", num, num) for name, num in (("a", 20), ("b", 6), ("c", 4))}
+    data = module(paths["a"], val_path=paths["b"], test_path=paths["c"])
+    assert lengths(data) == [20, 6, 4]
+    assert [int(sample.idx) for sample in data.val_set] == list(range(6))  # rows in the file
+    assert [int(sample.idx) for sample in data.test_set] == list(range(4))
+    assert sum(line.startswith(str(tmp_path)) for line in data.report) == 3
+    assert lengths(module(paths["a"], val_path=paths["b"])) == [20, 6, 0]
+    assert lengths(module(paths["a"], val_path=paths["b"], test=0.1)) == [18, 6, 2]
+    assert lengths(module(paths["a"], test_path=paths["c"], val=3)) == [17, 3, 4]
+    with pytest.raises(ConfigError, match=r"val must be left out with val_path, got 3. The file is used whole"):
+        module(paths["a"], val_path=paths["b"], val=3)
+
+
+def test_groups(module, tmp_path):
+    path = trimers(tmp_path, "a.xyz", 20, 0, config_type=lambda row: "hot" if row % 4 else "cold")
+    data = module(path, split="config_type", test="cold", val=0.2)
+    assert lengths(data) == [12, 3, 5]
+    assert {int(sample.idx) % 4 for sample in data.test_set} == {0}
+
+
+def test_lone_atoms_are_references(module, tmp_path):
+    path = trimers(tmp_path, "a.xyz", 20, 0)
+    atoms = [Atoms("H"), Atoms("O")]
+    for energy, atom in zip((-13.0, -400.0), atoms, strict=True):
+        atom.info["REF_energy"] = energy
+    write(path, atoms, append=True)
+    data = module(path, e0s="isolated", test=0)
+    assert data.statistics.shifts == {1: -13.0, 8: -400.0}
+    assert lengths(data) == [18, 2, 0]
+    assert sum(lengths(module(path, e0s="none"))) == 22
+
+
+def test_batches_of_bounded_size(module):
+    data = module("aspirin_nm", max_edges=900, batch_size=100, dtype="float64", val=100, test=100)
+    loader = data.train_dataloader()
+    batches = list(loader)
+    assert len(batches) == len(loader)
+    assert max(batch.edge_index.shape[1] for batch in batches) <= 900
+    assert sorted(torch.cat([batch.idx for batch in batches]).tolist()) == sorted(data.train_set.rows)
+    assert batches[0].pos.dtype == torch.float64
+    assert [batch.num_graphs for batch in data.val_dataloader()] == [32, 32, 32, 4]
+
+
+def test_labels_in_other_units(module, tmp_path):
+    path = trimers(tmp_path, "a.xyz", 20, 0)
+    data = module(path, units={"energy": "meV", "forces": "meV/Angstrom"}, keys={"energy": "REF_energy"})
+    plain = module(path)
+    assert data.train_set[0].energy == pytest.approx(1e-3 * plain.train_set[0].energy)
+    assert data.statistics.scale == pytest.approx(1e-3 * plain.statistics.scale)
+
+
+def test_mistakes_are_warnings(module, tmp_path):
+    one, other = trimers(tmp_path, "a.xyz", 20, 0), trimers(tmp_path, "b.xyz", 5, 1, z="NH2")
+    with pytest.warns(UserWarning, match=r"atomic numbers \[7\] are in the test part"):
+        module(one, test_path=other, val=0)
+    with pytest.warns(UserWarning, match="20 of 20 test structures are in the training part as well"):
+        module(one, test_path=one, val=0)
+    with pytest.warns(UserWarning, match=r"have no neighbour within 0.5 Angstrom"):
+        module(one, cutoff=0.5)
+
+
+def test_the_report_is_logged_once(module, caplog):
+    caplog.set_level("INFO")
+    data = module(split="time")
+    logged = [record.message for record in caplog.records]
+    assert [line for line in data.report if line not in logged] == []
+    data.setup("test")
+    assert len([r for r in caplog.records if r.message == data.report[0]]) == 1
+    assert data.report[0].endswith("2,000 structures of 9 atoms, atomic numbers [1, 6, 8], none periodic")
+
+
+def test_before_setup(tmp_path):
+    data = StructureDataModule("ethanol_md", cache_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match="must be set up before they are used, got no call of setup"):
+        data.train_dataloader()
+    data.prepare_data()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("parts", [{"val": 16, "test": 16}, {"val": 0, "test": 0}])
+def test_lightning_runs_it(module, parts):
+    """Epochs have their own batches, and a set without validation and test part trains."""
+
+    class Probe(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+            self.seen, self.validated = [], 0
+
+        def training_step(self, batch, index):
+            self.seen.append((self.current_epoch, batch.idx.tolist()))
+            return self.weight * batch.energy.float().sum()
+
+        def validation_step(self, batch, index):
+            self.validated += batch.num_graphs
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-9)
+
+    data, probe = module(train=48, max_edges=300, **parts), Probe()
+    parts_off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    quiet = dict.fromkeys(parts_off, False)
+    trainer = Trainer(max_epochs=2, accelerator="cpu", num_sanity_val_steps=0, **quiet)
+    empty = pytest.warns(UserWarning, match="of `list` across ranks is zero")  # Lightning's word on no validation
+    with nullcontext() if parts["val"] else empty:
+        trainer.fit(probe, datamodule=data)
+    epochs = [[rows for epoch, rows in probe.seen if epoch == number] for number in (0, 1)]
+    assert (
+        sorted(np.concatenate(epochs[0]).tolist())
+        == sorted(np.concatenate(epochs[1]).tolist())
+        == sorted(data.train_set.rows)
+    )
+    assert epochs[0] != epochs[1]
+    assert probe.validated == 2 * parts["val"]
+    if not parts["test"]:
+        with pytest.raises(DataError, match=r"the test part must hold at least one structure, got none. Set test or"):
+            data.test_dataloader()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": ""}, "path must be a file of structures"),
+        ({"split": "size"}, "split must be one of random, time, config_type, got 'size'"),
+        ({"cutoff": -1}, "cutoff must be a positive number of Angstrom, got -1. Common values are 4 to 6"),
+        ({"batch_size": 0}, "batch_size must be an integer, at least 1, got 0"),
+        ({"max_edges": 0}, "max_edges must be an integer, at least 1"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64, got 'float16'"),
+        ({"e0s": "average"}, "e0s must be one of fit, isolated, none"),
+        ({"units": {"energy": "foo"}}, "units of energy must be made of"),
+        ({"keys": {"foo": "x"}}, "keys must be one of energy"),
+        ({"cache_dir": 3}, "cache_dir must be a folder, or None"),
+        ({"seed": -1}, "seed must be an integer, at least 0"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ConfigError, match=message):
+        StructureDataModule(**options)

@@ -1,0 +1,112 @@
+"""Flat arrays of structures: what they accept and refuse, parts and joins, cells where there is no period."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from eqlayers.data import structures as module
+from eqlayers.data.structures import LABELS, StructureArrays, completed_cells
+from eqlayers.errors import DataError
+
+
+def some(**replaced) -> StructureArrays:
+    """Three structures of 2, 1 and 3 atoms."""
+    rng = np.random.default_rng(1)
+    given = {
+        "n_atoms": [2, 1, 3],
+        "z": [1, 8, 6, 1, 1, 8],
+        "pos": rng.normal(size=(6, 3)),
+        "energy": [1.0, np.nan, 3.0],
+        "config_type": ["a", "b", "a"],
+    }
+    return StructureArrays.of("some", **(given | replaced))
+
+
+def test_every_field_is_checked():
+    assert [field.name for field in fields(StructureArrays)] == ["source", *module._FIELDS]
+
+
+def test_what_is_missing_is_nan():
+    found = some()
+    assert found.labels == ("energy",)
+    assert np.isnan(found.forces).all()
+    assert np.isnan(found.stress).all()
+    assert found.stress.shape == (3, 3, 3)
+    assert not found.has_cells
+    assert found.idx.tolist() == [0, 1, 2]
+    assert found.species == (1, 6, 8)
+    assert found.counts((1, 8)).tolist() == [[1, 1], [0, 0], [2, 1]]
+
+
+def test_take_and_join():
+    whole = some()
+    part = whole.take(np.array([2, 0]))
+    assert part.n_atoms.tolist() == [3, 2]
+    assert part.z.tolist() == [1, 1, 8, 1, 8]
+    assert np.array_equal(part.pos, whole.pos[[3, 4, 5, 0, 1]])
+    assert part.energy.tolist() == [3.0, 1.0]
+    assert part.idx.tolist() == [2, 0]
+    both = StructureArrays.joined([whole, part])
+    assert len(both) == 5
+    assert both.idx.tolist() == [0, 1, 2, 2, 0]
+    assert both.source == "some"
+    assert both.config_type.tolist() == ["a", "b", "a", "a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"z": [1, 8, 6, 1, 1, 0]}, "atomic numbers from 1 to 118; 1 of 3 structures do not have that, rows 2"),
+        ({"n_atoms": [2, 0, 4]}, "at least one atom in every structure; 1 of 3 .* rows 1"),
+        ({"energy": [1.0, np.inf, 3.0]}, "energy has NaN or infinite values in part; 1 of 3 .* rows 1"),
+        ({"forces": np.where(np.arange(18) == 4, np.nan, 0.0).reshape(6, 3)}, "forces has NaN .* in part; .* rows 0"),
+        ({"forces": np.where(np.arange(6) == 5, np.nan, np.zeros((3, 6))).T}, "forces has NaN for some .* rows 2"),
+        ({"stress": np.full((3, 3, 3), np.inf)}, "stress has NaN or infinite"),
+        ({"pos": np.full((6, 3), np.nan)}, "expected finite positions; 3 of 3"),
+        ({"cell": np.full((3, 3, 3), np.nan)}, "expected finite cells"),
+        ({"pbc": np.ones((3, 3))}, "periodic cells with a volume; 3 of 3"),
+        ({"pos": np.zeros((5, 3))}, r"pos of some must be \[6, 3\] for 3 structures, got \[5, 3\]. The file"),
+        ({"energy": [1.0, 2.0]}, r"energy of some must be \[3\] for 3 structures, got \[2\]"),
+    ],
+)
+def test_what_is_refused(replaced, message):
+    with pytest.raises(DataError, match=message):
+        some(**replaced)
+
+
+def test_no_structure():
+    with pytest.raises(DataError, match="must hold at least one structure, got none"):
+        StructureArrays.of("nothing", [], [], np.zeros((0, 3)))
+
+
+def test_a_list_is_no_array():
+    given = {field.name: getattr(some(), field.name) for field in fields(StructureArrays)}
+    for name, kind in (("z", "integers"), ("pos", "numbers"), ("pbc", "truth values"), ("config_type", "texts")):
+        with pytest.raises(DataError, match=f"{name} of some must be an array of {kind}, got .* Convert it"):
+            StructureArrays(**(given | {name: given[name].tolist()}))
+
+
+def test_cells_where_there_is_no_period():
+    slab = np.array([[3.0, 0.5, 0], [0, 4.0, 0], [0, 0, 0]])
+    cells = np.stack([np.zeros((3, 3)), slab, np.diag([3.0, 3, 3])])
+    pbc = np.array([[False] * 3, [True, True, False], [True, True, False]])
+    full = completed_cells(cells, pbc)
+    assert np.array_equal(full[0], 1000.0 * np.eye(3))
+    assert np.array_equal(full[1, :2], slab[:2])
+    assert full[1, 2] == pytest.approx([0, 0, 1000.0])
+    assert np.array_equal(full[2], cells[2])  # a vacuum that somebody chose is kept
+    assert not cells[0].any()
+
+
+def test_a_periodic_direction_without_vector_is_refused():
+    pbc = np.array([[True, False, True]])
+    with pytest.raises(DataError, match="periodic cells with a volume"):
+        StructureArrays.of("x", [1], [1], [[0, 0, 0]], cell=[np.diag([3.0, 3, 0])], pbc=pbc)
+
+
+def test_labels_have_their_order():
+    full = some(forces=np.zeros((6, 3)), stress=np.zeros((3, 3, 3)), dipole=np.zeros((3, 3)))
+    assert full.labels == LABELS
