@@ -33,8 +33,8 @@ BELOW = {
     "functional": ("autograd",),
     "nn": ("functional",),
     "o3": ("nn",),
-    "models": ("nn",),
-    "testing": ("nn",),
+    "models": ("nn", "files", "__version__"),  # files of potentials name the version that wrote them
+    "testing": ("models",),
     "data": ("files", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),

@@ -2,6 +2,24 @@
 
 from .molecule import MoleculeNetwork
 from .potential import Potential
+from .saving import (
+    SavedPotential,
+    build_potential,
+    describe_potential,
+    load_potential,
+    read_potential,
+    save_potential,
+)
 from .structures import Structures
 
-__all__ = ["MoleculeNetwork", "Potential", "Structures"]
+__all__ = [
+    "MoleculeNetwork",
+    "Potential",
+    "SavedPotential",
+    "Structures",
+    "build_potential",
+    "describe_potential",
+    "load_potential",
+    "read_potential",
+    "save_potential",
+]

@@ -3,11 +3,13 @@
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude
+from .networks import ToyNetwork
 from .rounding import rounding_bound
 from .samples import random_infos, random_product
 
 __all__ = [
     "DerivativeReport",
+    "ToyNetwork",
     "check_derivatives",
     "equivariance_residual",
     "excess",
