@@ -39,8 +39,9 @@ BELOW = {
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),
+    "simulate": ("integrations", "files", "arguments"),
     "bench": ("models", "testing", "integrations", "files", "arguments"),
-    "cli": ("train", "bench", "integrations"),
+    "cli": ("train", "bench", "simulate"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself
 }
