@@ -171,7 +171,7 @@ def run_dynamics(
     first = moved.info.get("step") if restart else 0
     if not isinstance(first, (int, np.integer)):
         raise ConfigError(
-            f"a restart must be from a trajectory of this command, got {place} without steps. Leave it out."
+            f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew."
         )
     if ensemble.periodic and not (moved.pbc.all() and moved.cell.volume > 0):
         raise ConfigError(

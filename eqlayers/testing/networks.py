@@ -18,7 +18,7 @@ class ToyNetwork(torch.nn.Module):
               m_{ij} = e^{-a (r_{ij} - r_0)}, \qquad A_{clm} = \sum_j R_{c}(r_{ij}) Y_{lm}(\hat r_{ij})
 
     It has what a trained network has (angles, species, a cutoff that is smooth up to second derivatives), runs in a
-    millisecond, and binds atoms at about 1.2 Angstrom with 2 eV, so that molecules and crystals of it can be moved.
+    millisecond, and binds atoms at about 1.2 Angstrom with 1 eV, so that molecules and crystals of it can be moved.
 
     Args:
         num_species: Species that occur.
@@ -62,8 +62,8 @@ class ToyNetwork(torch.nn.Module):
         messages = radial[:, :, None] * edges.harmonics[:, None]
         density = messages.new_zeros(len(kind), *messages.shape[1:]).index_add(0, dst, messages)
         energies = (self.linear[kind] * density[:, :, 0] + self.square[kind] * density.square().sum(2)).sum(1)
-        morse = torch.exp(-2.0 * (edges.lengths - 1.2))
-        return energies.index_add(0, dst, (morse * morse - 2 * morse) * self.envelope(edges.lengths))
+        morse = torch.exp(-3.5 * (edges.lengths - 1.2))
+        return energies.index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))
 
     def extra_repr(self) -> str:
         """Arguments."""
