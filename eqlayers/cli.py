@@ -15,7 +15,13 @@ TRAINING = {
     "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
     "test": "errors on the test part, with table, metrics.json and pictures",
-    "predict": "write predictions.csv",
+    "predict": "write predictions.csv; with -m, energies and forces of structures by a potential",
+}
+
+POTENTIALS = {
+    "check": "measure what every potential must satisfy: eqlayers check MODEL",
+    "relax": "move atoms to a minimum of the energy",
+    "md": "molecular dynamics",
 }
 
 BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead, accelerate"
@@ -30,6 +36,13 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers test -c configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers fit --help                                                                      (all keys)
+
+potentials are files of save_potential or checkpoints, and these commands have their own help:
+  eqlayers info model.pt
+  eqlayers check model.pt
+  eqlayers relax crystal.cif -m model.pt --cell
+  eqlayers md relaxed.xyz -m model.pt --ensemble nvt --temperature 300 --steps 10000
+  eqlayers predict structures.xyz -m model.pt -o predicted.xyz
 
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
@@ -48,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process if None.
 
     Returns:
-        Exit status: 0, 2 for input that cannot be used, 130 after Ctrl-C, or 141 if nobody reads the output any more.
+        Exit status: 0, 1 for a check that fails or a relaxation that does not converge, 2 for input that cannot be
+        used, 130 after Ctrl-C, or 141 if nobody reads the output any more.
 
     Example:
         >>> main(["--version"])
@@ -59,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from .errors import EqlayersError
 
     try:
+        if of_potentials(args):
+            return potentials(args)
         if args and args[0] in TRAINING:
             return train(args)
         if args and args[0] == "bench":
@@ -104,6 +120,31 @@ def train(args: Sequence[str]) -> int:
     else:
         cli.run(args)
     return 0
+
+
+def of_potentials(args: Sequence[str]) -> bool:
+    """Whether a command is about potentials: two names belong to others as well, without a model.
+
+    Example:
+        >>> of_potentials(["predict", "a.xyz", "-m", "model.pt"]), of_potentials(["predict", "-c", "qm9.yaml"])
+        (True, False)
+        >>> of_potentials(["info", "model.pt"]), of_potentials(["info"])
+        (True, False)
+    """
+    name, *rest = args or [""]
+    options = {word.partition("=")[0] for word in rest}
+    if name == "predict":
+        return not options.isdisjoint({"-m", "--model"}) and options.isdisjoint({"-c", "--config"})
+    return name in POTENTIALS or (name == "info" and any(not word.startswith("-") for word in rest))
+
+
+def potentials(args: Sequence[str]) -> int:
+    """Hand over to the commands of potentials, or say how to install what they need."""
+    try:
+        from .simulate import cli
+    except ModuleNotFoundError as error:
+        return missing(error, "potentials", "train")
+    return cli.run(args)
 
 
 def bench(args: Sequence[str]) -> int:
@@ -231,8 +272,11 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="store_true", help="print the version")
     commands = top.add_subparsers(dest="command", metavar="command")
-    rest = {"bench": BENCH, "info": "versions, devices, and the backends that can run here"}
-    for name, about in (TRAINING | rest).items():
+    rest = {
+        "bench": BENCH,
+        "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
+    }
+    for name, about in (TRAINING | POTENTIALS | rest).items():
         commands.add_parser(name, help=about)
     about = "kernels compiled for CPUs and kept on disk: info, clear"
     kept = commands.add_parser("cache", help=about, description=about)

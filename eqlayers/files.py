@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
 from .checks import check_path
 from .errors import ConfigError
 
@@ -187,6 +185,7 @@ def _without_content(problem: str) -> str:
 
 def _compose(path: Path, text: str, what: str, fix: str) -> Any:
     """The nodes of a YAML text, checked: no key twice, not too much behind aliases."""
+    import yaml
 
     def wrong(mark: Any, problem: str) -> ConfigError:
         line = "" if mark is None else f", line {mark.line + 1}"
@@ -250,6 +249,8 @@ def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the
     Raises:
         ConfigError: It is missing or no file, no text, no YAML, or has a key twice; with the line.
     """
+    import yaml  # here: saving a potential needs this file, and not the package
+
     path = Path(check_path(what, path))
     text = _read(path, what, fix, YAML_LIMIT)
     top = _compose(path, text, what, fix)
@@ -268,6 +269,8 @@ def yaml_lines(path: Path) -> dict[str, int]:
 
     Keys that a merge (``<<``) brings are among them; those that stand beside it count more.
     """
+    import yaml
+
     lines: dict[str, int] = {}
 
     def visit(node: Any, prefix: str) -> None:

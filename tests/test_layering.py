@@ -33,14 +33,15 @@ BELOW = {
     "functional": ("autograd",),
     "nn": ("functional",),
     "o3": ("nn",),
-    "models": ("nn",),
-    "testing": ("nn",),
+    "models": ("nn", "files", "__version__"),  # files of potentials name the version that wrote them
+    "testing": ("models",),
     "data": ("files", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),
+    "simulate": ("integrations", "files", "arguments"),
     "bench": ("models", "testing", "integrations", "files", "arguments"),
-    "cli": ("train", "bench", "integrations"),
+    "cli": ("train", "bench", "simulate"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself
 }

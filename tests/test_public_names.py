@@ -17,14 +17,15 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command; the checks and what is private in torch are for this package
 HIDDEN = ("arguments", "checks", "cli", "files", "torch_internals", "__main__")
+NEEDS = {"data": "lightning", "simulate": "ase", "train": "lightning"}
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 
 @pytest.fixture(params=["", *PARTS], ids=lambda part: part or "eqlayers")
 def module(request: pytest.FixtureRequest) -> object:
     name = f"eqlayers.{request.param}".rstrip(".")
-    if request.param in ("data", "train"):
-        pytest.importorskip("lightning")  # absent from the environments of other torches
+    if request.param in NEEDS:
+        pytest.importorskip(NEEDS[request.param])  # absent from the environments of other torches
     return importlib.import_module(name)
 
 

@@ -3,6 +3,25 @@
 from .molecule import MoleculeNetwork
 from .nequip import NequIP
 from .potential import Potential
+from .saving import (
+    SavedPotential,
+    build_potential,
+    describe_potential,
+    load_potential,
+    read_potential,
+    save_potential,
+)
 from .structures import Structures
 
-__all__ = ["MoleculeNetwork", "NequIP", "Potential", "Structures"]
+__all__ = [
+    "MoleculeNetwork",
+    "NequIP",
+    "Potential",
+    "SavedPotential",
+    "Structures",
+    "build_potential",
+    "describe_potential",
+    "load_potential",
+    "read_potential",
+    "save_potential",
+]

@@ -3,12 +3,18 @@
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude
+from .networks import ToyNetwork
+from .potentials import PotentialReport, PotentialRow, check_potential
 from .rounding import rounding_bound
 from .samples import random_infos, random_product
 
 __all__ = [
     "DerivativeReport",
+    "PotentialReport",
+    "PotentialRow",
+    "ToyNetwork",
     "check_derivatives",
+    "check_potential",
     "equivariance_residual",
     "excess",
     "linear_magnitude",

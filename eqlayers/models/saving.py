@@ -1,0 +1,309 @@
+"""Potentials in files: what they are made of and their weights, as plain values that no code is needed to read."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..checks import check_device, check_dtype, check_path, check_type, got
+from ..errors import ConfigError, DataError, EqlayersError
+from ..files import atomic_write
+from .potential import Potential
+
+FORMAT, VERSION = "eqlayers.potential", 1
+PREFIX = "potential."  # of the weights in a checkpoint of the trainer
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class SavedPotential(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        description: Classes and arguments; see :func:`describe_potential`.
+        state: The state dict of the potential.
+        facts: What was noted about it, such as data, units, errors and versions.
+
+    Example:
+        >>> SavedPotential({}, {}, {"units": "eV, Angstrom"}).facts["units"]
+        'eV, Angstrom'
+    """
+
+    description: dict[str, Any]
+    state: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+def describe_potential(potential: Potential) -> dict[str, Any]:
+    """Classes and arguments of a potential, as plain values.
+
+    Args:
+        potential: Its network, and its repulsion if there is one, keep their arguments in an attribute ``options``.
+
+    Returns:
+        ``{"network": {"class_path", "init_args"}, "species": [...], "repulsion": the same or None}``.
+
+    Raises:
+        ConfigError: The network does not keep its arguments, one of them is no plain value, or its class is not
+            importable.
+
+    Example:
+        >>> from eqlayers.testing import ToyNetwork
+        >>> found = describe_potential(Potential(ToyNetwork(1, cutoff=3.0), species=[29]))
+        >>> found["network"]["class_path"], found["network"]["init_args"]["cutoff"], found["species"]
+        ('eqlayers.testing.ToyNetwork', 3.0, [29])
+    """
+    check_type("potential", potential, Potential, "a Potential", "Wrap the network: Potential(network, species=...).")
+    return {
+        "network": _describe("the network", potential.network),
+        "species": list(potential.species),
+        "repulsion": None if potential.repulsion is None else _describe("the repulsion", potential.repulsion),
+    }
+
+
+def build_potential(description: Mapping[str, Any]) -> Potential:
+    """A potential with fresh weights; shifts, scales and all else that was learned are in its state dict.
+
+    Args:
+        description: What :func:`describe_potential` gives.
+
+    Raises:
+        ConfigError: The description is another one, a class cannot be imported or is no module, or it refuses its
+            arguments.
+
+    Example:
+        >>> toy = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
+        >>> build_potential({"network": toy, "species": [1, 8], "repulsion": None}).species
+        (1, 8)
+    """
+    known = {"network", "species", "repulsion"}
+    check_type("the description", description, Mapping, "a mapping", "Use describe_potential(potential).")
+    if description.keys() != known:
+        given = ", ".join(sorted(map(str, description)))
+        raise ConfigError(
+            f"the description of a potential must have {', '.join(sorted(known))}, got {given or 'nothing'}. Use "
+            "describe_potential(potential)."
+        )
+    network = _build("the network", description["network"])
+    repulsion = description["repulsion"]
+    return Potential(
+        network, description["species"], repulsion=None if repulsion is None else _build("the repulsion", repulsion)
+    )
+
+
+def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, Any] | None = None) -> None:
+    """Write a potential to a file, whole or not at all.
+
+    Args:
+        potential: What to save; weights keep their dtype.
+        path: The file, by custom ``*.pt``; one that is there is replaced.
+        facts: Plain values to keep with it: data, units, errors. The versions of packages are added.
+
+    Raises:
+        ConfigError: Something that plain values cannot describe; see :func:`describe_potential`.
+
+    Example:
+        >>> import tempfile
+        >>> from eqlayers.testing import ToyNetwork
+        >>> path = Path(tempfile.mkdtemp()) / "toy.pt"
+        >>> save_potential(Potential(ToyNetwork(1), species=[29]), path, {"data": "none"})
+        >>> load_potential(path).species, read_potential(path).facts["data"]
+        ((29,), 'none')
+    """
+    from .. import __version__
+
+    noted = dict(check_type("facts", facts or {}, Mapping, "a mapping", "Pass a dict."))
+    _check_plain("facts", noted)
+    versions = {"eqlayers": str(__version__), "torch": str(torch.__version__)}
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "potential": describe_potential(potential),
+        "state_dict": {name: value.detach().cpu() for name, value in potential.state_dict().items()},
+        "facts": {"versions": versions} | noted,
+    }
+    with atomic_write(path) as file:
+        torch.save(content, file)
+
+
+def read_potential(path: str | Path) -> SavedPotential:
+    """What a file of a potential holds; nothing of it is run, and no class is imported.
+
+    Args:
+        path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit``.
+
+    Raises:
+        ConfigError: There is no such file.
+        DataError: It is cut, damaged, or holds no potential.
+
+    Example:
+        >>> read_potential("no/such.pt")
+        Traceback (most recent call last):
+        ...
+        eqlayers.errors.ConfigError: a potential must be a file, got nothing at no/such.pt. ...
+    """
+    path = Path(check_path("a potential", path, "the path of a file"))
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "nothing"
+        raise ConfigError(
+            f"a potential must be a file, got {found} at {path}. Name a file of save_potential or a checkpoint."
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds, and advises to run the code of a hostile file
+        raise _unusable(path, f"it cannot be read ({type(error).__name__}), as if it was cut or changed") from None
+    return _saved(path, content)
+
+
+def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu") -> Potential:
+    """A potential from a file, in evaluation mode.
+
+    Classes that the file names are imported from what is installed; they must be modules of torch.
+
+    Args:
+        path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit`` of a potential.
+        dtype: Of the network; the file's if None. Shifts and sums stay in float64.
+        device: Where to put it.
+
+    Raises:
+        ConfigError: There is no such file, or a class cannot be imported.
+        DataError: It is cut, damaged, holds no potential, or weights that do not fit.
+        DTypeError, DeviceError: No such dtype or device.
+
+    Example:
+        See :func:`save_potential`; here is what another file is answered, an example: :func:`read_potential`.
+    """
+    if dtype is not None:
+        check_dtype("dtype", dtype)
+    device = check_device("device", device)
+    saved = read_potential(path)
+    with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
+        potential = build_potential(saved.description)
+    problem = _misfit(potential.state_dict(), saved.state)
+    if problem is not None:
+        raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}")
+    kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
+    potential.to(next((found for found in kept if found.is_floating_point), potential.dtype))
+    potential.load_state_dict(saved.state)
+    return potential.to(device=device, dtype=dtype).eval()
+
+
+# ---- the content of files -----------------------------------------------------------------------------------------
+
+
+def _unusable(path: str | Path, problem: str) -> DataError:
+    return DataError(
+        f"a potential must be a file of save_potential, or a checkpoint of a potential that `eqlayers fit` wrote, got "
+        f"{path}: {problem}. Use another file, or save the potential again."
+    )
+
+
+def _saved(path: Path, content: Any) -> SavedPotential:
+    """The parts of a file, of either kind."""
+    if not isinstance(content, dict):
+        raise _unusable(path, f"it holds a {type(content).__name__}, not a dictionary")
+    state, options = content.get("state_dict"), content.get("hyper_parameters")
+    if content.get("format") == FORMAT:
+        if content.get("version") != VERSION:
+            raise _unusable(path, f"its version is {content.get('version')!r}, this eqlayers reads {VERSION}")
+        described, facts = content.get("potential"), content.get("facts")
+    elif isinstance(options, dict) and isinstance(options.get("potential"), dict):
+        described = options["potential"]
+        facts = {name: content[name] for name in ("epoch", "global_step") if name in content}
+        inner = state.items() if isinstance(state, dict) else ()
+        state = {name.removeprefix(PREFIX): value for name, value in inner if str(name).startswith(PREFIX)}
+    else:
+        keys = ", ".join(repr(key) for key in list(content)[:5]) or "nothing"
+        raise _unusable(path, f"it describes no potential, but has {keys}")
+    tensors = isinstance(state, dict) and all(isinstance(value, Tensor) for value in state.values())
+    if not (isinstance(described, dict) and isinstance(facts, dict) and tensors):
+        raise _unusable(path, "a description, weights or facts are missing in it")
+    return SavedPotential(described, dict(state or {}), facts)
+
+
+def _misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str | None:
+    """In what two sets of weights differ, or None."""
+    wrong = {
+        "missing": [name for name in mine if name not in saved],
+        "unknown": [name for name in saved if name not in mine],
+        "of another shape": [name for name in mine if name in saved and mine[name].shape != saved[name].shape],
+        "not finite": [name for name, value in saved.items() if not torch.isfinite(value).all()],
+    }
+    found = [f"{len(names)} {what} ({', '.join(names[:2])})" for what, names in wrong.items() if names]
+    return "; ".join(found) or None
+
+
+# ---- classes and arguments ----------------------------------------------------------------------------------------
+
+
+def _describe(what: str, module: torch.nn.Module) -> dict[str, Any]:
+    options = getattr(module, "options", None)
+    if not isinstance(options, Mapping):
+        raise ConfigError(
+            f"{what} must keep its arguments as a dict in the attribute `options`, got {got(options)} of "
+            f"{type(module).__name__}. Set self.options in its __init__."
+        )
+    _check_plain(f"options of {type(module).__name__}", options)
+    return {"class_path": _class_path(what, type(module)), "init_args": dict(options)}
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Raise unless a value is one that a file holds without code."""
+    if type(value) in (list, tuple):
+        for item in value:
+            _check_plain(name, item)
+    elif isinstance(value, Mapping) and all(isinstance(key, (str, int)) for key in value):
+        for key, item in value.items():
+            _check_plain(f"{name}[{key!r}]", item)
+    elif type(value) not in _PLAIN:
+        raise ConfigError(
+            f"{name} must be of numbers, texts, lists and dicts, which any reader knows, got {got(value)}. Convert it."
+        )
+
+
+def _class_path(what: str, kind: type) -> str:
+    """The shortest place where a class can be imported: that of its package, if it is exported there."""
+    parts = kind.__module__.split(".")
+    for length in range(1, len(parts) + 1):
+        module = sys.modules.get(".".join(parts[:length]))
+        if getattr(module, kind.__qualname__, None) is kind and parts[0] != "__main__":
+            return f"{'.'.join(parts[:length])}.{kind.__qualname__}"
+    raise ConfigError(
+        f"{what} must be of a class at the top of a module that others can import, got {kind.__module__}."
+        f"{kind.__qualname__}. Move it to a file of its own."
+    )
+
+
+def _build(what: str, described: Any) -> torch.nn.Module:
+    """A module from its class and arguments."""
+    path = described.get("class_path") if isinstance(described, Mapping) else None
+    options = described.get("init_args") if isinstance(described, Mapping) else None
+    if not isinstance(path, str) or not isinstance(options, Mapping):
+        raise ConfigError(f"{what} must be given by class_path and init_args, got {got(described)}. Give both.")
+    place, _, name = path.rpartition(".")
+    kind: Any = None
+    try:
+        kind = getattr(importlib.import_module(place), name, None)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"{what} must be of a class that can be imported, got {path!r}: {error}. Install its package."
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+        raise ConfigError(f"{what} must be of a class of torch.nn.Module, got {path!r}. Correct its name.")
+    try:
+        return kind(**options)
+    except EqlayersError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{path} must take the arguments of the file, got {type(error).__name__}: {error}. Install the version "
+            "that wrote it."
+        ) from error

@@ -1,0 +1,14 @@
+"""Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
+
+from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
+from .relaxation import OPTIMIZERS, RelaxationOutcome, relax
+
+__all__ = [
+    "ENSEMBLES",
+    "OPTIMIZERS",
+    "DynamicsOutcome",
+    "DynamicsSettings",
+    "RelaxationOutcome",
+    "relax",
+    "run_dynamics",
+]

@@ -1,0 +1,259 @@
+"""`eqlayers check|relax|md|predict|info` of potentials."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ase.io
+import numpy as np
+import torch
+from ase.units import GPa
+
+from ..arguments import ArgumentParser
+from ..errors import ConfigError
+from ..files import atomic_write, check_output
+from ..integrations.ase import Calculator, as_potential, predict
+from ..models import load_potential
+from ..testing import check_potential
+from .describe import describe, lines
+from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
+from .frames import check_trajectory, frames, one_frame, with_results
+from .relaxation import OPTIMIZERS, relax
+from .watch import progress
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_FAILED, _STOPPED = 1, 130
+
+
+class Command(NamedTuple):
+    """What it is for, its options, and what it does: returns the exit status."""
+
+    about: str
+    options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def run(args: Sequence[str]) -> int:
+    """Run a command.
+
+    Args:
+        args: Its name and options.
+
+    Returns:
+        0; 1 where a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
+
+    Raises:
+        EqlayersError: An option, a file or a structure that cannot be used.
+    """
+    command = COMMANDS[args[0]]
+    parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=command.about)
+    command.options(parser)
+    options = parser.parse_args(list(args[1:]))
+    options.typed = list(args)
+    return command.run(options)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    about = "a file of save_potential, or a checkpoint of `eqlayers fit`"
+    parser.add_argument("-m", "--model", required=True, metavar="MODEL", help=about)
+    parser.add_argument("--dtype", choices=_DTYPES, help="of the network; that of the model by default")
+    parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
+
+
+# ---- check and info -----------------------------------------------------------------------------------------------
+
+
+def _check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a file of a potential")
+    about = "structures to check it with, at most four; a molecule and a crystal of its species by default"
+    parser.add_argument("structures", nargs="?", metavar="STRUCTURES", help=about)
+    parser.add_argument("--device", default="cpu", help="cpu by default; cuda checks the kernels of a GPU")
+    parser.add_argument("--seed", type=int, default=0, help="of displacements and directions")
+
+
+def _check(options: argparse.Namespace) -> int:
+    potential = load_potential(options.model, torch.float64, options.device)
+    structures = None if options.structures is None else list(frames(options.structures, ":4"))
+    report = check_potential(potential, structures, seed=options.seed)
+    print(report)
+    failed = len(report.failures)
+    print(f"{len(report.rows) - failed} of {len(report.rows)} properties hold")
+    return _FAILED if failed else 0
+
+
+def _info_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a file of a potential")
+
+
+def _info(options: argparse.Namespace) -> int:
+    print(lines(describe(options.model)))
+    return 0
+
+
+# ---- relax and md -------------------------------------------------------------------------------------------------
+
+
+def _calculator(options: argparse.Namespace) -> Calculator:
+    dtype = None if options.dtype is None else _DTYPES[options.dtype]
+    return Calculator(options.model, dtype, options.device)
+
+
+def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
+    dtype = str(calculator.potential.dtype).removeprefix("torch.")
+    return ("model", f"{options.model} in {dtype} on {options.device}")
+
+
+def _relax_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure is taken")
+    _common(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="relaxed structure; STRUCTURE_relaxed.xyz by default")
+    parser.add_argument("--trajectory", metavar="FILE", help="a .traj or .xyz of all steps")
+    parser.add_argument("--cell", action="store_true", help="relax the cell as well")
+    parser.add_argument("--pressure", type=float, default=0.0, help="GPa, with --cell; 0 by default")
+    parser.add_argument("--fmax", type=float, default=0.01, help="largest force at the end, eV/A; 0.01 by default")
+    parser.add_argument("--steps", type=int, default=500, help="at most; 500 by default")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="fire", help="fire by default")
+
+
+def _relax(options: argparse.Namespace) -> int:
+    atoms, source = one_frame(options.structure), Path(options.structure)
+    name = options.output or str(source.with_name(f"{source.stem}_relaxed.xyz"))
+    output = check_trajectory(name, "--output", new=False)
+    calculator = _calculator(options)
+    names = ("cell", "pressure", "fmax", "steps", "optimizer", "trajectory")
+    found = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
+    ase.io.write(str(output), with_results(found.atoms, calculator.results))
+    rows = [
+        ("structure", f"{options.structure}, {found.atoms.get_chemical_formula()}"),
+        _ran(options, calculator),
+        ("energy", f"{found.energies[0]:.6f} -> {found.energies[1]:.6f} eV"),
+        ("force", f"{found.forces[0]:.4g} -> {found.forces[1]:.4g} eV/A at most"),
+    ]
+    if options.cell:
+        rows.append(("volume", f"{atoms.get_volume():.4f} -> {found.atoms.get_volume():.4f} A^3"))
+    after = f"after {found.steps} steps"
+    rows.append(
+        ("state", f"{'converged' if found.converged else 'stopped' if found.stopped else 'not converged'} {after}")
+    )
+    rows.append(("output", str(output)))
+    print(lines(rows))
+    if not found.converged:
+        print(f"To go on: eqlayers relax {shlex.quote(str(output))} -m {shlex.quote(options.model)}")
+    return 0 if found.converged else _STOPPED if found.stopped else _FAILED
+
+
+def _md_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure and velocities are taken")
+    _common(parser)
+    default = DynamicsSettings()
+    about = "; ".join(f"{name}: {ensemble.about}" for name, ensemble in ENSEMBLES.items())
+    parser.add_argument("--ensemble", choices=ENSEMBLES, default=default.ensemble, help=f"{about}; nve by default")
+    helps = {
+        "steps": "in all, those before a restart among them",
+        "timestep": "fs",
+        "temperature": "K, of the thermostat and of velocities where the file has none",
+        "pressure": "GPa",
+        "friction": "1/ps, of Langevin's thermostat",
+        "interval": "steps between frames and between lines of the log",
+        "seed": "of velocities and of noise",
+    }
+    for name, about in helps.items():
+        value = getattr(default, name)
+        parser.add_argument(f"--{name}", type=type(value), default=value, help=f"{about}; {value:g} by default")
+    about = "a .traj, which keeps every digit, or .xyz; STRUCTURE_md.traj by default"
+    parser.add_argument("-o", "--output", metavar="FILE", help=about)
+    parser.add_argument("--log", metavar="FILE", help="table of time, energies and temperature")
+    parser.add_argument("--restart", action="store_true", help="go on from the last frame of the output")
+
+
+def _md(options: argparse.Namespace) -> int:
+    source = Path(options.structure)
+    output = options.output or str(source.with_name(f"{source.stem}_md.traj"))
+    names = ("ensemble", "steps", "timestep", "temperature", "pressure", "friction", "interval", "seed")
+    settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
+    atoms, calculator = one_frame(source), _calculator(options)
+    if options.restart and ENSEMBLES[settings.ensemble].forgets:
+        print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
+    if not options.restart and atoms.get_momenta().any():
+        print(f"velocities are those of {source}")
+    found = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
+    moved = found.atoms
+    rows = [
+        ("structure", f"{options.structure}, {moved.get_chemical_formula()}"),
+        _ran(options, calculator),
+        ("steps", f"{found.first} to {found.last} of {settings.steps}, {settings.timestep:g} fs each"),
+        ("energy", f"{moved.get_potential_energy():.6f} + {moved.get_kinetic_energy():.6f} eV"),
+        ("temperature", f"{moved.get_temperature():.1f} K"),
+        ("output", output),
+    ]
+    if ENSEMBLES[settings.ensemble].periodic:
+        pressure = -moved.get_stress(include_ideal_gas=True)[:3].mean() / GPa
+        rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
+    print(lines(rows))
+    if not found.stopped:
+        return 0
+    typed = [word for word in options.typed if word != "--restart"]
+    print(f"Stopped at step {found.last}; every frame is kept. To go on: eqlayers {shlex.join([*typed, '--restart'])}")
+    return _STOPPED
+
+
+# ---- predict ------------------------------------------------------------------------------------------------------
+
+
+def _predict_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
+    _common(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with energies, forces and stress")
+    parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
+
+
+def _predict(options: argparse.Namespace) -> int:
+    output = check_output(options.output, "--output")
+    if output.suffix not in (".xyz", ".extxyz"):
+        raise ConfigError(f"--output must end in .xyz or .extxyz, got {options.output!r}. Change it.")
+    dtype = None if options.dtype is None else _DTYPES[options.dtype]
+    potential = as_potential(options.model, dtype, options.device)
+    kept: list[Any] = []
+
+    def taken() -> Any:
+        for atoms in frames(options.structures):
+            kept.append(atoms)
+            yield atoms
+
+    errors: dict[str, list[Any]] = {"energy": [], "forces": []}
+    count = 0
+    with atomic_write(output) as file, progress("predict", 0) as say:
+        text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+        for result in predict(potential, taken(), options.batch_size):
+            atoms = kept.pop(0)
+            known = atoms.calc.results if atoms.calc is not None else {}
+            if "energy" in known:
+                errors["energy"].append((result["energy"] - known["energy"]) / len(atoms))
+            if "forces" in known:
+                errors["forces"].append((result["forces"] - known["forces"]).ravel())
+            ase.io.write(text, with_results(atoms, result), format="extxyz")
+            count += 1
+            say(count, f"{count} structures")
+        text.detach()
+    rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
+    for (name, found), unit in zip(errors.items(), ("meV/atom", "meV/A"), strict=True):
+        if found:
+            values = 1000 * np.hstack(found)
+            mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
+            rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {unit}"))
+    print(lines(rows))
+    return 0
+
+
+COMMANDS = {
+    "check": Command("measure what every potential must satisfy", _check_options, _check),
+    "relax": Command("move atoms, and the cell with --cell, to a minimum of the energy", _relax_options, _relax),
+    "md": Command("molecular dynamics, which Ctrl-C stops and --restart goes on with", _md_options, _md),
+    "predict": Command("energies, forces and stress of many structures", _predict_options, _predict),
+    "info": Command("what a potential is, and which kernels run it where", _info_options, _info),
+}

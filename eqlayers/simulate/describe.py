@@ -1,0 +1,69 @@
+"""What a file of a potential is: network, species, weights, facts, and which kernels run it where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from ase.data import chemical_symbols
+
+from ..models import load_potential, read_potential
+from ..nn import explain
+
+
+def describe(path: str | Path) -> list[tuple[str, str]]:
+    """Names and values, in the order in which they are shown.
+
+    Args:
+        path: A file of a potential.
+
+    Raises:
+        ConfigError, DataError: It cannot be used; see :func:`eqlayers.models.load_potential`.
+    """
+    saved, potential = read_potential(path), load_potential(path)
+    parts = [("network", saved.description["network"]), ("repulsion", saved.description["repulsion"])]
+    rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
+    rows += [(name, "none" if part is None else _call(part)) for name, part in parts]
+    rows += [
+        ("species", ", ".join(chemical_symbols[z] for z in potential.species)),
+        ("cutoff", f"{potential.cutoff:g} A"),
+        ("parameters", f"{sum(p.numel() for p in potential.parameters()):,}"),
+        ("dtype", str(potential.dtype).removeprefix("torch.")),
+    ]
+    for name, values in (("shifts", potential.shifts), ("scales", potential.scales)):
+        listed = zip(potential.species, values.tolist(), strict=True)
+        rows.append((name, ", ".join(f"{chemical_symbols[z]} {value:.6g}" for z, value in listed) + " eV"))
+    rows += _flat(saved.facts)
+    for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
+        rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
+    return rows
+
+
+def _call(part: Mapping[str, Any]) -> str:
+    options = ", ".join(f"{name}={value!r}" for name, value in part["init_args"].items())
+    return f"{part['class_path']}({options})"
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Facts within facts, by their joined names."""
+    rows = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", str(value)))
+    return rows
+
+
+def lines(rows: list[tuple[str, str]]) -> str:
+    """Rows as text, values below each other.
+
+    Example:
+        >>> print(lines([("steps", "5"), ("energy", "-1 eV")]))
+        steps   5
+        energy  -1 eV
+    """
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  " + value.replace("\n", "\n" + " " * (width + 2)) for name, value in rows)

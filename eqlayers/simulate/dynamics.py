@@ -1,0 +1,225 @@
+"""Molecular dynamics that can be stopped after any step and goes on as if it had not been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from ase import Atoms, units
+from ase.md.langevin import Langevin
+from ase.md.logger import MDLogger
+from ase.md.nose_hoover_chain import IsotropicMTKNPT
+from ase.md.nptberendsen import NPTBerendsen
+from ase.md.verlet import VelocityVerlet
+
+from ..checks import check_choice, check_integer, check_number, check_seed, check_type
+from ..errors import ConfigError
+from ..files import check_output
+from .frames import check_trajectory, one_frame, written_to
+from .watch import progress, stop_asked
+
+
+@dataclass(frozen=True)
+class DynamicsSettings:
+    """How to move atoms.
+
+    Attributes:
+        ensemble: A key of ``ENSEMBLES``.
+        steps: In all, those before a restart among them.
+        timestep: fs.
+        temperature: K, of the thermostat and of the velocities of atoms that have none.
+        pressure: GPa.
+        friction: 1/ps, of Langevin's thermostat.
+        interval: Steps between two frames, and between two lines of the log.
+        seed: Of velocities and of Langevin's noise.
+    """
+
+    ensemble: str = "nve"
+    steps: int = 1000
+    timestep: float = 1.0
+    temperature: float = 300.0
+    pressure: float = 0.0
+    friction: float = 10.0
+    interval: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choice("ensemble", self.ensemble, ENSEMBLES)
+        check_integer("steps", self.steps, 0)
+        check_number("timestep", self.timestep, above=0, at_most=100, unit=" of fs", fix="0.5 to 2 are usual.")
+        check_number("temperature", self.temperature, at_least=0, unit=" of K", fix="300 is that of a room.")
+        check_number("pressure", self.pressure, unit=" of GPa", fix="0 is usual.")
+        check_number("friction", self.friction, at_least=0, unit=" per ps", fix="1 to 10 are usual.")
+        check_integer("interval", self.interval, 1)
+        check_seed("seed", self.seed)
+
+
+class DynamicsOutcome(NamedTuple):
+    """What became of a run.
+
+    Attributes:
+        atoms: In their last state, with ``info["step"]``.
+        first: Step that it began at; above 0 after a restart.
+        last: Step that it ended at.
+        stopped: Whether Ctrl-C ended it.
+    """
+
+    atoms: Atoms
+    first: int
+    last: int
+    stopped: bool
+
+
+class Ensemble(NamedTuple):
+    """How an ensemble is made, and what it needs."""
+
+    about: str
+    make: Callable[[Atoms, DynamicsSettings], Any]
+    periodic: bool = False
+    forgets: bool = False  # whether its thermostat has a state that no file keeps
+
+
+def _langevin(atoms: Atoms, settings: DynamicsSettings) -> Any:
+    friction = settings.friction / (1000 * units.fs)
+    return Langevin(
+        *(atoms, settings.timestep * units.fs), temperature_K=settings.temperature, friction=friction, fixcm=False
+    )
+
+
+def _npt(atoms: Atoms, settings: DynamicsSettings) -> Any:
+    step = settings.timestep * units.fs
+    return IsotropicMTKNPT(
+        *(atoms, step),
+        temperature_K=settings.temperature,
+        pressure_au=settings.pressure * units.GPa,
+        tdamp=100 * step,
+        pdamp=1000 * step,
+    )
+
+
+def _berendsen(atoms: Atoms, settings: DynamicsSettings) -> Any:
+    return NPTBerendsen(
+        *(atoms, settings.timestep * units.fs),
+        temperature_K=settings.temperature,
+        pressure_au=settings.pressure * units.GPa,
+        taut=100 * units.fs,
+        taup=1000 * units.fs,
+        compressibility_au=0.01 / units.GPa,
+    )
+
+
+ENSEMBLES = {
+    "nve": Ensemble("velocity Verlet", lambda atoms, settings: VelocityVerlet(atoms, settings.timestep * units.fs)),
+    "nvt": Ensemble("Langevin", _langevin),
+    "npt": Ensemble("isotropic Martyna-Tobias-Klein with Nose-Hoover chains", _npt, periodic=True, forgets=True),
+    "npt-berendsen": Ensemble("Berendsen; fluctuations are too small", _berendsen, periodic=True),
+}
+
+
+def run_dynamics(
+    atoms: Atoms,
+    calculator: Any,
+    settings: DynamicsSettings,
+    trajectory: str | Path | None = None,
+    log: str | Path | None = None,
+    restart: bool = False,
+) -> DynamicsOutcome:
+    """Move atoms; Ctrl-C ends the run after a step, with its last state in the trajectory.
+
+    Atoms without velocities get those of the temperature, without a motion of the whole. Noise depends on seed and
+    step alone, so what goes on from a trajectory is the run that was not interrupted; only ``npt`` starts its
+    thermostat and barostat anew.
+
+    Args:
+        atoms: Where to begin; a copy is moved.
+        calculator: Of ASE, such as :class:`eqlayers.integrations.ase.Calculator`.
+        settings: Ensemble, steps and the rest.
+        trajectory: A ``.traj``, which keeps every digit, or ``.xyz``; None keeps none.
+        log: A text file for time, energies and temperature.
+        restart: Go on from the last frame of the trajectory.
+
+    Returns:
+        A :class:`DynamicsOutcome`.
+
+    Raises:
+        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there.
+        DataError: Atoms that fly apart, or a file that cannot be read; frames until then are kept.
+
+    Source:
+        Swope et al. 1982, doi:10.1063/1.442716; Vanden-Eijnden and Ciccotti 2006, doi:10.1016/j.cplett.2006.07.086;
+        Martyna, Tobias and Klein 1994, doi:10.1063/1.467468; Berendsen et al. 1984, doi:10.1063/1.448118.
+
+    Example:
+        >>> import torch
+        >>> from ase.build import molecule
+        >>> from eqlayers.integrations.ase import Calculator
+        >>> from eqlayers.models import Potential
+        >>> from eqlayers.testing import ToyNetwork
+        >>> calculator = Calculator(Potential(ToyNetwork(2), species=[1, 8]), torch.float64)
+        >>> run_dynamics(molecule("H2O"), calculator, DynamicsSettings(steps=5)).last
+        5
+    """
+    check_type("atoms", atoms, Atoms, "an ase.Atoms", "Read one with ase.io.read(path).")
+    ensemble = ENSEMBLES[settings.ensemble]
+    if restart and trajectory is None:
+        raise ConfigError("restart must be from a trajectory, got none. Name that of the run which was stopped.")
+    place = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
+    moved = one_frame(place) if restart and place is not None else atoms.copy()
+    first = moved.info.get("step") if restart else 0
+    if not isinstance(first, (int, np.integer)):
+        raise ConfigError(
+            f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew."
+        )
+    if ensemble.periodic and not (moved.pbc.all() and moved.cell.volume > 0):
+        raise ConfigError(
+            f"{settings.ensemble} must have a structure with a cell that is periodic along all axes, got pbc "
+            f"{moved.pbc.tolist()}. Use nvt."
+        )
+    if not restart and not moved.get_momenta().any() and settings.temperature > 0:
+        _give_velocities(moved, settings)
+    moved.calc = calculator
+    moved.info["step"] = int(first)
+    dynamics = ensemble.make(moved, settings)
+    dynamics.nsteps = int(first)
+    logger = None if log is None else _logger(dynamics, moved, log, restart, ensemble.periodic)
+    stopped = False
+    with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
+        try:
+            written = int(first) if restart else -1
+            for _ in dynamics.irun(max(0, settings.steps - int(first))):
+                step = moved.info["step"] = int(dynamics.nsteps)
+                dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
+                due = step % settings.interval == 0
+                stopped = stop() and step < settings.steps
+                if (due or stopped or step == settings.steps) and step > written:
+                    write(moved)
+                    written = step
+                    if logger is not None:
+                        logger()
+                say(step, f"{moved.get_temperature():.0f} K")
+                if stopped:
+                    break
+        finally:
+            if logger is not None:
+                logger.close()
+    return DynamicsOutcome(moved, int(first), int(moved.info["step"]), stopped)
+
+
+def _give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
+    """Velocities of Maxwell and Boltzmann, without a motion of the whole."""
+    generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other keys
+    masses = atoms.get_masses()[:, None]
+    momenta = np.sqrt(masses * units.kB * settings.temperature) * generator.standard_normal((len(atoms), 3))
+    if len(atoms) > 1:
+        momenta -= masses * momenta.sum(0) / masses.sum()
+    atoms.set_momenta(momenta)
+
+
+def _logger(dynamics: Any, atoms: Atoms, path: str | Path, restart: bool, stress: bool) -> MDLogger:
+    """ASE's table of time, energies and temperature."""
+    place = check_output(path, "the log")
+    mode = "a" if restart else "w"
+    return MDLogger(dynamics, atoms, str(place), header=not restart, stress=stress, mode=mode)

@@ -1,0 +1,105 @@
+"""Structures in files: read with errors that say what to do, written frame by frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ase.io
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from ..checks import check_path
+from ..errors import ConfigError, DataError
+from ..files import check_output
+
+#: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
+TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
+
+
+def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
+    """Structures of a file, one by one as they are read.
+
+    Args:
+        path: In any format that ASE knows.
+        index: Which, as in ``ase.io.read``; all by default.
+
+    Raises:
+        ConfigError: There is no such file.
+        DataError: ASE cannot read it, or there is no structure in it.
+    """
+    place = Path(check_path("structures", path, "the path of a file"))
+    if not place.is_file():
+        found = "a folder" if place.is_dir() else "nothing"
+        raise ConfigError(f"structures must be in a file, got {found} at {place}. Correct the path.")
+    count = 0
+    try:
+        for atoms in ase.io.iread(str(place), index, do_not_split_by_at_sign=True):
+            count += 1
+            yield atoms
+    except Exception as error:  # every format has its own
+        raise DataError(
+            f"structures must be in a file that ASE reads, such as .xyz, .traj or .cif, got {type(error).__name__} at "
+            f"structure {count} of {place}: {error}. Correct the file."
+        ) from error
+    if not count:
+        raise DataError(f"structures must be at least one, got none in {place}. Use another file.")
+
+
+def one_frame(path: str | Path, index: str = "-1") -> Atoms:
+    """A structure of a file, the last by default, without what was computed of it.
+
+    Raises:
+        ConfigError, DataError: See :func:`frames`.
+    """
+    (atoms,) = frames(path, index)
+    atoms.calc = None
+    return atoms
+
+
+def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
+    """The path of a trajectory that can be written.
+
+    Raises:
+        ConfigError: Another ending, a file that is there although it must be new, or a place that cannot be written.
+    """
+    place = Path(check_path(option, path, "the path of a file"))
+    if place.suffix not in TRAJECTORIES:
+        raise ConfigError(
+            f"{option} must end in {', '.join(TRAJECTORIES)}, got {str(path)!r}. Take .traj to go on later."
+        )
+    if new and place.exists():
+        raise ConfigError(
+            f"{option} must be a new file, got {place}, which is there. Pass --restart to go on, or another."
+        )
+    return check_output(place, option)
+
+
+def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
+    """A copy that holds what was computed, as files keep it."""
+    kept = atoms.copy()
+    kept.calc = SinglePointCalculator(kept, **results)
+    return kept
+
+
+@contextmanager
+def written_to(path: Path | None, append: bool = False) -> Iterator[Any]:
+    """A function that writes a frame to a trajectory; every frame is whole when it returns.
+
+    Args:
+        path: The file, see :func:`check_trajectory`; None writes nothing.
+        append: After what is there.
+    """
+    if path is None:
+        yield lambda atoms: None
+    elif TRAJECTORIES[path.suffix] == "traj":
+        with ase.io.Trajectory(str(path), "a" if append else "w") as trajectory:
+            yield lambda atoms: trajectory.write(with_results(atoms, atoms.calc.results))
+    else:
+        if not append:
+            path.unlink(missing_ok=True)
+        yield lambda atoms: ase.io.write(
+            str(path), with_results(atoms, atoms.calc.results), format="extxyz", append=True
+        )

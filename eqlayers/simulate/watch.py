@@ -1,0 +1,83 @@
+"""Long runs: a progress bar where somebody looks, and Ctrl-C at the end of a step."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_PATIENCE = 2.0  # seconds without a bar
+
+
+@contextmanager
+def progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """A progress bar on a terminal, once a run takes longer than two seconds.
+
+    Args:
+        title: In front of it.
+        total: Steps.
+
+    Yields:
+        A function to be called with the number of steps that are done, and a few words.
+    """
+    bar: Any = None
+    task: Any = None
+    began = time.monotonic()
+
+    def say(done: int, words: str) -> None:
+        nonlocal bar, task
+        if bar is None and sys.stderr.isatty() and time.monotonic() - began > _PATIENCE:
+            bar, task = _started(title, total)
+        if bar is not None:
+            bar.update(task, completed=done, words=words)
+
+    try:
+        yield say
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _started(title: str, total: int) -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(title), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, TextColumn("{task.fields[words]}"), console=Console(stderr=True), transient=True)
+    bar.start()
+    return bar, bar.add_task(title, total=total, words="")
+
+
+@contextmanager
+def stop_asked() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks to stop and breaks nothing off; a second one breaks off.
+
+    Yields:
+        A function that says whether a stop was asked for.
+    """
+    asked: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be handled
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)

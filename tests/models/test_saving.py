@@ -1,0 +1,195 @@
+"""Potentials in files: what comes back, and what damaged, foreign and hostile files are answered."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.errors import ConfigError, DataError, DTypeError
+from eqlayers.models import (
+    Potential,
+    Structures,
+    build_potential,
+    describe_potential,
+    load_potential,
+    read_potential,
+    save_potential,
+)
+from eqlayers.testing import ToyNetwork
+
+TOY = {"class_path": "eqlayers.testing.ToyNetwork", "init_args": {"num_species": 2}}
+
+
+def make(dtype: torch.dtype = torch.float64, **options: Any) -> Potential:
+    network = ToyNetwork(2, cutoff=3.5, seed=3)
+    potential = Potential(network, [1, 8], {1: -13.6, 8: -432.1}, {1: 0.5, 8: 2.0}, **options).to(dtype).eval()
+    with torch.no_grad():
+        for weight in potential.parameters():
+            weight.div_(3)  # no number of float32 any more
+    return potential
+
+
+def structure(dtype: torch.dtype) -> Structures:
+    pos = torch.tensor([[0.0, 0.0, 0.0], [0.9, 0.1, 0.0], [-0.2, 1.0, 0.3]], dtype=dtype)
+    return Structures(torch.tensor([8, 1, 1]), pos, torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]]))
+
+
+def energy(potential: Potential) -> Tensor:
+    return potential(structure(potential.dtype))["energy"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_comes_back_gives_the_same_numbers(tmp_path: Path, dtype: torch.dtype) -> None:
+    potential = make(dtype)
+    save_potential(potential, tmp_path / "a.pt")
+    back = load_potential(tmp_path / "a.pt")
+    assert back.dtype == dtype
+    assert not back.training
+    assert torch.equal(energy(back), energy(potential))
+
+
+def test_the_default_dtype_and_random_numbers_do_not_matter(tmp_path: Path) -> None:
+    """Weights in float64 are read without a stop in float32, and reading draws no number of the user's."""
+    potential = make()
+    save_potential(potential, tmp_path / "a.pt")
+    state = torch.get_rng_state()
+    back = load_potential(tmp_path / "a.pt")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(energy(back), energy(potential))
+
+
+def test_another_dtype_keeps_shifts_in_float64(tmp_path: Path) -> None:
+    save_potential(make(), tmp_path / "a.pt")
+    back = load_potential(tmp_path / "a.pt", dtype=torch.float32)
+    assert (back.dtype, back.shifts.dtype) == (torch.float32, torch.float64)
+    assert back.shifts.tolist() == [-13.6, -432.1]
+    with pytest.raises(DTypeError, match="dtype must be a floating-point"):
+        load_potential(tmp_path / "a.pt", dtype="float32")  # type: ignore[arg-type]
+
+
+def test_the_repulsion_comes_back(tmp_path: Path) -> None:
+    class Repulsion(ToyNetwork):
+        def forward(self, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+            return super().forward(torch.zeros_like(kind), edges, graph)
+
+    potential = make(repulsion=ToyNetwork(9, seed=1).double())  # its kinds are atomic numbers
+    save_potential(potential, tmp_path / "a.pt")
+    assert torch.equal(energy(load_potential(tmp_path / "a.pt")), energy(potential))
+    assert not torch.equal(energy(make()), energy(potential))
+    with pytest.raises(ConfigError, match="the repulsion must be of a class at the top of a module"):
+        describe_potential(make(repulsion=Repulsion(2)))
+
+
+def test_a_file_is_plain_and_facts_come_with_it(tmp_path: Path) -> None:
+    save_potential(make(), tmp_path / "a.pt", {"units": "eV", "errors": {"energy": 0.5}})
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert (content["format"], content["version"]) == ("eqlayers.potential", 1)
+    network = {"class_path": "eqlayers.testing.ToyNetwork"}
+    network |= {"init_args": {"num_species": 2, "cutoff": 3.5, "channels": 4, "seed": 3}}  # type: ignore[dict-item]
+    assert content["potential"] == {"network": network, "species": [1, 8], "repulsion": None}
+    facts = read_potential(tmp_path / "a.pt").facts
+    assert (facts["units"], facts["errors"]) == ("eV", {"energy": 0.5})
+    assert facts["versions"]["torch"] == torch.__version__
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
+    save_potential(make(), tmp_path / "a.pt")
+    before = (tmp_path / "a.pt").read_bytes()
+    with pytest.raises(ConfigError, match=r"facts\['made'\] must be of numbers, texts, lists and dicts.*got a tensor"):
+        save_potential(make(), tmp_path / "a.pt", {"made": torch.zeros(2)})
+    assert (tmp_path / "a.pt").read_bytes() == before
+
+
+def checkpoint(potential: Potential) -> dict[str, Any]:
+    state = {f"potential.{name}": value for name, value in potential.state_dict().items()}
+    state["loss.weight"] = torch.ones(1)
+    options = {"potential": describe_potential(potential), "learning_rate": 0.1}
+    return {"state_dict": state, "hyper_parameters": options, "epoch": 7, "pytorch-lightning_version": "2.6"}
+
+
+def test_a_checkpoint_of_the_trainer_is_read(tmp_path: Path) -> None:
+    potential = make()
+    torch.save(checkpoint(potential), tmp_path / "best.ckpt")
+    assert torch.equal(energy(load_potential(tmp_path / "best.ckpt")), energy(potential))
+    assert read_potential(tmp_path / "best.ckpt").facts == {"epoch": 7}
+
+
+def test_missing_and_damaged_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"a potential must be a file, got nothing at .*no\.pt"):
+        load_potential(tmp_path / "no.pt")
+    with pytest.raises(ConfigError, match="got a folder"):
+        load_potential(tmp_path)
+    save_potential(make(), tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    for size in (0, 100, len(whole) // 2):
+        (tmp_path / "half.pt").write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"half\.pt: it cannot be read .*as if it was cut or changed"):
+            load_potential(tmp_path / "half.pt")
+    torch.save(make(), tmp_path / "pickle.pt")  # a whole module would run code
+    with pytest.raises(DataError, match="it cannot be read"):
+        load_potential(tmp_path / "pickle.pt")
+
+
+def change(**parts: Any) -> dict[str, Any]:
+    potential = make()
+    whole = {"format": "eqlayers.potential", "version": 1, "potential": describe_potential(potential)}
+    return whole | {"state_dict": dict(potential.state_dict()), "facts": {}} | parts
+
+
+STATE = make().state_dict()
+FOREIGN = [
+    ([1, 2], DataError, "it holds a list, not a dictionary"),
+    (
+        {"state_dict": {}, "hyper_parameters": {"model": {}}},
+        DataError,
+        "it describes no potential, but has 'state_dict'",
+    ),
+    (change(version=2), DataError, "its version is 2, this eqlayers reads 1"),
+    (change(state_dict=None), DataError, "a description, weights or facts are missing"),
+    (change(state_dict={}), DataError, r"not those of ToyNetwork: 6 missing \(species_index"),
+    (change(state_dict=STATE | {"more": torch.ones(1)}), DataError, r"1 unknown \(more\)"),
+    (change(state_dict=STATE | {"shifts": torch.ones(3)}), DataError, r"1 of another shape \(shifts\)"),
+    (change(state_dict=STATE | {"shifts": torch.tensor([0.0, torch.nan])}), DataError, r"1 not finite \(shifts\)"),
+    (change(potential={"network": TOY}), ConfigError, "must have network, repulsion, species, got"),
+]
+
+
+@pytest.mark.parametrize(("content", "error", "message"), FOREIGN, ids=[message[:20] for *_, message in FOREIGN])
+def test_files_of_others(tmp_path: Path, content: Any, error: type[Exception], message: str) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(error, match=message):
+        load_potential(tmp_path / "a.pt")
+
+
+CLASSES = [
+    ("nowhere.to.be.Found", {}, "must be of a class that can be imported, got 'nowhere.to.be.Found': No module"),
+    ("Found", {}, "must be of a class that can be imported, got 'Found'"),
+    ("eqlayers.testing.Missing", {}, "must be of a class of torch.nn.Module, got 'eqlayers.testing.Missing'"),
+    ("os.system", {"command": "exit 1"}, "must be of a class of torch.nn.Module, got 'os.system'"),
+    ("subprocess.Popen", {"args": "exit"}, "must be of a class of torch.nn.Module"),
+    ("eqlayers.testing.ToyNetwork", {"depth": 3}, "must take the arguments of the file, got TypeError"),
+    ("eqlayers.testing.ToyNetwork", {"num_species": 0}, "num_species must be an integer, at least 1, got 0"),
+    (None, {}, "the network must be given by class_path and init_args"),
+]
+
+
+@pytest.mark.parametrize(("path", "options", "message"), CLASSES, ids=str)
+def test_classes_that_cannot_be_used(path: str | None, options: dict[str, Any], message: str) -> None:
+    network = {"class_path": path, "init_args": options}
+    with pytest.raises(ConfigError, match=message):
+        build_potential({"network": network, "species": [1], "repulsion": None})
+
+
+def test_networks_that_cannot_be_described() -> None:
+    network = ToyNetwork(2)
+    network.options = {"seed": 0, "activation": torch.tanh}
+    with pytest.raises(ConfigError, match=r"options of ToyNetwork\['activation'\] must be of numbers, texts"):
+        describe_potential(Potential(network, [1, 8]))
+    del network.options
+    with pytest.raises(ConfigError, match=r"the network must keep its arguments .* Set self.options in its __init__"):
+        describe_potential(Potential(network, [1, 8]))
+    with pytest.raises(ConfigError, match="potential must be a Potential, got a module of type ToyNetwork"):
+        save_potential(network, "never.pt")  # type: ignore[arg-type]

@@ -1,0 +1,187 @@
+"""The commands of potentials, in this process: what they write, print and return, and what bad input is answered."""
+
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import ase.io
+import numpy as np
+import pytest
+import torch
+from ase.calculators.calculator import Calculator as AseCalculator
+
+from eqlayers.cli import main, of_potentials
+from eqlayers.integrations.ase import Calculator
+from eqlayers.models import Potential, save_potential
+from eqlayers.simulate import cli
+from eqlayers.testing import ToyNetwork
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def out(capsys: pytest.CaptureFixture[str], line: str, status: int = 0) -> str:
+    """What a command prints."""
+    assert main(shlex.split(line)) == status, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def rows(text: str) -> dict[str, str]:
+    return dict(re.split(r"  +", line, maxsplit=1) for line in text.splitlines() if "  " in line.strip())
+
+
+def test_info_says_what_a_potential_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "info toy.pt")
+    found = rows(text)
+    expected = "eqlayers.testing.ToyNetwork(num_species=2, cutoff=3.5, channels=4, seed=0)"
+    assert found["network"] == expected
+    assert (found["species"], found["cutoff"], found["dtype"]) == ("H, O", "3.5 A", "float64")
+    assert (found["parameters"], found["repulsion"]) == ("48", "none")
+    assert (found["shifts"], found["scales"]) == ("H -13.6, O -432 eV", "H 0.5, O 0.5 eV")
+    assert (found["data.units"], found["errors.forces"]) == ("eV, Angstrom", "0.031")
+    assert found["versions.torch"] == torch.__version__
+    assert "EdgeGeometry on cpu, torch.float64" in found["kernels on cpu"]
+
+
+def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = out(capsys, "check toy.pt")
+    assert text.splitlines()[-1] == "20 of 20 properties hold"
+    assert out(capsys, "check toy.pt crystal.xyz --seed 3").splitlines()[-1] == "19 of 19 properties hold"
+    forward = ToyNetwork.forward
+    monkeypatch.setattr(ToyNetwork, "forward", lambda self, kind, *rest: forward(self, kind, *rest) / len(kind))
+    text = out(capsys, "check toy.pt crystal.xyz", status=1)
+    assert "FAIL two copies: energy" in text
+
+
+def test_relax_writes_the_minimum(capsys: pytest.CaptureFixture[str], potential: Potential) -> None:
+    found = rows(out(capsys, "relax water.xyz -m toy.pt --fmax 1e-3 --optimizer bfgs --trajectory way.traj"))
+    assert found["model"] == "toy.pt in float64 on cpu"
+    assert re.fullmatch(r"converged after \d+ steps", found["state"])
+    assert found["output"] == "water_relaxed.xyz"
+    relaxed = ase.io.read("water_relaxed.xyz")
+    assert found["energy"].endswith(f"-> {relaxed.get_potential_energy():.6f} eV")
+    relaxed.calc = Calculator(potential)
+    assert np.abs(relaxed.get_forces()).max() < 1.001e-3
+    assert len(ase.io.read("way.traj", ":")) > 2
+
+
+def test_relax_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "relax crystal.xyz -m toy.pt --cell --pressure 5 --steps 2 -o 'a b.xyz'", status=1)
+    assert rows(text)["state"] == "not converged after 2 steps"
+    assert re.search(r"^volume +4\.9130 -> ", text, re.MULTILINE)
+    assert text.splitlines()[-1] == "To go on: eqlayers relax 'a b.xyz' -m toy.pt"
+    assert np.abs(ase.io.read("a b.xyz").cell.lengths() - 1.7).max() > 1e-4
+
+
+def test_md_restarts_and_says_how(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "md water.xyz -m toy.pt --ensemble nvt --steps 12 --interval 5 --timestep 0.5 --log md.log"
+    whole = out(capsys, f"{line} -o whole.traj")
+    assert rows(whole)["steps"] == "0 to 12 of 12, 0.5 fs each"
+
+    calculate, calls = AseCalculator.calculate, []
+
+    def interrupting(*args: object, **options: object) -> None:
+        calls.append(True)
+        if len(calls) == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        calculate(*args, **options)
+
+    monkeypatch.setattr(AseCalculator, "calculate", interrupting)
+    stopped = out(capsys, line, status=130)
+    command = stopped.splitlines()[-1]
+    assert re.match(
+        r"Stopped at step \d+; every frame is kept\. To go on: eqlayers md water\.xyz .* --restart$", command
+    )
+    again = out(capsys, command.partition("eqlayers ")[2])
+    assert rows(again)["energy"] == rows(whole)["energy"]
+    frames = [ase.io.read(path, "-1") for path in ("whole.traj", "water_md.traj")]
+    np.testing.assert_allclose(frames[1].positions, frames[0].positions, atol=1e-11)
+    assert frames[1].info["step"] == 12
+
+
+def test_md_says_what_it_takes_and_forgets(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "md crystal.xyz -m toy.pt --ensemble npt --temperature 20 --pressure 1 -o npt.traj --steps"
+    first = out(capsys, f"{line} 3")
+    assert re.search(r"^pressure +\S+ GPa in \S+ A\^3$", first, re.MULTILINE)
+    assert "anew" not in first
+    again = out(capsys, f"{line} 6 --restart")
+    assert again.startswith("npt: thermostat and barostat begin anew; positions and velocities go on\n")
+    assert rows(again)["steps"].startswith("3 to 6 of 6")
+    assert out(capsys, "md npt.traj -m toy.pt --steps 2 --dtype float32").startswith(
+        "velocities are those of npt.traj\n"
+    )
+
+
+def test_predict_writes_results_and_compares_with_known_ones(
+    capsys: pytest.CaptureFixture[str], potential: Potential
+) -> None:
+    structures = [ase.io.read(name) for name in ("water.xyz", "crystal.xyz", "water.xyz")]
+    structures[2].rattle(0.1, seed=4)
+    ase.io.write("many.xyz", structures)
+    text = out(capsys, "predict many.xyz -m toy.pt -o first.xyz --batch-size 2")
+    assert rows(text) == {"structures": "3 of many.xyz", "output": "first.xyz"}
+    found = ase.io.read("first.xyz", ":")
+    for atoms, result in zip(structures, found, strict=True):
+        atoms.calc = Calculator(potential)
+        assert result.get_potential_energy() == pytest.approx(atoms.get_potential_energy(), rel=1e-7)
+        np.testing.assert_allclose(result.get_forces(), atoms.get_forces(), atol=1e-6)  # of the digits in the file
+    np.testing.assert_allclose(found[1].get_stress(), structures[1].get_stress(), atol=1e-6)
+    save_potential(Potential(ToyNetwork(2, 3.5), [1, 8], {1: -13.6, 8: -432.3}, 0.5).double(), "shifted.pt")
+    text = out(capsys, "predict first.xyz -m shifted.pt -o second.xyz")
+    mean = re.search(r"^error of energy +mean (\S+), root mean square (\S+) meV/atom$", text, re.MULTILINE)
+    assert mean is not None
+    assert float(mean[1]) == pytest.approx((100 + 300 + 100) / 3, rel=1e-3)  # one oxygen of three, and four of four
+    assert float(mean[2]) == pytest.approx((110000 / 3) ** 0.5, rel=1e-3)
+    forces = re.search(r"^error of forces +mean (\S+),", text, re.MULTILINE)
+    assert forces is not None
+    assert float(forces[1]) < 1e-4
+
+
+BAD = {
+    "info none.pt": "a potential must be a file, got nothing at none.pt",
+    "check water.xyz": "a potential must be a file of save_potential, or a checkpoint",
+    "check toy.pt --device cuda:77": "device must be one that torch can use here",
+    "relax none.xyz -m toy.pt": "structures must be in a file, got nothing at none.xyz",
+    "relax toy.pt -m toy.pt": "structures must be in a file that ASE reads",
+    "relax water.xyz": "eqlayers relax must have -m/--model after it, got nothing",
+    "relax water.xyz -m toy.pt --optimizer cg": "--optimizer must be one of fire, bfgs, lbfgs, got 'cg'",
+    "relax water.xyz -m toy.pt -o relaxed.pdb": "--output must end in .traj, .xyz, .extxyz",
+    "relax water.xyz -m toy.pt --cell": "a cell that moves must be periodic",
+    "md water.xyz -m toy.pt --ensemble npt": "npt must have a structure with a cell",
+    "md water.xyz -m toy.pt --timestep fast": "--timestep must be a float value, got 'fast'",
+    "md water.xyz -m toy.pt --restart": "structures must be in a file, got nothing at water_md.traj",
+    "md water.xyz -m toy.pt --step 5": "eqlayers md must have options that it knows, got '--step'",
+    "predict water.xyz -m toy.pt -o out.csv": "--output must end in .xyz or .extxyz, got 'out.csv'",
+    "predict none.xyz -m toy.pt -o out.xyz": "structures must be in a file, got nothing at none.xyz",
+    "predict copper.xyz -m toy.pt -o out.xyz": "structures[1] must be of the potential's species H, O, got also Cu",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), BAD.items())
+def test_bad_commands_say_what_to_do(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
+    ase.io.write("copper.xyz", [ase.Atoms("H"), ase.Atoms("Cu")])
+    before = sorted(os.listdir())
+    assert main(shlex.split(line)) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("eqlayers: error: ")
+    assert message.replace("a float value", "a float") in error
+    assert error.count("\n") == 1
+    assert sorted(os.listdir()) == before
+
+
+def test_names_that_belong_to_two() -> None:
+    assert of_potentials(["predict", "a.xyz", "--model=b.pt"])
+    assert not of_potentials(["predict", "-c", "a.yaml", "--model", "b.yaml"])
+    assert not of_potentials(["predict", "--model.learning_rate", "1"])
+    assert not of_potentials(["info", "--help"])
+    assert not of_potentials([])
+
+
+def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in cli.COMMANDS:
+        with pytest.raises(SystemExit, match="0"):
+            cli.run([name, "--help"])
+        assert f"usage: eqlayers {name}" in capsys.readouterr().out
+    assert out(capsys, "").count("eqlayers md") == 1
+    assert Path("toy.pt").exists()

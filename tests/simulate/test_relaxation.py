@@ -1,0 +1,83 @@
+"""Relaxations end at a minimum: of atoms, of cells, against a pressure."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+from ase import Atoms, units
+
+from eqlayers.errors import ConfigError
+from eqlayers.integrations.ase import Calculator
+from eqlayers.models import Potential
+from eqlayers.simulate import OPTIMIZERS, relax
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_forces_vanish(potential: Potential, water: Atoms, optimizer: str) -> None:
+    found = relax(water, Calculator(potential), fmax=1e-4, optimizer=optimizer)
+    assert found.converged
+    assert np.linalg.norm(found.atoms.get_forces(), axis=1).max() <= 1e-4
+    assert found.forces[1] <= 1e-4 < found.forces[0]
+    assert found.energies[1] < found.energies[0]
+    assert found.steps > 0
+    assert water.calc is None
+
+
+def test_a_cell_relaxes_to_a_pressure(potential: Potential, crystal: Atoms) -> None:
+    alone = relax(crystal, Calculator(potential), fmax=1e-3)
+    np.testing.assert_array_equal(alone.atoms.cell.array, crystal.cell.array)
+    assert np.abs(alone.atoms.get_stress()).max() > 1e-3
+    volumes = []
+    for pressure in (0.0, 10.0):
+        found = relax(crystal, Calculator(potential), cell=True, fmax=1e-3, pressure=pressure)
+        assert found.converged
+        expected = [-pressure * units.GPa] * 3 + [0.0] * 3
+        np.testing.assert_allclose(found.atoms.get_stress(), expected, atol=1e-3 * 4 / found.atoms.get_volume())
+        volumes.append(found.atoms.get_volume())
+    assert volumes[1] < volumes[0]
+
+
+def test_a_vector_across_a_slab_stays(potential: Potential, crystal: Atoms) -> None:
+    crystal.pbc = [True, True, False]
+    crystal.center(vacuum=4.0, axis=2)
+    found = relax(crystal, Calculator(potential), cell=True, steps=20)
+    np.testing.assert_allclose(found.atoms.cell[2], crystal.cell[2], atol=1e-12)
+    assert np.abs(found.atoms.cell[0] - crystal.cell[0]).max() > 1e-3
+
+
+def test_every_step_is_kept_and_ctrl_c_counts(potential: Potential, crystal: Atoms, tmp_path: Path) -> None:
+    found = relax(crystal, Calculator(potential), steps=3, fmax=1e-6, trajectory=tmp_path / "a.traj")
+    assert (found.converged, found.stopped, found.steps) == (False, False, 3)
+    energies = [frame.get_potential_energy() for frame in ase.io.read(tmp_path / "a.traj", ":")]
+    assert energies == pytest.approx([found.energies[0], *energies[1:3], found.energies[1]], rel=1e-14)
+
+    class Interrupting(Calculator):
+        def calculate(self, *args: Any, **options: Any) -> None:
+            super().calculate(*args, **options)
+            if self.neighbors.made == 1 and not asked:
+                asked.append(True)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    asked: list[bool] = [True]
+    calculator = Interrupting(potential)
+    calculator.get_forces(crystal)
+    asked.clear()
+    found = relax(crystal, calculator, fmax=1e-6)
+    assert (found.stopped, found.converged) == (True, False)
+    assert found.steps < 3
+
+
+def test_relaxations_that_cannot_be(potential: Potential, water: Atoms) -> None:
+    calculator = Calculator(potential)
+    with pytest.raises(ConfigError, match="a cell that moves must be periodic with a volume, got pbc"):
+        relax(water, calculator, cell=True)
+    with pytest.raises(ConfigError, match="pressure must be 0 where the cell does not move"):
+        relax(water, calculator, pressure=1.0)
+    with pytest.raises(ConfigError, match="fmax must be a positive number of eV/Angstrom, got 0"):
+        relax(water, calculator, fmax=0)
+    with pytest.raises(ConfigError, match="optimizer must be one of fire, bfgs, lbfgs, got 'cg'"):
+        relax(water, calculator, optimizer="cg")

@@ -1,0 +1,217 @@
+"""Potentials that break one law each: the check names it, and names nothing else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("ase")
+pytest.importorskip("vesin")
+
+from ase.build import bulk, molecule
+
+from eqlayers.errors import ConfigError, IndexRangeError
+from eqlayers.models import Potential, Structures
+from eqlayers.testing import PotentialReport, PotentialRow, ToyNetwork, check_potential
+from eqlayers.testing.examples import example_structures
+
+
+def potential(network: torch.nn.Module | None = None) -> Potential:
+    return Potential(network or ToyNetwork(2, cutoff=3.5), [1, 8], {1: -13.6, 8: -2041.3}, {1: 0.4, 8: 2.0})
+
+
+class Broken(ToyNetwork):
+    """The toy, with a term added to its numbers."""
+
+    def __init__(self, term: Callable[..., Tensor]) -> None:
+        super().__init__(2, cutoff=3.5)
+        self.term = term
+
+    def forward(self, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+        return super().forward(kind, edges, graph) + 0.1 * self.term(self, kind, edges, graph)
+
+
+def pooled(values: Tensor, kind: Tensor, graph: Any) -> Tensor:
+    return values.new_zeros(len(kind)).index_add(0, graph.edge_index[1], values)
+
+
+class Detached(torch.autograd.Function):
+    """A value whose gradient is a little off, as that of a wrong kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * 1.001
+
+
+class Curved(torch.autograd.Function):
+    """The square of a length, with a right gradient whose own gradient is wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * grads[0] * x.detach()
+
+
+def smooth(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled(self.envelope(edges.lengths), kind, graph)
+
+
+def along_x(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled(edges.vectors[:, 0] ** 2 * self.envelope(edges.lengths), kind, graph)
+
+
+def handed(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    """The determinant of three sums of neighbours, which changes its sign in a mirror."""
+    fades = [self.envelope(edges.lengths) * torch.exp(-k * edges.lengths) for k in (0.0, 0.5, 1.0)]
+    sums = [
+        edges.vectors.new_zeros(len(kind), 3).index_add(0, graph.edge_index[1], edges.vectors * fade[:, None])
+        for fade in fades
+    ]
+    return 10 * (sums[0] * torch.linalg.cross(sums[1], sums[2])).sum(1)
+
+
+def wrong_gradient(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled(Detached.apply(self.envelope(edges.lengths)), kind, graph)
+
+
+def wrong_hessian(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled(Curved.apply(self.envelope(edges.lengths)), kind, graph)
+
+
+def by_number(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return smooth(self, kind, edges, graph) * torch.arange(len(kind)).cos()
+
+
+def by_size(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return smooth(self, kind, edges, graph) / len(kind)
+
+
+def jump(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled((edges.lengths < self.cutoff) * torch.exp(-edges.lengths), kind, graph)
+
+
+def kink(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled((self.cutoff - edges.lengths).clamp(min=0), kind, graph)
+
+
+def bend(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled((self.cutoff - edges.lengths).clamp(min=0) ** 2, kind, graph)
+
+
+def endless(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    return pooled(torch.exp(-edges.lengths), kind, graph)
+
+
+def rounded(self: Any, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+    """A coefficient of an angle in float32, as tables of group theory are in some models."""
+    x, y, z = edges.directions.unbind(1)
+    fourth = x**4 + y**4 + z**4 + 2 * (x * x * y * y + torch.tensor(1.0 + 1e-7).double() * z * z * (x * x + y * y))
+    return pooled(fourth * self.envelope(edges.lengths), kind, graph)
+
+
+SLOPES = {"forces are slopes of the energy", "virials are slopes by strain"}
+HESSIAN = {"the Hessian is the slope of forces"}
+ROTATION = {"rotation: energy", "rotation: forces", "torques sum to zero"}
+CUTOFF = ["energy at the cutoff", "slope at the cutoff", "curvature at the cutoff"]
+COPIES = {"two copies: energy", "two copies: forces"}
+BEYOND = {"edges beyond the cutoff count nothing"}
+# the term, what must fail, what may as well
+LAWS = [
+    (smooth, set(), set()),
+    (along_x, ROTATION, set()),
+    (handed, {"inversion: energy", "inversion: forces"}, set()),
+    (wrong_gradient, SLOPES, HESSIAN),
+    (wrong_hessian, HESSIAN, {"the Hessian is symmetric", CUTOFF[2]}),
+    # numbers and sizes are other ones in a batch, and an edge may cross the cutoff in a difference
+    (by_number, {"permutation: energy", "permutation: forces"}, COPIES | SLOPES | HESSIAN | set(CUTOFF)),
+    (by_size, COPIES, SLOPES | HESSIAN),
+    (jump, set(CUTOFF), SLOPES | HESSIAN),
+    (kink, {CUTOFF[1]}, SLOPES | HESSIAN),
+    (bend, {CUTOFF[2]}, SLOPES | HESSIAN),
+    (endless, BEYOND | set(CUTOFF), set()),
+    (rounded, {"rotation: energy", "rotation: forces"}, {"torques sum to zero"}),
+]
+
+
+@pytest.mark.parametrize(("term", "must", "may"), LAWS, ids=[law[0].__name__ for law in LAWS])
+def test_a_broken_law_is_named(term: Any, must: set[str], may: set[str]) -> None:
+    failed = {row.name for row in check_potential(potential(Broken(term))).failures}
+    assert must <= failed
+    assert failed <= must | may
+
+
+def test_an_asymmetric_hessian_is_named() -> None:
+    """Forces that follow from no energy: those of one direction are weighed."""
+
+    class Curl(Potential):
+        def forward(self, structures: Structures, *args: Any, **options: Any) -> dict[str, Tensor]:
+            found = super().forward(structures, *args, **options)
+            if "forces" in found:
+                found["forces"] = found["forces"] * torch.tensor([1.0, 1.0, 0.99]).double()
+            return found
+
+    failed = {row.name for row in check_potential(Curl(ToyNetwork(2), [1, 8])).failures}
+    assert {"the Hessian is symmetric", "forces are slopes of the energy"} <= failed
+
+
+def test_what_must_hold_is_within_a_fraction_of_its_bound() -> None:
+    """A bound that anything meets would be worth nothing; a report that fails by luck as well."""
+    report, *others = (check_potential(potential(), seed=seed) for seed in range(4))
+    assert report.ok
+    assert [row.name for other in others for row in other.failures] == []
+    assert len(report.rows) == 20
+    assert {row.unit for row in report.rows} == {"eV", "eV/A", "eV/A^2"}
+    assert all(row.bound < (1e-2 if "Hessian" in row.name else 1e-5) for row in report.rows)
+    assert len(str(report).splitlines()) == 20
+
+
+def test_the_users_structures_and_potential_stay() -> None:
+    mine = potential().train()
+    crystal = bulk("O", "fcc", a=3.0)
+    report = check_potential(mine, [crystal], rattle=0.0, seed=3)
+    assert report.ok
+    assert "torques sum to zero" not in {row.name for row in report.rows}  # a cell has no angular momentum
+    assert (mine.training, mine.dtype, crystal.positions.tolist()) == (True, torch.float32, [[0.0, 0.0, 0.0]])
+
+
+def test_many_species_are_sampled() -> None:
+    assert check_potential(Potential(ToyNetwork(20), range(1, 21))).ok
+
+
+def test_examples_have_honest_distances() -> None:
+    for species in ([1], [8, 29], [55, 1, 6]):
+        for atoms in example_structures(species, cutoff=4.0, seed=2):
+            distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
+            assert distances[np.triu_indices(len(atoms), 1)].min() > 0.5
+            assert set(atoms.numbers) <= set(species)
+
+
+def test_nan_is_a_failure() -> None:
+    report = PotentialReport((PotentialRow("energy", float("nan"), 1.0, "eV"), PotentialRow("force", 0.5, 1.0, "eV")))
+    assert not report.ok
+    assert str(report).splitlines() == ["FAIL energy  nan of 1.0e+00 eV", "ok   force   5.0e-01 of 1.0e+00 eV"]
+
+
+def test_arguments_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="potential must be a Potential, got a module"):
+        check_potential(ToyNetwork(1))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="structures must be at least one, got none"):
+        check_potential(potential(), [])
+    with pytest.raises(IndexRangeError, match=r"structures\[1\] must be of the potential's species H, O, got also C"):
+        check_potential(potential(), [molecule("H2O"), molecule("CH4")])
+    with pytest.raises(ConfigError, match="step must be at most"):
+        check_potential(potential(), step=0.1)
+    with pytest.raises(ConfigError, match="rattle must be at most"):
+        check_potential(potential(), rattle=3)
