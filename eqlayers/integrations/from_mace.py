@@ -1,0 +1,373 @@
+"""Models of mace-torch as potentials of this package, with all their numbers, and back.
+
+Both ways go through one list of pairs, :func:`_pairs`: a view of our weights, a view of theirs, and the factor between
+them. What a model has beyond that list is an error that names it, so that nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor, nn
+
+from ..checks import check_choice, check_path, check_type, got
+from ..errors import ConfigError, EqlayersError
+from ..models import Potential
+from ..models.mace import MACE
+from ..models.mace_blocks import INTERACTIONS, SpeciesLinear
+from ..nn.activation import ACTIVATIONS
+from ..nn.repulsion import ZBL
+
+_MODELS = ("MACE", "ScaleShiftMACE")
+#: Options of MACE that change what is computed and have no counterpart: attribute, its usual value, what it is.
+_OPTIONS = (
+    ("edge_irreps", None, "features of edges with irreps of their own"),
+    ("apply_cutoff", True, "radial functions without envelope"),
+    ("use_so3", False, "harmonics without parity"),
+    ("use_agnostic_product", False, "products that do not see species"),
+    ("use_last_readout_only", False, "a read-out of the last layer alone"),
+)
+_TRANSFORMS = {"NoneType": None, "AgnesiTransform": "agnesi"}
+
+
+def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None) -> Potential:
+    """A MACE or ScaleShiftMACE of mace-torch as a potential of this package.
+
+    Hyperparameters and weights are read from the module itself; energies, forces and stress are equal to rounding.
+    Where MACE has rounded its Bessel frequencies to float32, ours are exact.
+
+    Args:
+        model: The module, or the file that ``torch.save`` made of it. Such a file can run any code: load only those
+            that you trust.
+        head: Which head of a model with several; None where there is one.
+
+    Returns:
+        The potential, in evaluation mode, with the dtype and on the device of the model.
+
+    Raises:
+        ConfigError: No such model, no such head, or a part that has no counterpart here; the message names it.
+
+    Example:
+        >>> from_mace(torch.nn.Linear(1, 1))
+        Traceback (most recent call last):
+            ...
+        eqlayers.errors.ConfigError: model must be a MACE or ScaleShiftMACE of mace-torch, got a module of type ...
+    """
+    theirs = model if isinstance(model, nn.Module) else _loaded(model)
+    number = _check(theirs, head)
+    scale, shift = _scale_shift(theirs, number)
+    network = _network(theirs)
+    species = network.species
+    alone = theirs.atomic_energies_fn.atomic_energies.detach().cpu().double().reshape(-1, len(species))[number]
+    shifts = dict(zip(species, (alone + shift).tolist(), strict=True))
+    repulsion = _repulsion(theirs, scale) if hasattr(theirs, "pair_repulsion_fn") else None
+    potential = Potential(network, species, shifts, scale, repulsion)
+    like = theirs.node_embedding.linear.weight
+    potential.to(like.device, like.dtype).eval()
+    read = set()
+    with torch.no_grad():
+        for ours, view, factor in _pairs(network, theirs, number):
+            ours.copy_(view * factor)
+            read.add(view.untyped_storage().data_ptr())
+        for layer, reference in _layers(network, theirs):
+            _load(layer, {key: value for key, value in reference.state_dict().items() if value.numel()}, "model")
+            read |= {p.untyped_storage().data_ptr() for p in reference.parameters()}
+        for block, reference in zip(network.messages, theirs.interactions, strict=True):
+            block.get_buffer("mean_neighbors").fill_(float(reference.avg_num_neighbors))
+    left = [n for n, p in theirs.named_parameters() if p.numel() and p.untyped_storage().data_ptr() not in read]
+    if left:
+        raise ConfigError(
+            f"model must hold only what {MACE.__name__} has here, got also {', '.join(left)}. Leave it to MACE."
+        )
+    return potential
+
+
+def to_mace(potential: Potential) -> nn.Module:
+    """A potential with the network :class:`eqlayers.models.MACE` as a ``ScaleShiftMACE`` of mace-torch.
+
+    Args:
+        potential: With one scale for all species, and a repulsion that is :class:`eqlayers.nn.ZBL` or none.
+
+    Returns:
+        The module, in evaluation mode, with the dtype and on the device of the potential. Shifts are its atomic
+        energies.
+
+    Raises:
+        ConfigError: MACE cannot compute it, or mace-torch is not installed.
+    """
+    check_type("potential", potential, Potential, "a Potential of a MACE network", "Use from_mace to get one.")
+    network, repulsion = potential.network, potential.repulsion
+    if not isinstance(network, MACE):
+        raise ConfigError(f"potential.network must be eqlayers.models.MACE, got {got(network)}. Others stay here.")
+    scale = _one_for_mace("scale of all species", potential.scales.tolist())
+    if repulsion is not None and not isinstance(repulsion, ZBL):
+        raise ConfigError(f"potential.repulsion must be eqlayers.nn.ZBL or None, got {got(repulsion)}. Leave it out.")
+    if repulsion is not None:
+        _one_for_mace("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
+        _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.basis.envelope.p])
+    first, *others = network.interactions
+    like = network.embedding
+    theirs = _built(
+        like.dtype,
+        r_max=network.cutoff,
+        num_bessel=network.basis.num_basis,
+        num_polynomial_cutoff=network.basis.envelope.p,
+        max_ell=network.irreps_sh.lmax,
+        interaction_cls=_one_for_mace("interaction behind the first", others or [first]),
+        interaction_cls_first=first,
+        num_interactions=len(network.interactions),
+        num_elements=len(network.species),
+        hidden_irreps=network.hidden,
+        MLP_irreps=network.readout_hidden,
+        atomic_energies=potential.shifts.cpu().numpy(),
+        avg_num_neighbors=1.0,  # set below, for each layer
+        atomic_numbers=list(network.species),
+        correlation=list(network.correlation),
+        gate=ACTIVATIONS[network.readouts[-1].activation.name][0],
+        pair_repulsion=repulsion is not None,
+        distance_transform="None" if network.transform is None else "Agnesi",
+        radial_MLP=list(network.radial_hidden),
+        use_reduced_cg=network.use_reduced_cg,
+        atomic_inter_scale=scale,
+        atomic_inter_shift=0.0,
+    ).to(like.device)
+    with torch.no_grad():
+        for ours, view, factor in _pairs(network, theirs, 0):
+            view.copy_(ours / factor)
+        for layer, reference in _layers(network, theirs):
+            _load(reference, layer.state_dict(), "potential.network")
+        for block, reference in zip(network.messages, theirs.interactions, strict=True):
+            reference.avg_num_neighbors = float(block.get_buffer("mean_neighbors"))
+        if repulsion is not None:
+            _write_constants(repulsion, theirs.pair_repulsion_fn)
+    return theirs.eval()
+
+
+def _loaded(path: Any) -> nn.Module:
+    name = check_path("model", path, "a module of mace-torch, or its file")
+    try:
+        found = torch.load(name, map_location="cpu", weights_only=False)
+    except (OSError, ImportError, AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"model must be a file of a module of mace-torch, got {name} ({type(error).__name__}: {error}). Install "
+            "mace-torch beside this package, and give its '.model' file."
+        ) from error
+    return check_type("model", found, nn.Module, "a module of mace-torch, or its file", "State dicts hold no options.")
+
+
+def _check(theirs: Any, head: str | None) -> int:
+    """The number of the head of a model that can be converted."""
+    if type(theirs).__name__ not in _MODELS or not hasattr(theirs, "interactions"):
+        raise ConfigError(
+            f"model must be a {' or '.join(_MODELS)} of mace-torch, got {got(theirs)}. Others stay there."
+        )
+    for name, usual, what in _OPTIONS:
+        if getattr(theirs, name, usual) != usual:
+            raise ConfigError(
+                f"model.{name} must be {usual}, got {got(getattr(theirs, name))}: {what}. Leave it to MACE."
+            )
+    _check_kinds(theirs)
+    heads = list(getattr(theirs, "heads", None) or ["Default"])
+    if head is None and len(heads) > 1:
+        raise ConfigError(f"head must be named for a model with several, {', '.join(heads)}, got None. Name one.")
+    return 0 if head is None else heads.index(check_choice("head", head, heads))
+
+
+def _check_kinds(theirs: Any) -> None:
+    """Parts that come in several kinds."""
+    layers = len(theirs.interactions)
+    radial = theirs.radial_embedding
+    last = "NonLinearReadoutBlock" if layers > 1 else "LinearReadoutBlock"
+    kinds: list[tuple[str, Any, Any]] = [
+        ("radial_embedding.bessel_fn", radial.bessel_fn, ("BesselBasis",)),
+        ("radial_embedding.distance_transform", getattr(radial, "distance_transform", None), _TRANSFORMS),
+        *((f"interactions.{i}", block, INTERACTIONS) for i, block in enumerate(theirs.interactions)),
+        *(
+            (f"interactions.{i}.conv_tp_weights", b.conv_tp_weights, ("FullyConnectedNet",))
+            for i, b in enumerate(theirs.interactions)
+        ),
+        *((f"readouts.{i}", one, ("LinearReadoutBlock",)) for i, one in enumerate(theirs.readouts[:-1])),
+        ("readouts.last", theirs.readouts[-1], (last,)),
+    ]
+    for name, part, known in kinds:
+        if type(part).__name__ not in known:
+            raise ConfigError(
+                f"model.{name} must be {' or '.join(known)}, got {type(part).__name__}. Leave it to MACE."
+            )
+    for name, part in theirs.named_modules():
+        family = type(part).__module__.partition(".")[0]
+        if family in ("cuequivariance_torch", "openequivariance"):
+            raise ConfigError(
+                f"model.{name} must be a layer of e3nn's, got {type(part).__name__} of {family}. Convert the model by "
+                "mace_cueq_to_e3nn first."
+            )
+    if theirs.products[-1].linear.irreps_out.lmax > 0:
+        raise ConfigError(
+            f"model.products.{layers - 1} must end in scalars, got {theirs.products[-1].linear.irreps_out}. Leave "
+            "models with keep_last_layer_irreps to MACE."
+        )
+
+
+def _scale_shift(theirs: Any, head: int) -> tuple[float, float]:
+    block = getattr(theirs, "scale_shift", None)
+    if block is None:
+        return 1.0, 0.0
+    scale, shift = (torch.atleast_1d(t.detach().cpu().double())[head].item() for t in (block.scale, block.shift))
+    return scale, shift
+
+
+def _network(theirs: Any) -> MACE:
+    """A network of the hyperparameters of a model, with weights of its own."""
+    radial, last = theirs.radial_embedding, theirs.readouts[-1]
+    heads = len(getattr(theirs, "heads", None) or [0])
+    cutoff, count = float(theirs.r_max), radial.bessel_fn.bessel_weights.numel()
+    frequencies = torch.arange(1, count + 1, dtype=torch.float64) * (torch.pi / cutoff)
+    if not torch.allclose(radial.bessel_fn.bessel_weights.detach().cpu().double(), frequencies, rtol=1e-6):
+        raise ConfigError(
+            "model.radial_embedding.bessel_fn must have the frequencies n pi / r_max, got others. Leave trained ones to "
+            "MACE."
+        )
+    options: dict[str, Any] = {}
+    if hasattr(last, "non_linearity"):
+        activation = last.non_linearity.acts[0]
+        names = {function: name for name, (function, _) in ACTIVATIONS.items()}
+        if getattr(activation, "f", None) not in names:
+            raise ConfigError(
+                f"model.readouts.last must have an activation among {', '.join(ACTIVATIONS)}, got {got(activation)}. "
+                "Leave it to MACE."
+            )
+        hidden = last.hidden_irreps
+        options = {"readout_hidden": f"{hidden.dim // heads}x0e", "activation": names[activation.f]}
+        if hidden.lmax > 0 or hidden.dim % heads:
+            raise ConfigError(f"model.readouts.last must have scalars of each head, got {hidden}. Leave it to MACE.")
+    parts = [product.symmetric_contractions.contractions for product in theirs.products]
+
+    def build(reduced: bool) -> MACE:
+        return MACE(
+            theirs.atomic_numbers.tolist(),
+            hidden=theirs.products[0].linear.irreps_out,
+            correlation=[part[0].correlation for part in parts],
+            lmax=theirs.spherical_harmonics.irreps_out.lmax,
+            layers=len(parts),
+            num_basis=count,
+            cutoff=cutoff,
+            cutoff_p=int(radial.cutoff_fn.p),
+            radial_hidden=list(theirs.interactions[0].conv_tp_weights.hs)[1:-1],
+            interactions=[type(block).__name__ for block in theirs.interactions],
+            distance_transform=_TRANSFORMS[type(getattr(radial, "distance_transform", None)).__name__],
+            use_reduced_cg=reduced,
+            **options,
+        )
+
+    with torch.random.fork_rng(devices=[]):
+        network = build(False)
+        pairs = zip(network.products, parts, strict=True)
+        same = all(
+            a.weights_max.shape == b.weights_max.shape
+            for p, q in pairs
+            for a, b in zip(p.contraction.contractions, q, strict=True)
+        )
+        return network if same else build(True)
+
+
+def _repulsion(theirs: Any, scale: float) -> ZBL:
+    found = theirs.pair_repulsion_fn
+    repulsion = ZBL(int(found.p), scale, float(found.a_exp), float(found.a_prefactor))
+    repulsion.radii = found.covalent_radii.detach().double().cpu()
+    return repulsion
+
+
+def _write_constants(ours: ZBL, theirs: Any) -> None:
+    exponent, prefactor = ours.screening.tolist()
+    theirs.a_exp.fill_(exponent)
+    theirs.a_prefactor.fill_(prefactor)
+    theirs.covalent_radii[1 : len(ours.radii)] = ours.radii[1:]
+
+
+def _pairs(network: MACE, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Views of our weights, views of theirs of the same shape, and the factor by which theirs are multiplied."""
+    yield network.embedding, theirs.node_embedding.linear.weight.view_as(network.embedding), 1.0
+    transform = getattr(theirs.radial_embedding, "distance_transform", None)
+    if network.transform is not None:
+        for number, name in enumerate(("q", "p", "a")):
+            yield network.transform.constants[number], getattr(transform, name), 1.0
+    for ours, block in zip(network.messages, theirs.interactions, strict=True):
+        yield ours.up.weight, block.linear_up.weight, 1.0
+        yield ours.down.weight, block.linear.weight, 1.0
+        for number, weight in enumerate(ours.radial.weights):
+            layer = getattr(block.conv_tp_weights, f"layer{number}")
+            before = getattr(block.conv_tp_weights, f"layer{max(number - 1, 0)}")
+            yield weight, layer.weight, before.act.cst / ours.radial.activation.factor if number else 1.0
+        if ours.density is not None:
+            yield ours.density.weights[0], block.density_fn.layer0.weight, 1.0
+        yield from _by_species(ours.skip, block.skip_tp.weight)
+    for ours, block in zip(network.products, theirs.products, strict=True):
+        yield ours.mix.weight, block.linear.weight, 1.0
+    heads = len(getattr(theirs, "heads", None) or [0])
+    for ours, block in zip(network.readouts, theirs.readouts, strict=True):
+        first = ours.maps[0].weight
+        if len(ours.maps) == 1:
+            yield first, block.linear.weight.view(-1, heads)[:, head], 1.0
+            continue
+        width = ours.maps[1].weight.numel()
+        mine = slice(head * width, (head + 1) * width)
+        yield first.view(-1, width), block.linear_1.weight.view(-1, heads * width)[:, mine], 1.0
+        factor = block.non_linearity.acts[0].cst / ours.activation.factor * heads**-0.5
+        yield ours.maps[1].weight, block.linear_2.weight.view(-1, heads)[mine, head], factor
+
+
+def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Theirs has species between the copies before and after, path by path."""
+    species, start = ours.weight.shape[0], 0
+    for path in ours.linear.instructions:
+        size = path.path_shape[0] * path.path_shape[1]
+        theirs = weight[start * species : (start + size) * species].view(path.path_shape[0], species, -1)
+        yield ours.weight[:, start : start + size].unflatten(1, path.path_shape), theirs.transpose(0, 1), 1.0
+        start += size
+
+
+def _layers(network: MACE, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Layers whose state dicts fit each other: they hold signs and bases, which depend on the version of e3nn."""
+    for ours, block in zip(network.messages, theirs.interactions, strict=True):
+        yield ours.product, block.conv_tp
+    for ours, block in zip(network.products, theirs.products, strict=True):
+        yield ours.contraction, block.symmetric_contractions
+
+
+def _load(layer: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    try:
+        layer.load_state_dict(state)
+    except (RuntimeError, EqlayersError) as error:
+        raise ConfigError(f"{name} must hold weights of a known form, got others: {error}") from error
+
+
+def _one_for_mace(what: str, values: list[Any]) -> Any:
+    if len(set(values)) > 1:
+        raise ConfigError(f"{what} must be one number or name for MACE, got {values}. Make them equal.")
+    return values[0]
+
+
+def _built(dtype: torch.dtype, **options: Any) -> nn.Module:
+    """A module of mace-torch, which takes its dtype from torch's default."""
+    try:
+        from mace import modules
+    except ImportError as error:
+        raise ConfigError(
+            f"mace-torch must be installed, got {error}. Install it in an environment of its own."
+        ) from error
+    for name in ("interaction_cls", "interaction_cls_first"):
+        options[name] = modules.interaction_classes[options[name]]
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, on how MACE's constructor copies and annotates
+            found: nn.Module = modules.ScaleShiftMACE(**options)
+    finally:
+        torch.set_default_dtype(default)
+    return found
