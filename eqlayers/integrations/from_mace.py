@@ -9,30 +9,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from e3nn import o3
 from torch import Tensor, nn
 
-from ..checks import check_choice, check_path, check_type, got
+from ..checks import check_path, check_type, got
 from ..errors import ConfigError, EqlayersError
 from ..models import Potential
 from ..models.mace import MACE
-from ..models.mace_blocks import INTERACTIONS, SpeciesLinear
+from ..models.mace_blocks import Readout, SpeciesLinear
 from ..nn.activation import ACTIVATIONS
 from ..nn.repulsion import ZBL
-
-_MODELS = ("MACE", "ScaleShiftMACE")
-#: Options of MACE that change what is computed and have no counterpart: attribute, its usual value, what it is.
-_OPTIONS = (
-    ("edge_irreps", None, "features of edges with irreps of their own"),
-    ("apply_cutoff", True, "radial functions without envelope"),
-    ("use_so3", False, "harmonics without parity"),
-    ("use_agnostic_product", False, "products that do not see species"),
-    ("use_last_readout_only", False, "a read-out of the last layer alone"),
-)
-_TRANSFORMS = {"NoneType": None, "AgnesiTransform": "agnesi"}
+from .mace_model import check_convertible, network_of, scale_and_shift
 
 
 def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None) -> Potential:
@@ -58,10 +48,10 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
             ...
         eqlayers.errors.ConfigError: model must be a MACE or ScaleShiftMACE of mace-torch, got a module of type ...
     """
-    theirs = model if isinstance(model, nn.Module) else _loaded(model)
-    number = _check(theirs, head)
-    scale, shift = _scale_shift(theirs, number)
-    network = _network(theirs)
+    theirs: Any = model if isinstance(model, nn.Module) else _loaded(model)
+    number = check_convertible(theirs, head)
+    scale, shift = scale_and_shift(theirs, number)
+    network = network_of(theirs)
     species = network.species
     alone = theirs.atomic_energies_fn.atomic_energies.detach().cpu().double().reshape(-1, len(species))[number]
     shifts = dict(zip(species, (alone + shift).tolist(), strict=True))
@@ -75,7 +65,7 @@ def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None
             ours.copy_(view * factor)
             read.add(view.untyped_storage().data_ptr())
         for layer, reference in _layers(network, theirs):
-            _load(layer, {key: value for key, value in reference.state_dict().items() if value.numel()}, "model")
+            _load(layer, reference.state_dict(), "model")
             read |= {p.untyped_storage().data_ptr() for p in reference.parameters()}
         for block, reference in zip(network.messages, theirs.interactions, strict=True):
             block.get_buffer("mean_neighbors").fill_(float(reference.avg_num_neighbors))
@@ -111,7 +101,8 @@ def to_mace(potential: Potential) -> nn.Module:
         _one_for_mace("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
         _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.basis.envelope.p])
     first, *others = network.interactions
-    like = network.embedding
+    like, last = network.embedding, network.readouts[-1]
+    assert isinstance(last, Readout)
     theirs = _built(
         like.dtype,
         r_max=network.cutoff,
@@ -128,7 +119,7 @@ def to_mace(potential: Potential) -> nn.Module:
         avg_num_neighbors=1.0,  # set below, for each layer
         atomic_numbers=list(network.species),
         correlation=list(network.correlation),
-        gate=ACTIVATIONS[network.readouts[-1].activation.name][0],
+        gate=ACTIVATIONS[last.activation.name][0],
         pair_repulsion=repulsion is not None,
         distance_transform="None" if network.transform is None else "Agnesi",
         radial_MLP=list(network.radial_hidden),
@@ -136,7 +127,7 @@ def to_mace(potential: Potential) -> nn.Module:
         atomic_inter_scale=scale,
         atomic_inter_shift=0.0,
     ).to(like.device)
-    with torch.no_grad():
+    with torch.no_grad(), _quiet():
         for ours, view, factor in _pairs(network, theirs, 0):
             view.copy_(ours / factor)
         for layer, reference in _layers(network, theirs):
@@ -160,121 +151,6 @@ def _loaded(path: Any) -> nn.Module:
     return check_type("model", found, nn.Module, "a module of mace-torch, or its file", "State dicts hold no options.")
 
 
-def _check(theirs: Any, head: str | None) -> int:
-    """The number of the head of a model that can be converted."""
-    if type(theirs).__name__ not in _MODELS or not hasattr(theirs, "interactions"):
-        raise ConfigError(
-            f"model must be a {' or '.join(_MODELS)} of mace-torch, got {got(theirs)}. Others stay there."
-        )
-    for name, usual, what in _OPTIONS:
-        if getattr(theirs, name, usual) != usual:
-            raise ConfigError(
-                f"model.{name} must be {usual}, got {got(getattr(theirs, name))}: {what}. Leave it to MACE."
-            )
-    _check_kinds(theirs)
-    heads = list(getattr(theirs, "heads", None) or ["Default"])
-    if head is None and len(heads) > 1:
-        raise ConfigError(f"head must be named for a model with several, {', '.join(heads)}, got None. Name one.")
-    return 0 if head is None else heads.index(check_choice("head", head, heads))
-
-
-def _check_kinds(theirs: Any) -> None:
-    """Parts that come in several kinds."""
-    layers = len(theirs.interactions)
-    radial = theirs.radial_embedding
-    last = "NonLinearReadoutBlock" if layers > 1 else "LinearReadoutBlock"
-    kinds: list[tuple[str, Any, Any]] = [
-        ("radial_embedding.bessel_fn", radial.bessel_fn, ("BesselBasis",)),
-        ("radial_embedding.distance_transform", getattr(radial, "distance_transform", None), _TRANSFORMS),
-        *((f"interactions.{i}", block, INTERACTIONS) for i, block in enumerate(theirs.interactions)),
-        *(
-            (f"interactions.{i}.conv_tp_weights", b.conv_tp_weights, ("FullyConnectedNet",))
-            for i, b in enumerate(theirs.interactions)
-        ),
-        *((f"readouts.{i}", one, ("LinearReadoutBlock",)) for i, one in enumerate(theirs.readouts[:-1])),
-        ("readouts.last", theirs.readouts[-1], (last,)),
-    ]
-    for name, part, known in kinds:
-        if type(part).__name__ not in known:
-            raise ConfigError(
-                f"model.{name} must be {' or '.join(known)}, got {type(part).__name__}. Leave it to MACE."
-            )
-    for name, part in theirs.named_modules():
-        family = type(part).__module__.partition(".")[0]
-        if family in ("cuequivariance_torch", "openequivariance"):
-            raise ConfigError(
-                f"model.{name} must be a layer of e3nn's, got {type(part).__name__} of {family}. Convert the model by "
-                "mace_cueq_to_e3nn first."
-            )
-    if theirs.products[-1].linear.irreps_out.lmax > 0:
-        raise ConfigError(
-            f"model.products.{layers - 1} must end in scalars, got {theirs.products[-1].linear.irreps_out}. Leave "
-            "models with keep_last_layer_irreps to MACE."
-        )
-
-
-def _scale_shift(theirs: Any, head: int) -> tuple[float, float]:
-    block = getattr(theirs, "scale_shift", None)
-    if block is None:
-        return 1.0, 0.0
-    scale, shift = (torch.atleast_1d(t.detach().cpu().double())[head].item() for t in (block.scale, block.shift))
-    return scale, shift
-
-
-def _network(theirs: Any) -> MACE:
-    """A network of the hyperparameters of a model, with weights of its own."""
-    radial, last = theirs.radial_embedding, theirs.readouts[-1]
-    heads = len(getattr(theirs, "heads", None) or [0])
-    cutoff, count = float(theirs.r_max), radial.bessel_fn.bessel_weights.numel()
-    frequencies = torch.arange(1, count + 1, dtype=torch.float64) * (torch.pi / cutoff)
-    if not torch.allclose(radial.bessel_fn.bessel_weights.detach().cpu().double(), frequencies, rtol=1e-6):
-        raise ConfigError(
-            "model.radial_embedding.bessel_fn must have the frequencies n pi / r_max, got others. Leave trained ones to "
-            "MACE."
-        )
-    options: dict[str, Any] = {}
-    if hasattr(last, "non_linearity"):
-        activation = last.non_linearity.acts[0]
-        names = {function: name for name, (function, _) in ACTIVATIONS.items()}
-        if getattr(activation, "f", None) not in names:
-            raise ConfigError(
-                f"model.readouts.last must have an activation among {', '.join(ACTIVATIONS)}, got {got(activation)}. "
-                "Leave it to MACE."
-            )
-        hidden = last.hidden_irreps
-        options = {"readout_hidden": f"{hidden.dim // heads}x0e", "activation": names[activation.f]}
-        if hidden.lmax > 0 or hidden.dim % heads:
-            raise ConfigError(f"model.readouts.last must have scalars of each head, got {hidden}. Leave it to MACE.")
-    parts = [product.symmetric_contractions.contractions for product in theirs.products]
-
-    def build(reduced: bool) -> MACE:
-        return MACE(
-            theirs.atomic_numbers.tolist(),
-            hidden=theirs.products[0].linear.irreps_out,
-            correlation=[part[0].correlation for part in parts],
-            lmax=theirs.spherical_harmonics.irreps_out.lmax,
-            layers=len(parts),
-            num_basis=count,
-            cutoff=cutoff,
-            cutoff_p=int(radial.cutoff_fn.p),
-            radial_hidden=list(theirs.interactions[0].conv_tp_weights.hs)[1:-1],
-            interactions=[type(block).__name__ for block in theirs.interactions],
-            distance_transform=_TRANSFORMS[type(getattr(radial, "distance_transform", None)).__name__],
-            use_reduced_cg=reduced,
-            **options,
-        )
-
-    with torch.random.fork_rng(devices=[]):
-        network = build(False)
-        pairs = zip(network.products, parts, strict=True)
-        same = all(
-            a.weights_max.shape == b.weights_max.shape
-            for p, q in pairs
-            for a, b in zip(p.contraction.contractions, q, strict=True)
-        )
-        return network if same else build(True)
-
-
 def _repulsion(theirs: Any, scale: float) -> ZBL:
     found = theirs.pair_repulsion_fn
     repulsion = ZBL(int(found.p), scale, float(found.a_exp), float(found.a_prefactor))
@@ -289,7 +165,7 @@ def _write_constants(ours: ZBL, theirs: Any) -> None:
     theirs.covalent_radii[1 : len(ours.radii)] = ours.radii[1:]
 
 
-def _pairs(network: MACE, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
     """Views of our weights, views of theirs of the same shape, and the factor by which theirs are multiplied."""
     yield network.embedding, theirs.node_embedding.linear.weight.view_as(network.embedding), 1.0
     transform = getattr(theirs.radial_embedding, "distance_transform", None)
@@ -331,7 +207,7 @@ def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, T
         start += size
 
 
-def _layers(network: MACE, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
+def _layers(network: Any, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
     """Layers whose state dicts fit each other: they hold signs and bases, which depend on the version of e3nn."""
     for ours, block in zip(network.messages, theirs.interactions, strict=True):
         yield ours.product, block.conv_tp
@@ -352,7 +228,7 @@ def _one_for_mace(what: str, values: list[Any]) -> Any:
     return values[0]
 
 
-def _built(dtype: torch.dtype, **options: Any) -> nn.Module:
+def _built(dtype: torch.dtype, **options: Any) -> Any:
     """A module of mace-torch, which takes its dtype from torch's default."""
     try:
         from mace import modules
@@ -365,9 +241,15 @@ def _built(dtype: torch.dtype, **options: Any) -> nn.Module:
     default = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch, on how MACE's constructor copies and annotates
-            found: nn.Module = modules.ScaleShiftMACE(**options)
+        with torch.random.fork_rng(devices=[]), _quiet():
+            return modules.ScaleShiftMACE(**options)
     finally:
         torch.set_default_dtype(default)
-    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's advice on how MACE and e3nn 0.4 annotate and copy is not for the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -128,7 +128,6 @@ class MACE(EquivariantModule):
             between = self.readout_hidden if last and layer else None  # a single layer has a linear one
             self.readouts.append(Readout(out, between, activation, **kind))
             current = out
-        self.num_paths = sum(block.num_paths for block in self.messages)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the number by which messages are divided, but for those of a learned density.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -265,7 +266,7 @@ class Readout(EquivariantModule):
     ) -> None:
         super().__init__(layout, backend)
         widths = [irreps_in, *([] if hidden is None else [hidden]), o3.Irreps("0e")]
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = pairwise(widths)
         self.maps = torch.nn.ModuleList(Linear(a, b, layout=layout, backend=backend) for a, b in pairs)
         self.activation = NormalizedActivation(activation)
 

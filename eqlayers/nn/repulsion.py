@@ -80,8 +80,8 @@ class ZBL(KeepsFloat64):
         src, dst = graph.edge_index.long()
         if lengths.shape != src.shape:
             raise ShapeError(
-                f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from one "
-                "neighbour list."
+                f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from "
+                "one neighbour list."
             )
         known = len(self.radii) - 1
         look = not being_traced() and z.device.type == "cpu" and z.numel() > 0  # elsewhere it would wait for the device

@@ -30,6 +30,7 @@ def covalent_radius(z: int) -> float:
     """
     if check_integer("z", z, 1, what="an atomic number") > len(COVALENT_RADII):
         raise ConfigError(
-            f"z must be an element with a covalent radius, 1 to {len(COVALENT_RADII)}, got {z}. Leave out what needs it."
+            f"z must be an element with a covalent radius, 1 to {len(COVALENT_RADII)}, got {z}. Leave out what "
+            "needs it."
         )
     return COVALENT_RADII[z - 1]
