@@ -44,7 +44,8 @@ class MACE(EquivariantModule):
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours, by which messages are divided; ``set_mean_neighbors`` sets it later.
         interactions: One of MACE's names in :data:`INTERACTIONS`, or one for each layer. Those without 'Residual'
-            leave out the map past the products, those with 'Density' learn the number of neighbours.
+            leave out the map past the products, so that a lone atom has no energy but its shift where the first is
+            such; those with 'Density' learn the number of neighbours.
         readout_hidden: Scalars of the last read-out's hidden layer.
         activation: Of that layer, 'silu', 'sigmoid' or 'tanh'.
         distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
