@@ -154,7 +154,7 @@ def _loaded(path: Any) -> nn.Module:
 def _repulsion(theirs: Any, scale: float) -> ZBL:
     found = theirs.pair_repulsion_fn
     repulsion = ZBL(int(found.p), scale, float(found.a_exp), float(found.a_prefactor))
-    repulsion.radii = found.covalent_radii.detach().double().cpu()
+    repulsion.radii[1:] = found.covalent_radii.detach()[1:119]
     return repulsion
 
 
@@ -162,7 +162,7 @@ def _write_constants(ours: ZBL, theirs: Any) -> None:
     exponent, prefactor = ours.screening.tolist()
     theirs.a_exp.fill_(exponent)
     theirs.a_prefactor.fill_(prefactor)
-    theirs.covalent_radii[1 : len(ours.radii)] = ours.radii[1:]
+    theirs.covalent_radii.copy_(torch.where(ours.radii.isnan(), theirs.covalent_radii, ours.radii))
 
 
 def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:

@@ -34,7 +34,7 @@ class ZBL(KeepsFloat64):
         exponent, prefactor: :math:`\alpha` and :math:`b`.
 
     Attributes:
-        radii: ``[97]`` Angstrom by atomic number, NaN where nobody has measured one.
+        radii: ``[119]`` Angstrom by atomic number, NaN where nobody has measured one.
 
     Raises:
         ConfigError: A number out of range.
@@ -58,7 +58,9 @@ class ZBL(KeepsFloat64):
         super().__init__()
         self.envelope = PolynomialCutoff(1.0, p)
         constants = [check_number("exponent", exponent, above=0), check_number("prefactor", prefactor, above=0)]
-        self.register_buffer("radii", torch.tensor((torch.nan, *COVALENT_RADII), dtype=torch.float64))
+        radii = torch.full((119,), torch.nan, dtype=torch.float64)
+        radii[1 : len(COVALENT_RADII) + 1] = torch.tensor(COVALENT_RADII, dtype=torch.float64)
+        self.register_buffer("radii", radii)
         self.register_buffer("screening", torch.tensor(constants, dtype=torch.float64))
         self.register_buffer("factor", torch.tensor(check_number("factor", factor, above=0), dtype=torch.float64))
 
@@ -83,13 +85,13 @@ class ZBL(KeepsFloat64):
                 f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from "
                 "one neighbour list."
             )
-        known = len(self.radii) - 1
-        look = not being_traced() and z.device.type == "cpu" and z.numel() > 0  # elsewhere it would wait for the device
-        if look and not 1 <= int(z.min()) <= int(z.max()) <= known:
-            raise IndexRangeError(
-                f"z must hold elements with a covalent radius, 1 to {known}, got values from {int(z.min())} to "
-                f"{int(z.max())}. Leave out the repulsion, or these elements."
-            )
+        if not being_traced() and z.device.type == "cpu":  # elsewhere a look would wait for the device
+            unknown = self.radii[z.clamp(0, len(self.radii) - 1)].isnan() | (z < 0) | (z >= len(self.radii))
+            if bool(unknown.any()):
+                raise IndexRangeError(
+                    f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "
+                    f"{sorted(set(z[unknown].tolist()))}. Leave out the repulsion, or these elements."
+                )
         charge, radius = z.to(lengths.dtype), self.radii[z].to(lengths.dtype)
         exponent, prefactor = self.screening.to(lengths.dtype)
         root = charge**exponent
