@@ -13,7 +13,7 @@ import torch
 from e3nn import o3
 
 import eqlayers as eq
-from eqlayers import autograd, backends, functional, info, lowering, nn, ops, testing
+from eqlayers import autograd, backends, functional, info, lowering, models, nn, ops, testing
 from eqlayers.errors import EqlayersError
 
 #: What must be, what came, the fix: of every message.
@@ -36,6 +36,7 @@ WRONG: dict[str, list[Any]] = {
     "power": [1, -1, NAN, float("inf"), "6", None, [6], torch.ones(2)],
     "widths": [64, "64", [0], [-1], [1.5], ["8"], [None], None, {"a": 1}, torch.tensor(3)],
     "variances": [1.0, "1", [], [1.0] * 7, [NAN] * 2, [-1.0] * 2, ["a"] * 2, [None] * 2, {"a": 1}, [[1.0]] * 2],
+    "elements": [None, 8, "H", [0], [-1], [119], [1.5], ["H"], [None], [True], {"a": 1}, torch.ones(2)],
     "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
     "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
     "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],
@@ -101,6 +102,8 @@ class Case:
     kinds: dict[str, str]
 
 
+#: A MACE that is made at once.
+SMALL = {"hidden": "2x0e", "correlation": 1, "lmax": 1, "layers": 1, "radial_hidden": [2]}
 LAYER = {"layout": "choice", "backend": "backend"}
 PRODUCT = {
     "in1_var": "variances", "in2_var": "variances", "out_var": "variances", "irrep_normalization": "optional choice",
@@ -176,7 +179,16 @@ CASES: dict[str, Case] = {
     "PolynomialCutoff": Case(nn.PolynomialCutoff, {}, {"cutoff": "positive", "p": "power"}),
     "BesselBasis": Case(nn.BesselBasis, {}, {"num_basis": "width", "cutoff": "positive", "p": "power"}),
     "RadialNetwork": Case(nn.RadialNetwork, {"num_weights": 3}, {
-        "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths"}),
+        "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths", "p": "power"}),
+    "AgnesiTransform": Case(nn.AgnesiTransform, {"species": [1, 8]}, {
+        "species": "elements", "q": "positive", "p": "positive", "a": "positive"}),
+    "ZBL": Case(nn.ZBL, {}, {
+        "p": "power", "factor": "positive", "exponent": "positive", "prefactor": "positive"}),
+    "MACE": Case(models.MACE, {"species": [1, 8], **SMALL}, {
+        "species": "elements", "hidden": "irreps", "correlation": "width", "lmax": "size", "layers": "width",
+        "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
+        "mean_neighbors": "positive", "interactions": "choice", "readout_hidden": "irreps", "activation": "choice",
+        "distance_transform": "optional choice", "use_reduced_cg": "flag", "backend": "backend"}),
     "explain": Case(eq.explain, {}, {"module": "module", **BOTH}),
     "TensorProduct.explain": Case(TP.explain, {}, BOTH),
     "TensorProduct.selected_backend": Case(TP.selected_backend, {}, BOTH),
@@ -337,7 +349,7 @@ OTHERS = {
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",
             "SparseVecSca"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
-    "tests/integrations": ("accelerate", "deaccelerate"),
+    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "to_mace"),
 }  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
 from .coverage import Coverage
+from .from_mace import from_mace, to_mace
 from .replace import accelerate, deaccelerate
 from .report import Report, Row
 
-__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate"]
+__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate", "from_mace", "to_mace"]

@@ -1,5 +1,6 @@
 """Complete networks, made of the layers."""
 
+from .mace import MACE
 from .molecule import MoleculeNetwork
 from .nequip import NequIP
 from .potential import Potential
@@ -14,6 +15,7 @@ from .saving import (
 from .structures import Structures
 
 __all__ = [
+    "MACE",
     "MoleculeNetwork",
     "NequIP",
     "Potential",

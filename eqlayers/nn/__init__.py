@@ -7,7 +7,8 @@ from .explain import explain
 from .interaction import Interaction
 from .linear import Linear
 from .norm import Norm
-from .radial import BesselBasis, PolynomialCutoff, RadialNetwork
+from .radial import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork
+from .repulsion import ZBL
 from .so3_scale import SO3Scale
 from .species_linear import SpeciesLinear
 from .spherical_harmonics import SphericalHarmonics
@@ -17,6 +18,8 @@ from .tensor_product import TensorProduct
 from .warmup import WarmupReport, WarmupRow, warmup
 
 __all__ = [
+    "ZBL",
+    "AgnesiTransform",
     "BesselBasis",
     "EdgeGeometry",
     "EdgeVectors",

@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_floating, check_integer, check_items, check_number
+from ..graph import Graph
+from ._common.base import KeepsFloat64
+from ._common.elements import covalent_radius
 from .activation import NormalizedActivation
 
 
@@ -90,14 +94,20 @@ class BesselBasis(torch.nn.Module):
         self.num_basis = check_integer("num_basis", num_basis, 1, fix="8 is usual.")
         self.envelope = PolynomialCutoff(cutoff, p)
 
-    def forward(self, lengths: Tensor) -> Tensor:
-        """``[...]`` Angstrom to ``[..., num_basis]``."""
+    def forward(self, lengths: Tensor, transformed: Tensor | None = None) -> Tensor:
+        """``[...]`` Angstrom to ``[..., num_basis]``.
+
+        Args:
+            lengths: Where the envelope is taken, and the functions unless ``transformed`` is given.
+            transformed: ``[...]`` where the functions are taken, such as by :class:`AgnesiTransform`.
+        """
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
+        at = lengths if transformed is None else transformed
         cutoff = self.envelope.cutoff
         n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
         k = math.pi / cutoff * n
-        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(lengths[..., None] * k)
+        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(at[..., None] * k)
         return bessel * self.envelope(lengths)[..., None]
 
     def extra_repr(self) -> str:
@@ -105,7 +115,100 @@ class BesselBasis(torch.nn.Module):
         return f"{self.num_basis} functions"
 
 
-class RadialNetwork(torch.nn.Module):
+class AgnesiTransform(KeepsFloat64):
+    r"""Lengths as a fraction of covalent radii: 1 where atoms meet, towards 0 far away.
+
+    .. math:: t(r) = \Big(1 + \frac{a\, u^q}{1 + u^{q - p}}\Big)^{-1}, \quad u = \frac{2 r}{R_{Z_i} + R_{Z_j}}
+
+    Args:
+        species: Atomic numbers, in the order in which ``forward`` names them.
+        q, p, a: Powers and factor.
+
+    Raises:
+        ConfigError: A species without a covalent radius, or a number out of range.
+
+    Source:
+        Witt et al. 2023, doi:10.1063/5.0158783, section II C.
+
+    Example:
+        >>> transform = AgnesiTransform([1, 8])
+        >>> transform(torch.tensor([0.0, 0.97, 9.0]), torch.tensor([0, 1]), Graph(torch.tensor([[0] * 3, [1] * 3]), 2))
+        tensor([1.0000, 0.3457, 0.0595])
+    """
+
+    radii: Tensor
+    constants: Tensor
+    kept_in_float64 = ("radii", "constants")
+
+    def __init__(self, species: Sequence[int], q: float = 0.9183, p: float = 4.5791, a: float = 1.0805) -> None:
+        super().__init__()
+        numbers = [check_number(name, value, above=0) for name, value in (("q", q), ("p", p), ("a", a))]
+        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
+        self.register_buffer("radii", torch.tensor([covalent_radius(z) for z in listed], dtype=torch.float64))
+        self.register_buffer("constants", torch.tensor(numbers, dtype=torch.float64))
+
+    def forward(self, lengths: Tensor, kind: Tensor, graph: Graph) -> Tensor:
+        """``[E]`` Angstrom to ``[E]``.
+
+        Args:
+            lengths: Of the edges.
+            kind: ``[A]`` int64, place of the species of each atom.
+            graph: The edges.
+        """
+        src, dst = graph.edge_index.long()
+        at = self.radii[kind]
+        u = lengths / (0.5 * (at[src] + at[dst])).to(lengths.dtype)
+        q, p, a = self.constants.to(lengths.dtype)
+        return 1 / (1 + a * u**p / (u ** (p - q) + 1))  # finite at u = 0, where u^(q - p) is not
+
+    def extra_repr(self) -> str:
+        """Powers and factor."""
+        return "q={:g}, p={:g}, a={:g}".format(*self.constants.tolist())
+
+
+class ScalarNetwork(torch.nn.Module):
+    r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
+
+    Args:
+        widths: Of the input, of each hidden layer, and of the result.
+        activation: See :class:`NormalizedActivation`.
+
+    Raises:
+        ConfigError: An unknown activation.
+
+    Example:
+        >>> ScalarNetwork([8, 64, 16])(torch.zeros(3, 8)).abs().max().item()
+        0.0
+    """
+
+    def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:
+        super().__init__()
+        self.activation = NormalizedActivation(activation)
+        self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., widths[0]]`` to ``[..., widths[-1]]``."""
+        for number, weight in enumerate(self.weights):
+            x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)
+        return x
+
+    def extra_repr(self) -> str:
+        """Widths of the layers."""
+        return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
+
+
+def hidden_widths(name: str, hidden: Any) -> list[int]:
+    """Widths of hidden layers.
+
+    Raises:
+        ConfigError: No list of counts.
+    """
+    fix = "64 is usual; () is no hidden layer."
+    listed = check_items(name, hidden, "a list of widths", fix)
+    return [check_integer(f"{name}[{i}]", w, 1, what="a width", fix=fix) for i, w in enumerate(listed)]
+
+
+class RadialNetwork(ScalarNetwork):
     r"""From edge lengths to the weights of a tensor product: Bessel basis, then layers :math:`\phi(x W / \sqrt{n})`.
 
     No layer has a bias, so weights go smoothly to zero at the cutoff with the basis.
@@ -126,15 +229,11 @@ class RadialNetwork(torch.nn.Module):
     def __init__(
         self, num_weights: int, num_basis: int = 8, cutoff: float = 5.0, hidden: Sequence[int] = (64,), p: int = 6
     ) -> None:
-        super().__init__()
-        self.basis = BesselBasis(num_basis, cutoff, p)
-        self.activation = NormalizedActivation("silu")
-        fix = "64 is usual; () is no hidden layer."
-        inner = check_items("hidden", hidden, "a list of widths", fix)
-        inner = [check_integer(f"hidden[{i}]", w, 1, what="a width", fix=fix) for i, w in enumerate(inner)]
+        basis = BesselBasis(num_basis, cutoff, p)
         fix = "Take the weight_numel of the product that gets them."
-        widths = [self.basis.num_basis, *inner, check_integer("num_weights", num_weights, 0, fix=fix)]
-        self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+        last = check_integer("num_weights", num_weights, 0, fix=fix)
+        super().__init__([basis.num_basis, *hidden_widths("hidden", hidden), last])
+        self.basis = basis
 
     def forward(self, lengths: Tensor, basis: Tensor | None = None) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_weights]``.
@@ -146,11 +245,4 @@ class RadialNetwork(torch.nn.Module):
         Raises:
             DTypeError: The lengths are no tensor of floating-point numbers.
         """
-        x = self.basis(lengths) if basis is None else basis
-        for number, weight in enumerate(self.weights):
-            x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)
-        return x
-
-    def extra_repr(self) -> str:
-        """Widths of the layers."""
-        return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
+        return super().forward(self.basis(lengths) if basis is None else basis)

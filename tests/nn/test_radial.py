@@ -8,8 +8,10 @@ import mpmath
 import pytest
 import torch
 
-from eqlayers.nn import BesselBasis, PolynomialCutoff, RadialNetwork
-from eqlayers.nn.radial import _sin_over
+from eqlayers.errors import ConfigError
+from eqlayers.graph import Graph
+from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork
+from eqlayers.nn.radial import ScalarNetwork, _sin_over
 from eqlayers.testing import check_derivatives
 
 
@@ -147,3 +149,53 @@ def test_radial_functions_can_be_scripted() -> None:
     lengths = torch.rand(5) * 6
     for module in (PolynomialCutoff(), BesselBasis(3)):
         torch.testing.assert_close(torch.jit.script(module)(lengths), module(lengths), rtol=0, atol=2.0**-22)
+
+
+def test_the_agnesi_transform_is_its_formula() -> None:
+    species, q, p, a = [1, 8, 26], 0.9, 4.5, 1.1
+    layer = AgnesiTransform(species, q, p, a)
+    graph = Graph(torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), 3)
+    kind, r = torch.tensor([2, 0, 1]), torch.tensor([0.3, 1.0, 2.5, 6.0], dtype=torch.float64)
+    radii = torch.tensor([1.32, 0.31, 0.66], dtype=torch.float64)  # of iron, hydrogen, oxygen
+    u = 2 * r / (radii[graph.edge_index[0]] + radii[graph.edge_index[1]])
+    torch.testing.assert_close(layer(r, kind, graph), 1 / (1 + a * u**q / (1 + u ** (q - p))), rtol=1e-14, atol=0)
+    falling = layer(torch.linspace(0, 9, 50, dtype=torch.float64), kind[:2] * 0, Graph(torch.tensor([[0] * 50] * 2), 2))
+    assert falling[0] == 1
+    assert (falling.diff() < 0).all()
+
+
+def test_functions_of_transformed_lengths_have_the_envelope_of_the_lengths() -> None:
+    basis, r = BesselBasis(5, 4.0, p=3), torch.tensor([0.5, 2.0, 3.9], dtype=torch.float64)
+    moved = r.square() / 4
+    expected = basis(moved) / basis.envelope(moved)[:, None] * basis.envelope(r)[:, None]
+    torch.testing.assert_close(basis(r, moved), expected, rtol=1e-12, atol=0)
+
+
+def test_the_power_of_a_radial_network() -> None:
+    torch.manual_seed(1)
+    first = RadialNetwork(3, hidden=(), p=3)
+    assert (first.basis.envelope.p, RadialNetwork(3).basis.envelope.p) == (3, 6)
+    r = torch.tensor([2.0])
+    second = RadialNetwork(3, hidden=())
+    second.load_state_dict(first.state_dict())
+    torch.testing.assert_close(first(r) / first.basis.envelope(r), second(r) / second.basis.envelope(r))
+
+
+def test_layers_are_products_scaled_by_the_root_of_their_width() -> None:
+    network = ScalarNetwork([4, 6, 2], "tanh").double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    first, second = network.weights
+    expected = network.activation(x @ first / 2) @ second / math.sqrt(6)
+    torch.testing.assert_close(network(x), expected, rtol=1e-13, atol=1e-14)
+
+
+def test_messages_of_transforms_and_networks() -> None:
+    with pytest.raises(ConfigError, match="z must be an element with a covalent radius, 1 to 96, got 100"):
+        AgnesiTransform([1, 100])
+    with pytest.raises(ConfigError, match="species must be a list of atomic numbers, got 8"):
+        AgnesiTransform(8)
+    for name in ("q", "p", "a"):
+        with pytest.raises(ConfigError, match=f"{name} must be a positive number, got 0"):
+            AgnesiTransform([1], **{name: 0})
+    with pytest.raises(ConfigError, match="activation must be one of silu"):
+        ScalarNetwork([1, 1], "relu")

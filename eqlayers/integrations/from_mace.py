@@ -1,0 +1,255 @@
+"""Models of mace-torch as potentials of this package, with all their numbers, and back.
+
+Both ways go through one list of pairs, :func:`_pairs`: a view of our weights, a view of theirs, and the factor between
+them. What a model has beyond that list is an error that names it, so that nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_path, check_type, got
+from ..errors import ConfigError, EqlayersError
+from ..models import Potential
+from ..models.mace import MACE
+from ..models.mace_blocks import Readout, SpeciesLinear
+from ..nn.activation import ACTIVATIONS
+from ..nn.repulsion import ZBL
+from .mace_model import check_convertible, network_of, scale_and_shift
+
+
+def from_mace(model: nn.Module | str | os.PathLike[str], head: str | None = None) -> Potential:
+    """A MACE or ScaleShiftMACE of mace-torch as a potential of this package.
+
+    Hyperparameters and weights are read from the module itself; energies, forces and stress are equal to rounding.
+    Where MACE has rounded its Bessel frequencies to float32, ours are exact.
+
+    Args:
+        model: The module, or the file that ``torch.save`` made of it. Such a file can run any code: load only those
+            that you trust.
+        head: Which head of a model with several; None where there is one.
+
+    Returns:
+        The potential, in evaluation mode, with the dtype and on the device of the model.
+
+    Raises:
+        ConfigError: No such model, no such head, or a part that has no counterpart here; the message names it.
+
+    Example:
+        >>> from_mace(torch.nn.Linear(1, 1))
+        Traceback (most recent call last):
+            ...
+        eqlayers.errors.ConfigError: model must be a MACE or ScaleShiftMACE of mace-torch, got a module of type ...
+    """
+    theirs: Any = model if isinstance(model, nn.Module) else _loaded(model)
+    number = check_convertible(theirs, head)
+    scale, shift = scale_and_shift(theirs, number)
+    network = network_of(theirs)
+    species = network.species
+    alone = theirs.atomic_energies_fn.atomic_energies.detach().cpu().double().reshape(-1, len(species))[number]
+    shifts = dict(zip(species, (alone + shift).tolist(), strict=True))
+    repulsion = _repulsion(theirs, scale) if hasattr(theirs, "pair_repulsion_fn") else None
+    potential = Potential(network, species, shifts, scale, repulsion)
+    like = theirs.node_embedding.linear.weight
+    potential.to(like.device, like.dtype).eval()
+    read = set()
+    with torch.no_grad():
+        for ours, view, factor in _pairs(network, theirs, number):
+            ours.copy_(view * factor)
+            read.add(view.untyped_storage().data_ptr())
+        for layer, reference in _layers(network, theirs):
+            _load(layer, reference.state_dict(), "model")
+            read |= {p.untyped_storage().data_ptr() for p in reference.parameters()}
+        for block, reference in zip(network.messages, theirs.interactions, strict=True):
+            block.get_buffer("mean_neighbors").fill_(float(reference.avg_num_neighbors))
+    left = [n for n, p in theirs.named_parameters() if p.numel() and p.untyped_storage().data_ptr() not in read]
+    if left:
+        raise ConfigError(
+            f"model must hold only what {MACE.__name__} has here, got also {', '.join(left)}. Leave it to MACE."
+        )
+    return potential
+
+
+def to_mace(potential: Potential) -> nn.Module:
+    """A potential with the network :class:`eqlayers.models.MACE` as a ``ScaleShiftMACE`` of mace-torch.
+
+    Args:
+        potential: With one scale for all species, and a repulsion that is :class:`eqlayers.nn.ZBL` or none.
+
+    Returns:
+        The module, in evaluation mode, with the dtype and on the device of the potential. Shifts are its atomic
+        energies.
+
+    Raises:
+        ConfigError: MACE cannot compute it, or mace-torch is not installed.
+    """
+    check_type("potential", potential, Potential, "a Potential of a MACE network", "Use from_mace to get one.")
+    network, repulsion = potential.network, potential.repulsion
+    if not isinstance(network, MACE):
+        raise ConfigError(f"potential.network must be eqlayers.models.MACE, got {got(network)}. Others stay here.")
+    scale = _one_for_mace("scale of all species", potential.scales.tolist())
+    if repulsion is not None and not isinstance(repulsion, ZBL):
+        raise ConfigError(f"potential.repulsion must be eqlayers.nn.ZBL or None, got {got(repulsion)}. Leave it out.")
+    if repulsion is not None:
+        _one_for_mace("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
+        _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.basis.envelope.p])
+    first, *others = network.interactions
+    like, last = network.embedding, network.readouts[-1]
+    assert isinstance(last, Readout)
+    theirs = _built(
+        like.dtype,
+        r_max=network.cutoff,
+        num_bessel=network.basis.num_basis,
+        num_polynomial_cutoff=network.basis.envelope.p,
+        max_ell=network.irreps_sh.lmax,
+        interaction_cls=_one_for_mace("interaction behind the first", others or [first]),
+        interaction_cls_first=first,
+        num_interactions=len(network.interactions),
+        num_elements=len(network.species),
+        hidden_irreps=network.hidden,
+        MLP_irreps=network.readout_hidden,
+        atomic_energies=potential.shifts.cpu().numpy(),
+        avg_num_neighbors=1.0,  # set below, for each layer
+        atomic_numbers=list(network.species),
+        correlation=list(network.correlation),
+        gate=ACTIVATIONS[last.activation.name][0],
+        pair_repulsion=repulsion is not None,
+        distance_transform="None" if network.transform is None else "Agnesi",
+        radial_MLP=list(network.radial_hidden),
+        use_reduced_cg=network.use_reduced_cg,
+        atomic_inter_scale=scale,
+        atomic_inter_shift=0.0,
+    ).to(like.device)
+    with torch.no_grad(), _quiet():
+        for ours, view, factor in _pairs(network, theirs, 0):
+            view.copy_(ours / factor)
+        for layer, reference in _layers(network, theirs):
+            _load(reference, layer.state_dict(), "potential.network")
+        for block, reference in zip(network.messages, theirs.interactions, strict=True):
+            reference.avg_num_neighbors = float(block.get_buffer("mean_neighbors"))
+        if repulsion is not None:
+            _write_constants(repulsion, theirs.pair_repulsion_fn)
+    return theirs.eval()
+
+
+def _loaded(path: Any) -> nn.Module:
+    name = check_path("model", path, "a module of mace-torch, or its file")
+    try:
+        found = torch.load(name, map_location="cpu", weights_only=False)
+    except (OSError, ImportError, AttributeError, RuntimeError) as error:
+        raise ConfigError(
+            f"model must be a file of a module of mace-torch, got {name} ({type(error).__name__}: {error}). Install "
+            "mace-torch beside this package, and give its '.model' file."
+        ) from error
+    return check_type("model", found, nn.Module, "a module of mace-torch, or its file", "State dicts hold no options.")
+
+
+def _repulsion(theirs: Any, scale: float) -> ZBL:
+    found = theirs.pair_repulsion_fn
+    repulsion = ZBL(int(found.p), scale, float(found.a_exp), float(found.a_prefactor))
+    repulsion.radii[1:] = found.covalent_radii.detach()[1:119]
+    return repulsion
+
+
+def _write_constants(ours: ZBL, theirs: Any) -> None:
+    exponent, prefactor = ours.screening.tolist()
+    theirs.a_exp.fill_(exponent)
+    theirs.a_prefactor.fill_(prefactor)
+    theirs.covalent_radii.copy_(torch.where(ours.radii.isnan(), theirs.covalent_radii, ours.radii))
+
+
+def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Views of our weights, views of theirs of the same shape, and the factor by which theirs are multiplied."""
+    yield network.embedding, theirs.node_embedding.linear.weight.view_as(network.embedding), 1.0
+    transform = getattr(theirs.radial_embedding, "distance_transform", None)
+    if network.transform is not None:
+        for number, name in enumerate(("q", "p", "a")):
+            yield network.transform.constants[number], getattr(transform, name), 1.0
+    for ours, block in zip(network.messages, theirs.interactions, strict=True):
+        yield ours.up.weight, block.linear_up.weight, 1.0
+        yield ours.down.weight, block.linear.weight, 1.0
+        for number, weight in enumerate(ours.radial.weights):
+            layer = getattr(block.conv_tp_weights, f"layer{number}")
+            before = getattr(block.conv_tp_weights, f"layer{max(number - 1, 0)}")
+            yield weight, layer.weight, before.act.cst / ours.radial.activation.factor if number else 1.0
+        if ours.density is not None:
+            yield ours.density.weights[0], block.density_fn.layer0.weight, 1.0
+        yield from _by_species(ours.skip, block.skip_tp.weight)
+    for ours, block in zip(network.products, theirs.products, strict=True):
+        yield ours.mix.weight, block.linear.weight, 1.0
+    heads = len(getattr(theirs, "heads", None) or [0])
+    for ours, block in zip(network.readouts, theirs.readouts, strict=True):
+        first = ours.maps[0].weight
+        if len(ours.maps) == 1:
+            yield first, block.linear.weight.view(-1, heads)[:, head], 1.0
+            continue
+        width = ours.maps[1].weight.numel()
+        mine = slice(head * width, (head + 1) * width)
+        yield first.view(-1, width), block.linear_1.weight.view(-1, heads * width)[:, mine], 1.0
+        factor = block.non_linearity.acts[0].cst / ours.activation.factor * heads**-0.5
+        yield ours.maps[1].weight, block.linear_2.weight.view(-1, heads)[mine, head], factor
+
+
+def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+    """Theirs has species between the copies before and after, path by path."""
+    species, start = ours.weight.shape[0], 0
+    for path in ours.linear.instructions:
+        size = path.path_shape[0] * path.path_shape[1]
+        theirs = weight[start * species : (start + size) * species].view(path.path_shape[0], species, -1)
+        yield ours.weight[:, start : start + size].unflatten(1, path.path_shape), theirs.transpose(0, 1), 1.0
+        start += size
+
+
+def _layers(network: Any, theirs: Any) -> Iterator[tuple[nn.Module, nn.Module]]:
+    """Layers whose state dicts fit each other: they hold signs and bases, which depend on the version of e3nn."""
+    for ours, block in zip(network.messages, theirs.interactions, strict=True):
+        yield ours.product, block.conv_tp
+    for ours, block in zip(network.products, theirs.products, strict=True):
+        yield ours.contraction, block.symmetric_contractions
+
+
+def _load(layer: nn.Module, state: dict[str, Tensor], name: str) -> None:
+    try:
+        layer.load_state_dict(state)
+    except (RuntimeError, EqlayersError) as error:
+        raise ConfigError(f"{name} must hold weights of a known form, got others: {error}") from error
+
+
+def _one_for_mace(what: str, values: list[Any]) -> Any:
+    if len(set(values)) > 1:
+        raise ConfigError(f"{what} must be one number or name for MACE, got {values}. Make them equal.")
+    return values[0]
+
+
+def _built(dtype: torch.dtype, **options: Any) -> Any:
+    """A module of mace-torch, which takes its dtype from torch's default."""
+    try:
+        from mace import modules
+    except ImportError as error:
+        raise ConfigError(
+            f"mace-torch must be installed, got {error}. Install it in an environment of its own."
+        ) from error
+    for name in ("interaction_cls", "interaction_cls_first"):
+        options[name] = modules.interaction_classes[options[name]]
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.random.fork_rng(devices=[]), _quiet():
+            return modules.ScaleShiftMACE(**options)
+    finally:
+        torch.set_default_dtype(default)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Torch's advice on how MACE and e3nn 0.4 annotate and copy is not for the user."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,219 @@
+"""MACE: messages of many bodies by products of features on each atom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
+from ..errors import ConfigError, IrrepsError
+from ..graph import Graph
+from ..nn._common.base import EquivariantModule
+from ..nn.edge_geometry import EdgeVectors
+from ..nn.radial import AgnesiTransform, BesselBasis, hidden_widths
+from .mace_blocks import INTERACTIONS, Atoms, MACEInteraction, MACEProduct, Readout
+from .molecule import LARGEST_DEGREE
+from .potential import read_species
+
+_TRANSFORMS = ("agnesi",)
+
+
+class MACE(EquivariantModule):
+    r"""Higher-order equivariant message passing, with the numbers and the weights of mace-torch.
+
+    .. math:: A_i = \mathrm{interaction}(x), \qquad x_i' = W \sum_{\nu \le N} B_\nu(A_i) + W_{Z_i} x_i, \qquad
+              e_i = \sum_t \mathrm{readout}_t(x_i^{(t)})
+
+    It is a network for :class:`eqlayers.models.Potential`, which adds the energies of isolated atoms, scale, pair
+    repulsion and derivatives. Models of mace-torch are read by :func:`eqlayers.integrations.from_mace`.
+
+    Args:
+        species: Atomic numbers that occur.
+        hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone.
+        correlation: Largest number of factors, 1 to 4; or one for each layer.
+        lmax: Largest degree of the harmonics and of the messages, up to 11.
+        layers: Number of interactions.
+        num_basis: Bessel functions per edge.
+        cutoff: Angstrom.
+        cutoff_p: Power of the envelope, see :class:`eqlayers.nn.PolynomialCutoff`.
+        radial_hidden: Widths of the radial networks.
+        mean_neighbors: Mean number of neighbours, by which messages are divided; ``set_mean_neighbors`` sets it later.
+        interactions: One of MACE's names in :data:`INTERACTIONS`, or one for each layer. Those without 'Residual'
+            leave out the map past the products, so that a lone atom has no energy but its shift where the first is
+            such; those with 'Density' learn the number of neighbours.
+        readout_hidden: Scalars of the last read-out's hidden layer.
+        activation: Of that layer, 'silu', 'sigmoid' or 'tanh'.
+        distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
+        use_reduced_cg: Weights of independent products only, see :class:`eqlayers.nn.SymmetricContraction`.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        irreps_sh: Harmonics that the network wants.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps, numbers or names that there cannot be.
+
+    Source:
+        Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697.
+
+    Example:
+        >>> from eqlayers.models import Potential, Structures
+        >>> network = MACE([1, 8], hidden="4x0e + 4x1o", correlation=2, lmax=2)
+        >>> water = Potential(network, species=[1, 8], shifts={1: -13.6, 8: -2041.8})
+        >>> z, pos = torch.tensor([8, 1, 1]), torch.tensor([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]])
+        >>> pairs = torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
+        >>> water(Structures(z, pos, pairs))["forces"].shape
+        torch.Size([3, 3])
+    """
+
+    def __init__(
+        self,
+        species: Sequence[int],
+        hidden: Any = "128x0e + 128x1o",
+        correlation: int | Sequence[int] = 3,
+        lmax: int = 3,
+        layers: int = 2,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        cutoff_p: int = 5,
+        radial_hidden: Sequence[int] = (64, 64, 64),
+        mean_neighbors: float = 12.0,
+        interactions: str | Sequence[str] = "RealAgnosticResidualInteractionBlock",
+        readout_hidden: Any = "16x0e",
+        activation: str = "silu",
+        distance_transform: str | None = None,
+        use_reduced_cg: bool = False,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__("ir_mul", backend)
+        self.species = read_species(species)
+        self.hidden = read_hidden(hidden)
+        count = check_integer("layers", layers, 1, fix="2 are usual.")
+        if check_integer("lmax", lmax, 0, fix="3 is usual.") > LARGEST_DEGREE:
+            raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 3 is usual.")
+        self.correlation = tuple(
+            check_integer("correlation", c, 1, 4, fix="3 is usual.") for c in _each("correlation", correlation, count)
+        )
+        self.interactions = tuple(
+            check_choice("interactions", name, INTERACTIONS) for name in _each("interactions", interactions, count)
+        )
+        self.readout_hidden = _scalars("readout_hidden", readout_hidden)
+        self.radial_hidden = tuple(hidden_widths("radial_hidden", radial_hidden))
+        self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
+        self.basis = BesselBasis(num_basis, cutoff, cutoff_p)
+        self.cutoff = self.basis.envelope.cutoff
+        check_optional(
+            lambda name, value: check_choice(name, value, _TRANSFORMS), "distance_transform", distance_transform
+        )
+        self.transform = None if distance_transform is None else AgnesiTransform(self.species)
+        self.use_reduced_cg = check_flag("use_reduced_cg", use_reduced_cg)
+        self.channels, number = self.hidden[0].mul, len(self.species)
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        scalars = self.hidden[:1]
+        self.embedding = torch.nn.Parameter(torch.randn(number, self.channels))
+        self.messages, self.products, self.readouts = (torch.nn.ModuleList() for _ in range(3))
+        current = scalars
+        for layer, (name, degree) in enumerate(zip(self.interactions, self.correlation, strict=True)):
+            last = layer == count - 1
+            message = message_irreps(self.irreps_sh, current, self.channels)
+            out = scalars if last else self.hidden
+            sizes = (number, self.basis.num_basis, self.radial_hidden, mean_neighbors)
+            style = INTERACTIONS[name]
+            self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, **kind))
+            self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, **kind))
+            between = self.readout_hidden if last and layer else None  # a single layer has a linear one
+            self.readouts.append(Readout(out, between, activation, **kind))
+            current = out
+
+    def set_mean_neighbors(self, number: float) -> None:
+        """Set the number by which messages are divided, but for those of a learned density.
+
+        Raises:
+            ConfigError: It is not positive.
+        """
+        number = check_number("mean_neighbors", number, above=0)
+        for block in self.messages:
+            block.get_buffer("mean_neighbors").fill_(number)
+
+    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+        """Energies of atoms, before scale and shift.
+
+        Args:
+            kind: ``[A]`` int64, place of each atom's species in the list.
+            edges: Lengths ``[E]`` in Angstrom and harmonics ``[E, irreps_sh.dim]``, normalised to 'component'.
+            graph: Its edges.
+
+        Returns:
+            ``[A]``.
+        """
+        atoms = Atoms.of(kind, len(self.species))
+        moved = None if self.transform is None else self.transform(edges.lengths, kind, graph)
+        basis = self.basis(edges.lengths, moved)
+        x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
+        energies = []
+        for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
+            x = product(*message(x, atoms, edges, basis, graph), atoms)
+            energies.append(readout(x))
+        return torch.stack(energies).sum(0)
+
+    def extra_repr(self) -> str:
+        """Species, features and reach."""
+        return (
+            f"species {list(self.species)}, {self.hidden}, correlation {list(self.correlation)}, "
+            f"lmax {self.irreps_sh.lmax}, cutoff {self.cutoff:g} A"
+        )
+
+
+def read_hidden(hidden: Any) -> o3.Irreps:
+    """Irreps of features of one multiplicity, even scalars first.
+
+    Raises:
+        IrrepsError: They are others.
+
+    Example:
+        >>> read_hidden("4x0e + 4x1o")
+        4x0e+4x1o
+    """
+    irreps = as_irreps(hidden, "hidden")
+    copies = {mul for mul, _ in irreps}
+    different = len({ir for _, ir in irreps}) == len(irreps)
+    if not irreps or irreps[0].ir != o3.Irrep("0e") or len(copies) > 1 or 0 in copies or not different:
+        raise IrrepsError(
+            f"hidden must be different irreps of one multiplicity with even scalars first, got {irreps or 'none'}. "
+            "'128x0e + 128x1o' is usual."
+        )
+    return irreps
+
+
+def message_irreps(irreps_sh: o3.Irreps, current: o3.Irreps, channels: int) -> o3.Irreps:
+    """Irreps of the products of features and harmonics up to lmax, ``channels`` of each.
+
+    Example:
+        >>> message_irreps(o3.Irreps("0e + 1o"), o3.Irreps("4x0e"), 4)
+        4x0e+4x1o
+    """
+    parities = (1, -1) if o3.Irrep("0o") in current else (1,)
+    found = [(channels, (ir.l, ir.p * p)) for _, ir in irreps_sh for p in parities]
+    return o3.Irreps(found).sort()[0].simplify()
+
+
+def _scalars(name: str, value: Any) -> o3.Irreps:
+    irreps = as_irreps(value, name).simplify()
+    if len(irreps) != 1 or irreps[0].ir != o3.Irrep("0e") or irreps.dim == 0:
+        raise IrrepsError(f"{name} must be even scalars, got {irreps or 'none'}. '16x0e' is usual.")
+    return irreps
+
+
+def _each(name: str, value: Any, count: int) -> list[Any]:
+    """One value for every layer."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [value] * count
+    found = check_items(name, value, "one value, or a list", "Give one.")
+    if len(found) != count:
+        raise ConfigError(f"{name} must be one value or {count}, one a layer, got {len(found)}. Give one.")
+    return found

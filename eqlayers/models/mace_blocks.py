@@ -1,0 +1,277 @@
+"""What MACE is made of: linear maps by species, interactions, read-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..checks import check_number
+from ..graph import Graph
+from ..nn._common.base import EquivariantModule, KeepsFloat64
+from ..nn.activation import NormalizedActivation
+from ..nn.conv import TensorProductConv
+from ..nn.edge_geometry import EdgeVectors
+from ..nn.interaction import channelwise_instructions
+from ..nn.linear import Linear
+from ..nn.radial import ScalarNetwork
+from ..nn.symmetric_contraction import SymmetricContraction
+from ..torch_internals import being_traced
+
+
+class Style(NamedTuple):
+    """What tells MACE's interactions from each other.
+
+    Attributes:
+        residual: Whether the map by species is of the features before and goes past the message, to be added to the
+            products; otherwise it is of the message.
+        density: Whether the message is divided by a learned number of neighbours; otherwise by their mean number.
+    """
+
+    residual: bool
+    density: bool
+
+
+#: Under the names of MACE's classes and options.
+INTERACTIONS = {
+    "RealAgnosticInteractionBlock": Style(residual=False, density=False),
+    "RealAgnosticResidualInteractionBlock": Style(residual=True, density=False),
+    "RealAgnosticDensityInteractionBlock": Style(residual=False, density=True),
+    "RealAgnosticDensityResidualInteractionBlock": Style(residual=True, density=True),
+}
+
+
+class Atoms(NamedTuple):
+    """Atoms by species.
+
+    Attributes:
+        kind: ``[A]`` int64, place of the species of each atom.
+        order: ``[A]``, atoms sorted by species; None in a traced graph, where their numbers may change.
+        back: ``[A]``, its inverse.
+        counts: Number of atoms of each species.
+    """
+
+    kind: Tensor
+    order: Tensor | None = None
+    back: Tensor | None = None
+    counts: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, kind: Tensor, num_species: int) -> Atoms:
+        """Sort them.
+
+        Example:
+            >>> Atoms.of(torch.tensor([1, 0, 1]), 2).counts
+            (1, 2)
+        """
+        if num_species == 1 or being_traced():
+            return cls(kind)
+        order = kind.argsort(stable=True)
+        counts = torch.bincount(kind, minlength=num_species).tolist()
+        return cls(kind, order, order.argsort(), tuple(counts))
+
+
+class SpeciesLinear(EquivariantModule):
+    r"""A linear map for every species, :math:`y_i = W_{Z_i} x_i / \sqrt{Z}`: MACE's product with one-hot species.
+
+    Args:
+        irreps_in, irreps_out: Irreps of the features before and after.
+        num_species: :math:`Z`.
+        layout: 'ir_mul' or 'mul_ir'.
+        backend: Name of a backend, or None.
+
+    Attributes:
+        weight: ``[Z, weight_numel]``, in each row those of a :class:`eqlayers.Linear`.
+
+    Example:
+        >>> layer = SpeciesLinear("2x0e", "3x0e", 2)
+        >>> layer(torch.ones(4, 2), Atoms.of(torch.tensor([1, 0, 1, 1]), 2)).shape
+        torch.Size([4, 3])
+    """
+
+    def __init__(
+        self, irreps_in: Any, irreps_out: Any, num_species: int, layout: str = "ir_mul", backend: str | None = None
+    ) -> None:
+        super().__init__(layout, backend)
+        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        self.linear = Linear(irreps_in, irreps_out, internal_weights=False, shared_weights=True, **kind)
+        self.num_paths = self.linear.num_paths
+        self.weight = torch.nn.Parameter(torch.randn(num_species, self.linear.weight_numel))
+
+    def forward(self, x: Tensor, atoms: Atoms) -> Tensor:
+        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        weights = (self.weight * self.weight.shape[0] ** -0.5).unbind()
+        if len(weights) == 1 or x.shape[0] == 0:
+            return self.linear(x, weights[0])
+        if atoms.order is None:  # all maps of all atoms, of which each takes its own
+            found = self.linear(x, weights[0])
+            for number, weight in enumerate(weights[1:], 1):
+                found = torch.where((atoms.kind == number)[:, None], self.linear(x, weight), found)
+            return found
+        parts = zip(x[atoms.order].split(atoms.counts), weights, strict=True)
+        return torch.cat([self.linear(part, weight) for part, weight in parts if part.shape[0]])[atoms.back]
+
+    def extra_repr(self) -> str:
+        """Number of species."""
+        return f"{self.weight.shape[0]} species"
+
+
+class MACEInteraction(KeepsFloat64, EquivariantModule):
+    r"""Messages to each atom from its neighbours, and what goes past them.
+
+    .. math:: m_i = \frac{1}{n_i} W_2 \sum_{j \in N(i)} (W_1 x_j) \otimes_{R(r_{ij})} Y(\hat r_{ij})
+
+    where :math:`n_i` is the mean number of neighbours or :math:`1 + \sum_j \tanh(\rho(r_{ij})^2)`.
+
+    Args:
+        style: See :data:`INTERACTIONS`.
+        irreps_in: Of the features.
+        irreps_sh: Of the harmonics.
+        irreps_message: Of the result.
+        irreps_skip: Of what goes past, for residual ones.
+        num_species, num_basis, mean_neighbors: As of :class:`MACE`.
+        radial_hidden: Widths of the radial network.
+        layout, backend: Of the layers.
+
+    Source:
+        Batatia et al. 2022, arXiv:2206.07697, equations 8 and 9; for the density Batatia et al. 2023, arXiv:2401.00096.
+    """
+
+    mean_neighbors: Tensor
+    kept_in_float64 = ("mean_neighbors",)
+
+    def __init__(
+        self,
+        style: Style,
+        irreps_in: o3.Irreps,
+        irreps_sh: o3.Irreps,
+        irreps_message: o3.Irreps,
+        irreps_skip: o3.Irreps,
+        num_species: int,
+        num_basis: int,
+        radial_hidden: Sequence[int],
+        mean_neighbors: float,
+        *,
+        layout: str = "ir_mul",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        self.style = style
+        middle, paths = channelwise_instructions(irreps_in, irreps_sh, irreps_message)
+        paths = sorted(paths, key=lambda path: path[2])  # the order of MACE's weights
+        self.num_paths = len(paths)
+        self.up = Linear(irreps_in, irreps_in, **kind)
+        self.product = TensorProductConv(
+            irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+        )
+        self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
+        self.down = Linear(middle, irreps_message, **kind)
+        ends = (irreps_in, irreps_skip) if style.residual else (irreps_message, irreps_message)
+        self.skip = SpeciesLinear(*ends, num_species, **kind)
+        self.density = ScalarNetwork([num_basis, 1]) if style.density else None
+        neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
+        self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
+
+    def forward(
+        self, x: Tensor, atoms: Atoms, edges: EdgeVectors, basis: Tensor, graph: Graph
+    ) -> tuple[Tensor, Tensor | None]:
+        """One step.
+
+        Args:
+            x: ``[A, irreps_in.dim]``.
+            atoms: Their species.
+            edges: Of which the harmonics are read.
+            basis: ``[E, num_basis]`` functions of the lengths.
+            graph: The edges.
+
+        Returns:
+            ``[A, irreps_message.dim]``, and ``[A, irreps_skip.dim]`` or None.
+        """
+        received = self.down(self.product(self.up(x), edges.harmonics, self.radial(basis), graph))
+        if self.density is None:
+            message = received / self.mean_neighbors.to(x.dtype)
+        else:
+            near = torch.tanh(self.density(basis) ** 2)
+            counted = near.new_ones(x.shape[0], 1).index_add(0, graph.edge_index[1].long(), near)
+            message = received / counted
+        if self.style.residual:
+            return message, self.skip(x, atoms)
+        return self.skip(message, atoms), None
+
+    def extra_repr(self) -> str:
+        """Normalisation."""
+        return "density" if self.style.density else f"mean neighbours {float(self.mean_neighbors):g}"
+
+
+class MACEProduct(EquivariantModule):
+    """Products of messages, mixed, plus what went past them.
+
+    Args:
+        irreps_message, irreps_out: Before and after.
+        correlation, num_species, use_reduced_cg: See :class:`eqlayers.nn.SymmetricContraction`.
+        layout, backend: Of the layers.
+    """
+
+    def __init__(
+        self,
+        irreps_message: o3.Irreps,
+        irreps_out: o3.Irreps,
+        correlation: int,
+        num_species: int,
+        use_reduced_cg: bool,
+        *,
+        layout: str = "ir_mul",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        self.contraction = SymmetricContraction(
+            irreps_message, irreps_out, correlation, num_species, use_reduced_cg=use_reduced_cg, **kind
+        )
+        self.mix = Linear(irreps_out, irreps_out, **kind)
+
+    def forward(self, message: Tensor, skip: Tensor | None, atoms: Atoms) -> Tensor:
+        """``[A, irreps_message.dim]`` to ``[A, irreps_out.dim]``."""
+        found: Tensor = self.mix(self.contraction(message, atoms.kind))
+        return found if skip is None else found + skip
+
+
+class Readout(EquivariantModule):
+    """A number of each atom from its scalars: linear, or with a hidden layer.
+
+    Args:
+        irreps_in: Of the features.
+        hidden: Even scalars between the two linear maps; None for one map.
+        activation: See :class:`eqlayers.nn.NormalizedActivation`.
+        layout, backend: Of the layers.
+
+    Example:
+        >>> Readout(o3.Irreps("4x0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
+        [0.0, 0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        irreps_in: o3.Irreps,
+        hidden: o3.Irreps | None = None,
+        activation: str = "silu",
+        *,
+        layout: str = "ir_mul",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        widths = [irreps_in, *([] if hidden is None else [hidden]), o3.Irreps("0e")]
+        pairs = pairwise(widths)
+        self.maps = torch.nn.ModuleList(Linear(a, b, layout=layout, backend=backend) for a, b in pairs)
+        self.activation = NormalizedActivation(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[A, irreps_in.dim]`` to ``[A]``."""
+        for number, one in enumerate(self.maps):
+            x = one(self.activation(x) if number else x)
+        return x[:, 0]

@@ -1,0 +1,106 @@
+"""The energy of nuclei that come close, which no data set holds enough of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..checks import check_number, check_tensor
+from ..errors import IndexRangeError, ShapeError
+from ..graph import Graph
+from ..torch_internals import being_traced
+from ._common.base import KeepsFloat64
+from ._common.elements import COVALENT_RADII
+from .edge_geometry import EdgeVectors
+from .radial import PolynomialCutoff
+
+#: e^2 / (4 pi eps_0) in eV Angstrom, and the Bohr radius in Angstrom: as rounded in MACE, whose numbers these are.
+_COULOMB, _BOHR = 14.3996, 0.529
+_FACTORS, _DECAYS = (0.1818, 0.5099, 0.2802, 0.02817), (3.2, 0.9423, 0.4028, 0.2016)
+
+
+class ZBL(KeepsFloat64):
+    r"""Screened repulsion of nuclei, which ends smoothly where their covalent radii meet.
+
+    .. math:: E_i = \frac{s}{2} \sum_{j} \frac{14.3996\, Z_i Z_j}{r_{ij}}\, \phi\Big(\frac{r_{ij}}{a_{ij}}\Big)
+              f\Big(\frac{r_{ij}}{R_i + R_j}\Big), \qquad a_{ij} = \frac{0.529\, b}{Z_i^\alpha + Z_j^\alpha}
+
+    with the universal screening function :math:`\phi` and the envelope :math:`f` of :class:`PolynomialCutoff`. Pairs
+    farther than the sum of their radii :math:`R` add nothing, and neighbour lists must reach as far.
+
+    Args:
+        p: Power of the envelope, from 2 to 100.
+        factor: :math:`s`; MACE scales the repulsion with the rest of the energy.
+        exponent, prefactor: :math:`\alpha` and :math:`b`.
+
+    Attributes:
+        radii: ``[119]`` Angstrom by atomic number, NaN where nobody has measured one.
+
+    Raises:
+        ConfigError: A number out of range.
+
+    Source:
+        Ziegler, Biersack, Littmark, The Stopping and Range of Ions in Matter, 1985, with MACE's constants; radii of
+        Cordero et al. 2008, doi:10.1039/b801115j.
+
+    Example:
+        >>> edges = EdgeVectors(None, torch.tensor([0.5, 0.5], dtype=torch.float64), None, None)
+        >>> ZBL()(torch.tensor([1, 1]), edges, Graph(torch.tensor([[0, 1], [1, 0]]), 2))
+        tensor([0.2034, 0.2034], dtype=torch.float64)
+    """
+
+    radii: Tensor
+    factor: Tensor
+    screening: Tensor
+    kept_in_float64 = ("radii", "factor", "screening")
+
+    def __init__(self, p: int = 6, factor: float = 1.0, exponent: float = 0.3, prefactor: float = 0.4543) -> None:
+        super().__init__()
+        self.envelope = PolynomialCutoff(1.0, p)
+        constants = [check_number("exponent", exponent, above=0), check_number("prefactor", prefactor, above=0)]
+        radii = torch.full((119,), torch.nan, dtype=torch.float64)
+        radii[1 : len(COVALENT_RADII) + 1] = torch.tensor(COVALENT_RADII, dtype=torch.float64)
+        self.register_buffer("radii", radii)
+        self.register_buffer("screening", torch.tensor(constants, dtype=torch.float64))
+        self.register_buffer("factor", torch.tensor(check_number("factor", factor, above=0), dtype=torch.float64))
+
+    def forward(self, z: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+        """Half of the energy of each pair at each of its atoms.
+
+        Args:
+            z: ``[A]`` int64 atomic numbers.
+            edges: Of which the lengths are read, ``[E]`` Angstrom.
+            graph: The edges, in both directions.
+
+        Returns:
+            ``[A]`` eV, of the dtype of the lengths.
+
+        Raises:
+            ShapeError: One length for each edge is missing. IndexRangeError: An element without a radius.
+        """
+        lengths = check_tensor("lengths", edges.lengths, "[E]")
+        src, dst = graph.edge_index.long()
+        if lengths.shape != src.shape:
+            raise ShapeError(
+                f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from "
+                "one neighbour list."
+            )
+        if not being_traced() and z.device.type == "cpu":  # elsewhere a look would wait for the device
+            unknown = self.radii[z.clamp(0, len(self.radii) - 1)].isnan() | (z < 0) | (z >= len(self.radii))
+            if bool(unknown.any()):
+                raise IndexRangeError(
+                    f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "
+                    f"{sorted(set(z[unknown].tolist()))}. Leave out the repulsion, or these elements."
+                )
+        charge, radius = z.to(lengths.dtype), self.radii[z].to(lengths.dtype)
+        exponent, prefactor = self.screening.to(lengths.dtype)
+        root = charge**exponent
+        scaled = lengths * (root[src] + root[dst]) / (_BOHR * prefactor)
+        screened = sum(c * torch.exp(-d * scaled) for c, d in zip(_FACTORS, _DECAYS, strict=True))
+        pairs = 0.5 * _COULOMB * charge[src] * charge[dst] / lengths * screened
+        pairs = pairs * self.envelope(lengths / (radius[src] + radius[dst]))
+        return lengths.new_zeros(z.shape[0]).index_add(0, dst, pairs) * self.factor.to(lengths.dtype)
+
+    def extra_repr(self) -> str:
+        """Power and factor."""
+        return f"p={self.envelope.p}, factor {float(self.factor):g}"

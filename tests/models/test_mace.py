@@ -1,0 +1,347 @@
+"""MACE: symmetries, derivatives, smoothness at the cutoff, extensivity, edge cases, options, messages."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from e3nn import o3
+
+from eqlayers.errors import ConfigError, EqlayersError, IrrepsError
+from eqlayers.graph import Graph
+from eqlayers.models import MACE, Potential, Structures
+from eqlayers.models.mace_blocks import INTERACTIONS, Atoms, SpeciesLinear
+from eqlayers.nn import ZBL, EdgeGeometry, FullyConnectedTensorProduct
+
+SPECIES = (1, 6, 8)
+CUTOFF = 4.0
+EPS = torch.finfo(torch.float64).eps
+PLAIN, RESIDUAL, DENSITY, BOTH = INTERACTIONS
+
+
+def network(**options: Any) -> MACE:
+    torch.manual_seed(3)
+    small: dict[str, Any] = {"hidden": "3x0e + 3x1o", "correlation": 2, "lmax": 2, "num_basis": 4, "cutoff": CUTOFF}
+    small |= {"radial_hidden": [6], "readout_hidden": "5x0e", "mean_neighbors": 4.0}
+    return MACE(SPECIES, **{**small, **options}).double()
+
+
+def potential(**options: Any) -> Potential:
+    repulsion = ZBL() if options.pop("repulsion", False) else None
+    return Potential(network(**options), SPECIES, {1: -1.0, 6: -3.0, 8: -5.0}, 0.8, repulsion).double().eval()
+
+
+def molecule(seed: int = 0, atoms: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    grid = torch.cartesian_prod(*[torch.arange(2.0, dtype=torch.float64)] * 3)[:atoms]
+    pos = 1.5 * grid + 0.5 * torch.rand(atoms, 3, generator=generator, dtype=torch.float64)
+    return torch.tensor(SPECIES)[(torch.arange(atoms) + seed) % 3], pos
+
+
+def within(z: torch.Tensor, pos: torch.Tensor, cutoff: float = CUTOFF) -> Structures:
+    near = torch.cdist(pos, pos) < cutoff
+    return Structures(z, pos, (near & ~torch.eye(len(z), dtype=torch.bool)).nonzero().T)
+
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "plain": {"interactions": PLAIN},
+    "density": {"interactions": [DENSITY, BOTH]},
+    "three layers, two kinds of products": {"layers": 3, "correlation": [3, 1, 2]},
+    "l = 2, agnesi": {"hidden": "2x0e + 2x1o + 2x2e", "distance_transform": "agnesi"},
+    "both parities, reduced": {"hidden": "2x0e + 2x0o + 2x1o", "lmax": 1, "use_reduced_cg": True},
+    "repulsion": {"repulsion": True},
+}
+each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+@each_architecture
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_turned_and_moved_atoms_have_turned_forces(name: str, determinant: int) -> None:
+    model = potential(**ARCHITECTURES[name])
+    z, pos = molecule()
+    turn = o3.rand_matrix(dtype=torch.float64) * determinant
+    first = model(within(z, pos))
+    second = model(within(z, pos @ turn.T + torch.tensor([3.0, -2.0, 7.0], dtype=torch.float64)))
+    scale = float(first["forces"].abs().max())
+    assert scale > 1e-3
+    torch.testing.assert_close(second["energy"], first["energy"], rtol=0, atol=1e4 * EPS * 30)
+    torch.testing.assert_close(second["forces"], first["forces"] @ turn.T, rtol=0, atol=1e4 * EPS * max(scale, 1.0))
+
+
+@each_architecture
+def test_forces_are_slopes_of_the_energy(name: str) -> None:
+    """Central differences; with neighbours from the same list, for the energy is smooth where atoms enter it."""
+    model = potential(**ARCHITECTURES[name])
+    z, pos = molecule()
+    forces = model(within(z, pos))["forces"]
+    step, found = 1e-4, torch.zeros_like(forces)
+    for atom in range(len(z)):
+        for axis in range(3):
+            moved = torch.zeros_like(pos)
+            moved[atom, axis] = step
+            up, down = (model(within(z, pos + s * moved), ["energy"])["energy"][0] for s in (1, -1))
+            found[atom, axis] = -(up - down) / (2 * step)
+    size = max(1.0, float(forces.abs().max()))
+    torch.testing.assert_close(found, forces, rtol=0, atol=1e-6 * size)  # the third derivative times step^2
+
+
+@each_architecture
+def test_no_net_force_and_no_torque(name: str) -> None:
+    z, pos = molecule()
+    forces = potential(**ARCHITECTURES[name])(within(z, pos))["forces"]
+    bound = 1e4 * EPS * max(1.0, float(forces.abs().max()))
+    assert float(forces.sum(0).abs().max()) < bound
+    assert float(torch.linalg.cross(pos, forces).sum(0).abs().max()) < 10 * bound
+
+
+def test_hessian_is_symmetric_and_that_of_the_forces() -> None:
+    model = potential(repulsion=True)
+    z, pos = molecule(atoms=4)
+    structures = within(z, pos)
+    hessian = model.hessian(structures).reshape(12, 12)
+    size = float(hessian.abs().max())
+    torch.testing.assert_close(hessian, hessian.T, rtol=0, atol=1e4 * EPS * size)
+    push = torch.zeros_like(pos)
+    push[1, 2] = 1e-4
+    up, down = (model(structures._replace(pos=pos + s * push))["forces"] for s in (1, -1))
+    torch.testing.assert_close(-(up - down).flatten() / 2e-4, hessian[5], rtol=0, atol=1e-6 * size)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"interactions": BOTH, "distance_transform": "agnesi"}], ids=["plain", "density"]
+)
+def test_an_atom_leaves_smoothly(options: dict[str, Any]) -> None:
+    """Value, slope and curvature go to those without it, like (1 - u)^3 and its derivatives."""
+    model = potential(**options)
+    pair, alone = torch.tensor([[0, 1], [1, 0]]), torch.empty(2, 0, dtype=torch.int64)
+    z = torch.tensor([8, 1])
+
+    def energy(r: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+        pos = torch.stack(
+            [torch.zeros_like(r), torch.zeros_like(r), torch.zeros_like(r), torch.zeros_like(r), r * 0, r]
+        )
+        return model.atomic_energies(Structures(z, pos.reshape(2, 3), edges, torch.zeros_like(z))).sum()
+
+    def numbers(r: torch.Tensor) -> list[float]:
+        return [float(value.detach().abs()) for value in (energy(r, pair) - away, first(r, pair), second(r, pair))]
+
+    first, second = torch.func.grad(energy), torch.func.grad(torch.func.grad(energy))
+    away = energy(torch.tensor(9.0, dtype=torch.float64), alone).detach()
+    (e, s, c), (e_near, s_near, c_near) = (
+        numbers(torch.tensor(CUTOFF * (1 - gap), dtype=torch.float64)) for gap in (1e-2, 1e-3)
+    )
+    assert c > 1e-5
+    assert e_near < 2e-3 * e + 1e-13
+    assert s_near < 2e-2 * s + 1e-11
+    assert c_near < 2e-1 * c + 1e-9
+    at = torch.tensor(CUTOFF, dtype=torch.float64)
+    assert numbers(at)[0] < 1e2 * EPS * float(away.abs())
+    assert numbers(at)[1:] == [0.0, 0.0]
+
+
+def test_two_far_molecules_add_up_in_any_order() -> None:
+    model = potential(interactions=[DENSITY, RESIDUAL])
+    (z1, p1), (z2, p2) = molecule(0), molecule(1, 4)
+    far = p2 + torch.tensor([50.0, 0.0, 0.0], dtype=torch.float64)
+    e1, e2 = (model(within(z, p), ["energy"])["energy"] for z, p in ((z1, p1), (z2, p2)))
+    z, pos = torch.cat([z1, z2]), torch.cat([p1, far])
+    both = model(within(z, pos), ["energy", "energies", "forces"])
+    torch.testing.assert_close(both["energy"], e1 + e2, rtol=1e3 * EPS, atol=0)
+    order = torch.randperm(len(z))
+    mixed = model(within(z[order], pos[order]), ["energies", "forces"])
+    for key in ("energies", "forces"):
+        torch.testing.assert_close(mixed[key], both[key][order], rtol=0, atol=1e4 * EPS * float(both[key].abs().max()))
+
+
+def test_a_batch_is_its_structures() -> None:
+    model = potential()
+    parts = [within(*molecule(seed, atoms)) for seed, atoms in ((0, 6), (1, 1), (2, 3))]
+    starts = [0, 6, 7]
+    batch = Structures(
+        torch.cat([p.z for p in parts]),
+        torch.cat([p.pos for p in parts]),
+        torch.cat([p.edge_index + start for p, start in zip(parts, starts, strict=True)], 1),
+        torch.tensor([0] * 6 + [1] + [2] * 3),
+        3,
+    )
+    found = model(batch)
+    each = [model(p) for p in parts]
+    torch.testing.assert_close(found["energy"], torch.cat([e["energy"] for e in each]), rtol=1e3 * EPS, atol=0)
+    torch.testing.assert_close(found["forces"], torch.cat([e["forces"] for e in each]), rtol=0, atol=1e3 * EPS)
+
+
+@each_architecture
+def test_a_loss_of_forces_reaches_all_parameters(name: str) -> None:
+    """But the linear part of what no position moves: weights that are frozen, and biases there are none."""
+    model = potential(**ARCHITECTURES[name]).train()
+    z, pos = molecule(atoms=8)
+    assert set(z.tolist()) == set(SPECIES)
+    found = model(within(z, pos))
+    assert found["forces"].requires_grad
+    loss = found["energy"].square().sum() + found["forces"].square().sum()
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    grads = torch.autograd.grad(loss, list(named.values()))
+    for key, grad in zip(named, grads, strict=True):
+        assert torch.isfinite(grad).all(), key
+        assert float(grad.abs().max()) > 0, key
+
+
+def test_parameters_have_the_gradient_of_differences() -> None:
+    model = potential(interactions=BOTH).train()
+    structures = within(*molecule(atoms=5))
+
+    def loss() -> torch.Tensor:
+        found = model(structures)
+        return found["energy"].sum() + found["forces"].square().sum()
+
+    named = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    grads = dict(zip(named, torch.autograd.grad(loss(), list(named.values())), strict=True))
+    for key in ("network.embedding", "network.messages.1.skip.weight", "network.messages.0.density.weights.0"):
+        weight, step = named[key], 1e-5
+        place = tuple(int(i) for i in (grads[key].abs() == grads[key].abs().max()).nonzero()[0])
+        values = []
+        for sign in (1, -1):
+            with torch.no_grad():
+                weight[place] += sign * step
+            values.append(float(loss().detach()))
+            with torch.no_grad():
+                weight[place] -= sign * step
+        slope = float(grads[key][place])
+        assert (values[0] - values[1]) / (2 * step) == pytest.approx(slope, rel=1e-5), key
+
+
+@each_architecture
+def test_a_state_dict_carries_everything(name: str) -> None:
+    first, options = potential(**ARCHITECTURES[name]), ARCHITECTURES[name]
+    first.network.set_mean_neighbors(7.5)
+    torch.manual_seed(99)
+    second = potential(**options)
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.normal_()
+    second.load_state_dict(first.state_dict())
+    structures = within(*molecule())
+    for a, b in zip(first(structures).values(), second(structures).values(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("interactions", INTERACTIONS)
+def test_a_single_atom_and_none(interactions: str) -> None:
+    model = potential(interactions=interactions, repulsion=True)
+    one = within(torch.tensor([6]), torch.zeros(1, 3, dtype=torch.float64))
+    found = model(one)
+    if not INTERACTIONS[interactions].residual:  # whose energy of a lone atom is its shift
+        assert float(found["energy"]) == -3.0
+    assert found["forces"].tolist() == [[0.0, 0.0, 0.0]]
+    none = model(within(torch.empty(0, dtype=torch.int64), torch.empty(0, 3, dtype=torch.float64)))
+    assert found["energy"].shape == none["energy"].shape
+    assert float(none["energy"]) == 0.0
+    assert none["forces"].shape == (0, 3)
+
+
+def test_float32_is_float64_but_for_rounding() -> None:
+    model = potential(repulsion=True, interactions=[DENSITY, BOTH], distance_transform="agnesi")
+    structures = within(*molecule())
+    exact = model(structures)
+    model.float()
+    assert model.network.messages[0].mean_neighbors.dtype == torch.float64
+    found = model(structures._replace(pos=structures.pos.float()))
+    assert (found["energy"].dtype, found["forces"].dtype) == (torch.float64, torch.float32)
+    eps = torch.finfo(torch.float32).eps
+    for key in ("energy", "forces"):
+        size = max(1.0, float(exact[key].abs().max()))
+        torch.testing.assert_close(found[key].double(), exact[key], rtol=0, atol=1e3 * eps * size)
+
+
+def test_the_default_dtype_changes_no_number() -> None:
+    def build(dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        torch.set_default_dtype(dtype)
+        try:
+            model = potential(repulsion=True, distance_transform="agnesi")
+            source = torch.Generator().manual_seed(5)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.copy_(torch.randn(parameter.shape, generator=source, dtype=torch.float64))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return model(within(*molecule()))
+
+    for a, b in zip(build(torch.float32).values(), build(torch.float64).values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_neighbours_divide_the_messages() -> None:
+    model, double = network(layers=1, correlation=1), network(layers=1, correlation=1)
+    double.set_mean_neighbors(8.0)
+    structures = within(*molecule())
+    kinds = torch.zeros_like(structures.z)
+    graph = Graph(structures.edge_index, len(kinds))
+    edges = EdgeGeometry(o3.Irreps(model.irreps_sh))(structures.pos, graph)
+    alone = model(kinds, edges._replace(lengths=edges.lengths + CUTOFF), graph)
+    first, second = (one(kinds, edges, graph) - alone for one in (model, double))
+    torch.testing.assert_close(first, 2 * second, rtol=1e-11, atol=1e-13)
+    potential_of = Potential(model, SPECIES)
+    potential_of.set_statistics({}, 1.0, mean_neighbors=8.0)
+    torch.testing.assert_close(model(kinds, edges, graph), double(kinds, edges, graph), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("num_species", [1, 3])
+def test_a_linear_map_by_species_is_a_product_with_one_hot_rows(num_species: int) -> None:
+    irreps_in, irreps_out = o3.Irreps("3x0e + 2x1o"), o3.Irreps("4x0e + 2x1o + 1x2e")
+    layer = SpeciesLinear(irreps_in, irreps_out, num_species, layout="mul_ir").double()
+    product = FullyConnectedTensorProduct(irreps_in, f"{num_species}x0e", irreps_out).double()
+    with torch.no_grad():
+        start = 0
+        for ins in product.instructions:
+            size = math.prod(ins.path_shape)
+            block = product.weight[start : start + size].view(ins.path_shape).transpose(0, 1)
+            columns = slice(start // num_species, (start + size) // num_species)
+            layer.weight[:, columns] = block.reshape(num_species, -1)
+            start += size
+    kind = torch.randint(num_species, (9,))
+    kind[kind == 1] = 0  # a species without atoms
+    x = torch.randn(9, irreps_in.dim, dtype=torch.float64)
+    expected = product(x, torch.nn.functional.one_hot(kind, num_species).double())
+    for atoms in (Atoms.of(kind, num_species), Atoms(kind)):
+        torch.testing.assert_close(layer(x, atoms), expected, rtol=0, atol=100 * EPS)
+
+
+def test_compiled_it_has_the_same_energies() -> None:
+    model = network(interactions=[DENSITY, BOTH])
+    structures = within(*molecule())
+    kind = torch.tensor([SPECIES.index(z) for z in structures.z.tolist()])
+    graph = Graph(structures.edge_index, len(kind))
+    edges = EdgeGeometry(o3.Irreps(model.irreps_sh))(structures.pos, graph)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(kind, edges, graph), model(kind, edges, graph), rtol=0, atol=1e3 * EPS)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"hidden": "4x1o"}, IrrepsError, "even scalars first, got 4x1o"),
+        ({"hidden": "4x0e + 2x1o"}, IrrepsError, r"one multiplicity with even scalars first, got 4x0e\+2x1o"),
+        ({"hidden": "4x0e + 4x0e"}, IrrepsError, "must be different irreps"),
+        ({"hidden": "?"}, IrrepsError, "hidden must be irreps such as"),
+        ({"lmax": 12}, ConfigError, "lmax must be at most 11, got 12"),
+        ({"layers": 0}, ConfigError, "layers must be"),
+        ({"correlation": 5}, ConfigError, "correlation must be"),
+        ({"correlation": [2]}, ConfigError, "correlation must be one value or 2, one a layer, got 1"),
+        ({"interactions": "Residual"}, ConfigError, "interactions must be one of RealAgnosticInteractionBlock, "),
+        ({"readout_hidden": "16x1o"}, IrrepsError, "readout_hidden must be even scalars, got 16x1o"),
+        ({"activation": "relu"}, ConfigError, "activation must be one of silu"),
+        ({"distance_transform": "soft"}, ConfigError, "distance_transform must be one of agnesi, got 'soft'"),
+        ({"cutoff": -1.0}, ConfigError, "cutoff must be"),
+        ({"cutoff_p": 1}, ConfigError, "p must be"),
+        ({"radial_hidden": 64}, ConfigError, "radial_hidden must be a list of widths"),
+        ({"mean_neighbors": 0}, ConfigError, "mean_neighbors must be a positive number"),
+        ({"use_reduced_cg": "no"}, ConfigError, "use_reduced_cg must be True or False"),
+        ({"backend": "fast"}, EqlayersError, "fast"),
+    ],
+)
+def test_what_cannot_be_is_an_error(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        network(**options)
