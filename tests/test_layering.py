@@ -33,9 +33,10 @@ BELOW = {
     "functional": ("autograd",),
     "nn": ("functional",),
     "o3": ("nn",),
-    "models": ("nn", "files", "__version__"),  # files of potentials name the version that wrote them
+    "models": ("nn", "periodic", "files", "__version__"),  # files of potentials name the version that wrote them
     "testing": ("models",),
-    "data": ("files", KERNELS),  # one cache folder
+    "periodic": ("checks",),  # neighbour lists by vesin
+    "data": ("files", "periodic", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing"),

@@ -22,7 +22,6 @@ from eqlayers.data.datamodule import MoleculeDataModule
 from eqlayers.data.mini import default_mini_root, load_mini
 from eqlayers.data.molecules import Edges, MoleculeArrays, MoleculeDataset, neighbor_edges
 from eqlayers.data.neighbors import radius_graph
-from eqlayers.data.periodic import neighbor_list
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.readers import read_structures
@@ -34,6 +33,7 @@ from eqlayers.data.structure_statistics import StructureStatistics, compute_stru
 from eqlayers.data.structuremodule import StructureDataModule
 from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.data.targets import TARGETS, Target, get_target
+from eqlayers.periodic import neighbor_list
 
 __all__ = [
     "LABELS",

@@ -16,10 +16,10 @@ from eqlayers.checks import check_dtype, check_path, check_type
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.flat import refuse
 from eqlayers.data.neighbors import check_cutoff
-from eqlayers.data.periodic import neighbor_list
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import StructureArrays, check_structures, completed_cells
 from eqlayers.errors import DataError, ShapeError
+from eqlayers.periodic import neighbor_list
 
 __all__ = ["StructureDataset", "StructureEdges", "structure_edges"]
 

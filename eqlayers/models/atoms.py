@@ -21,14 +21,6 @@ _SAME_PLACE = 1e-6  # Angstrom; directions between nearer atoms are noise
 _FLAT = 1e-6  # volume of a cell by the lengths of its vectors
 
 
-def _neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float) -> tuple[Tensor, Tensor]:
-    from vesin import NeighborList  # type: ignore[import-untyped]
-
-    found = NeighborList(cutoff=cutoff, full_list=True).compute(pos, cell, pbc, "PS")
-    pairs, shifts = (torch.from_numpy(part.astype(np.int64)) for part in found)
-    return pairs.T.contiguous(), shifts
-
-
 def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atoms:
     """Atoms that a potential can take.
 
@@ -132,7 +124,10 @@ class NeighborLists:
         """
         pos, cell = atoms.positions, periodic_cell(atoms)
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
-            self._found = _neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin)
+            from ..periodic import neighbor_list  # which needs vesin, as networks alone do not
+
+            found = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin)
+            self._found = torch.from_numpy(found[0]), torch.from_numpy(found[1])
             self._at = (pos.copy(), cell, atoms.pbc.copy())
             self.made += 1
         edges, shifts = self._found

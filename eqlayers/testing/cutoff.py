@@ -17,7 +17,7 @@ def cutoff_rows(
     """Jumps at the cutoff of an atom that leaves another one, alone and with a third behind it.
 
     Energy, slope and curvature at three distances just within the cutoff are extrapolated to it, where they must be
-    those without the edge. The curvature of their own three values bounds the error of that.
+    those without the edge. How far the three values are from each other, and from a line, bounds the error of that.
 
     Args:
         potential: In float64.
@@ -44,7 +44,8 @@ def cutoff_rows(
         jumps = (3 * near - 3 * middle + far).abs()
         scale = float(potential.scales.max()) + found[:, :, :3].abs().amax(dim=2)
         shifts = 8 * torch.finfo(torch.float64).eps * float(potential.shifts.abs().max())
-        bounds = (near - 2 * middle + far).abs() + rounding * scale + shifts
+        bends = (near - 2 * middle + far).abs() + (far - near).abs()  # one of the two may vanish by chance
+        bounds = bends + rounding * scale + shifts
         for (name, _), jump, bound in zip(_PARTS, jumps, bounds, strict=True):
             first = int((jump / bound).nan_to_num(nan=torch.inf).argmax())
             pair = (float(jump[first]), float(bound[first]))

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from vesin import NeighborList
 
-from eqlayers.data.neighbors import check_cutoff
-from eqlayers.errors import DataError, ShapeError
+from .checks import check_number
+from .errors import DataError, ShapeError
 
 __all__ = ["neighbor_list"]
 
@@ -41,7 +41,7 @@ def neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float) -> tuple[NDArray
         >>> edge_index.tolist(), shifts.tolist()
         ([[0, 0], [0, 0]], [[-1, 0, 0], [1, 0, 0]])
     """
-    cutoff = check_cutoff(cutoff)
+    cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
     places, box, periods = _read(pos, cell, pbc)
     search = NeighborList(cutoff=cutoff, full_list=True, n_threads=torch.get_num_threads())
     src, dst, shifts = search.compute(places, box, periods, quantities="ijS") if len(places) else _NOTHING

@@ -8,8 +8,8 @@ import torch
 from ase.neighborlist import primitive_neighbor_list
 
 from eqlayers.data.neighbors import radius_graph
-from eqlayers.data.periodic import neighbor_list
 from eqlayers.errors import ConfigError, DataError, ShapeError
+from eqlayers.periodic import neighbor_list
 
 CUBE = 3.0 * np.eye(3)
 
