@@ -235,10 +235,14 @@ class RadialNetwork(ScalarNetwork):
         super().__init__([basis.num_basis, *hidden_widths("hidden", hidden), last])
         self.basis = basis
 
-    def forward(self, lengths: Tensor) -> Tensor:
+    def forward(self, lengths: Tensor, basis: Tensor | None = None) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_weights]``.
+
+        Args:
+            lengths: ``[...]`` Angstrom.
+            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it.
 
         Raises:
             DTypeError: The lengths are no tensor of floating-point numbers.
         """
-        return super().forward(self.basis(lengths))
+        return super().forward(self.basis(lengths) if basis is None else basis)
