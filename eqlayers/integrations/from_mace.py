@@ -19,9 +19,10 @@ from ..checks import check_path, check_type, got
 from ..errors import ConfigError, EqlayersError
 from ..models import Potential
 from ..models.mace import MACE
-from ..models.mace_blocks import Readout, SpeciesLinear
+from ..models.mace_blocks import Readout
 from ..nn.activation import ACTIVATIONS
 from ..nn.repulsion import ZBL
+from ..nn.species_linear import SpeciesLinear
 from .mace_model import check_convertible, network_of, scale_and_shift
 
 
@@ -162,7 +163,7 @@ def _write_constants(ours: ZBL, theirs: Any) -> None:
     exponent, prefactor = ours.screening.tolist()
     theirs.a_exp.fill_(exponent)
     theirs.a_prefactor.fill_(prefactor)
-    theirs.covalent_radii.copy_(torch.where(ours.radii.isnan(), theirs.covalent_radii, ours.radii))
+    theirs.covalent_radii.copy_(torch.where(ours.radii > 0, ours.radii, theirs.covalent_radii))
 
 
 def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tensor, float]]:
@@ -198,12 +199,12 @@ def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tenso
 
 
 def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Theirs has species between the copies before and after, path by path."""
+    """Theirs has species between the copies before and after, path by path, and divides by the root of their number."""
     species, start = ours.weight.shape[0], 0
     for path in ours.linear.instructions:
         size = path.path_shape[0] * path.path_shape[1]
         theirs = weight[start * species : (start + size) * species].view(path.path_shape[0], species, -1)
-        yield ours.weight[:, start : start + size].unflatten(1, path.path_shape), theirs.transpose(0, 1), 1.0
+        yield ours.weight[:, start : start + size].unflatten(1, path.path_shape), theirs.transpose(0, 1), species**-0.5
         start += size
 
 

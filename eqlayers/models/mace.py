@@ -16,7 +16,7 @@ from ..graph import Graph
 from ..nn._common.base import EquivariantModule
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.radial import AgnesiTransform, BesselBasis, hidden_widths
-from .mace_blocks import INTERACTIONS, Atoms, MACEInteraction, MACEProduct, Readout
+from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
 from .potential import read_species
 
@@ -54,6 +54,7 @@ class MACE(EquivariantModule):
 
     Attributes:
         irreps_sh: Harmonics that the network wants.
+        options: The arguments, as plain values.
 
     Raises:
         IrrepsError, ConfigError: Irreps, numbers or names that there cannot be.
@@ -129,6 +130,24 @@ class MACE(EquivariantModule):
             between = self.readout_hidden if last and layer else None  # a single layer has a linear one
             self.readouts.append(Readout(out, between, activation, **kind))
             current = out
+        self.options: dict[str, Any] = {
+            "species": list(self.species),
+            "hidden": str(self.hidden),
+            "correlation": list(self.correlation),
+            "lmax": self.irreps_sh.lmax,
+            "layers": count,
+            "num_basis": self.basis.num_basis,
+            "cutoff": self.cutoff,
+            "cutoff_p": self.basis.envelope.p,
+            "radial_hidden": list(self.radial_hidden),
+            "mean_neighbors": float(mean_neighbors),
+            "interactions": list(self.interactions),
+            "readout_hidden": str(self.readout_hidden),
+            "activation": activation,
+            "distance_transform": distance_transform,
+            "use_reduced_cg": self.use_reduced_cg,
+            "backend": backend,
+        }
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the number by which messages are divided, but for those of a learned density.
@@ -151,13 +170,12 @@ class MACE(EquivariantModule):
         Returns:
             ``[A]``.
         """
-        atoms = Atoms.of(kind, len(self.species))
         moved = None if self.transform is None else self.transform(edges.lengths, kind, graph)
         basis = self.basis(edges.lengths, moved)
         x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
         energies = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
-            x = product(*message(x, atoms, edges, basis, graph), atoms)
+            x = product(*message(x, kind, edges, basis, graph), kind)
             energies.append(readout(x))
         return torch.stack(energies).sum(0)
 

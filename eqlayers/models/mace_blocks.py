@@ -1,4 +1,4 @@
-"""What MACE is made of: linear maps by species, interactions, read-outs."""
+"""What MACE is made of: interactions, products, read-outs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import channelwise_instructions
 from ..nn.linear import Linear
 from ..nn.radial import ScalarNetwork
+from ..nn.species_linear import SpeciesLinear
 from ..nn.symmetric_contraction import SymmetricContraction
-from ..torch_internals import being_traced
 
 
 class Style(NamedTuple):
@@ -43,81 +43,6 @@ INTERACTIONS = {
     "RealAgnosticDensityInteractionBlock": Style(residual=False, density=True),
     "RealAgnosticDensityResidualInteractionBlock": Style(residual=True, density=True),
 }
-
-
-class Atoms(NamedTuple):
-    """Atoms by species.
-
-    Attributes:
-        kind: ``[A]`` int64, place of the species of each atom.
-        order: ``[A]``, atoms sorted by species; None in a traced graph, where their numbers may change.
-        back: ``[A]``, its inverse.
-        counts: Number of atoms of each species.
-    """
-
-    kind: Tensor
-    order: Tensor | None = None
-    back: Tensor | None = None
-    counts: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, kind: Tensor, num_species: int) -> Atoms:
-        """Sort them.
-
-        Example:
-            >>> Atoms.of(torch.tensor([1, 0, 1]), 2).counts
-            (1, 2)
-        """
-        if num_species == 1 or being_traced():
-            return cls(kind)
-        order = kind.argsort(stable=True)
-        counts = torch.bincount(kind, minlength=num_species).tolist()
-        return cls(kind, order, order.argsort(), tuple(counts))
-
-
-class SpeciesLinear(EquivariantModule):
-    r"""A linear map for every species, :math:`y_i = W_{Z_i} x_i / \sqrt{Z}`: MACE's product with one-hot species.
-
-    Args:
-        irreps_in, irreps_out: Irreps of the features before and after.
-        num_species: :math:`Z`.
-        layout: 'ir_mul' or 'mul_ir'.
-        backend: Name of a backend, or None.
-
-    Attributes:
-        weight: ``[Z, weight_numel]``, in each row those of a :class:`eqlayers.Linear`.
-
-    Example:
-        >>> layer = SpeciesLinear("2x0e", "3x0e", 2)
-        >>> layer(torch.ones(4, 2), Atoms.of(torch.tensor([1, 0, 1, 1]), 2)).shape
-        torch.Size([4, 3])
-    """
-
-    def __init__(
-        self, irreps_in: Any, irreps_out: Any, num_species: int, layout: str = "ir_mul", backend: str | None = None
-    ) -> None:
-        super().__init__(layout, backend)
-        kind: dict[str, Any] = {"layout": layout, "backend": backend}
-        self.linear = Linear(irreps_in, irreps_out, internal_weights=False, shared_weights=True, **kind)
-        self.num_paths = self.linear.num_paths
-        self.weight = torch.nn.Parameter(torch.randn(num_species, self.linear.weight_numel))
-
-    def forward(self, x: Tensor, atoms: Atoms) -> Tensor:
-        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
-        weights = (self.weight * self.weight.shape[0] ** -0.5).unbind()
-        if len(weights) == 1 or x.shape[0] == 0:
-            return self.linear(x, weights[0])
-        if atoms.order is None:  # all maps of all atoms, of which each takes its own
-            found = self.linear(x, weights[0])
-            for number, weight in enumerate(weights[1:], 1):
-                found = torch.where((atoms.kind == number)[:, None], self.linear(x, weight), found)
-            return found
-        parts = zip(x[atoms.order].split(atoms.counts), weights, strict=True)
-        return torch.cat([self.linear(part, weight) for part, weight in parts if part.shape[0]])[atoms.back]
-
-    def extra_repr(self) -> str:
-        """Number of species."""
-        return f"{self.weight.shape[0]} species"
 
 
 class MACEInteraction(KeepsFloat64, EquivariantModule):
@@ -178,13 +103,13 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
 
     def forward(
-        self, x: Tensor, atoms: Atoms, edges: EdgeVectors, basis: Tensor, graph: Graph
+        self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
         """One step.
 
         Args:
             x: ``[A, irreps_in.dim]``.
-            atoms: Their species.
+            species: ``[A]`` int64, counted from 0.
             edges: Of which the harmonics are read.
             basis: ``[E, num_basis]`` functions of the lengths.
             graph: The edges.
@@ -200,8 +125,8 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
             counted = near.new_ones(x.shape[0], 1).index_add(0, graph.edge_index[1].long(), near)
             message = received / counted
         if self.style.residual:
-            return message, self.skip(x, atoms)
-        return self.skip(message, atoms), None
+            return message, self.skip(x, species)
+        return self.skip(message, species), None
 
     def extra_repr(self) -> str:
         """Normalisation."""
@@ -235,9 +160,9 @@ class MACEProduct(EquivariantModule):
         )
         self.mix = Linear(irreps_out, irreps_out, **kind)
 
-    def forward(self, message: Tensor, skip: Tensor | None, atoms: Atoms) -> Tensor:
+    def forward(self, message: Tensor, skip: Tensor | None, species: Tensor) -> Tensor:
         """``[A, irreps_message.dim]`` to ``[A, irreps_out.dim]``."""
-        found: Tensor = self.mix(self.contraction(message, atoms.kind))
+        found: Tensor = self.mix(self.contraction(message, species))
         return found if skip is None else found + skip
 
 

@@ -34,7 +34,8 @@ class ZBL(KeepsFloat64):
         exponent, prefactor: :math:`\alpha` and :math:`b`.
 
     Attributes:
-        radii: ``[119]`` Angstrom by atomic number, NaN where nobody has measured one.
+        radii: ``[119]`` Angstrom by atomic number, 0 where nobody has measured one.
+        options: The arguments, as plain values.
 
     Raises:
         ConfigError: A number out of range.
@@ -58,11 +59,13 @@ class ZBL(KeepsFloat64):
         super().__init__()
         self.envelope = PolynomialCutoff(1.0, p)
         constants = [check_number("exponent", exponent, above=0), check_number("prefactor", prefactor, above=0)]
-        radii = torch.full((119,), torch.nan, dtype=torch.float64)
+        radii = torch.zeros(119, dtype=torch.float64)
         radii[1 : len(COVALENT_RADII) + 1] = torch.tensor(COVALENT_RADII, dtype=torch.float64)
         self.register_buffer("radii", radii)
         self.register_buffer("screening", torch.tensor(constants, dtype=torch.float64))
         self.register_buffer("factor", torch.tensor(check_number("factor", factor, above=0), dtype=torch.float64))
+        names = ("exponent", "prefactor")
+        self.options = {"p": self.envelope.p, "factor": float(factor), **dict(zip(names, constants, strict=True))}
 
     def forward(self, z: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Half of the energy of each pair at each of its atoms.
@@ -86,7 +89,8 @@ class ZBL(KeepsFloat64):
                 "one neighbour list."
             )
         if not being_traced() and z.device.type == "cpu":  # elsewhere a look would wait for the device
-            unknown = self.radii[z.clamp(0, len(self.radii) - 1)].isnan() | (z < 0) | (z >= len(self.radii))
+            unknown = self.radii[z.clamp(0, len(self.radii) - 1)] == 0
+            unknown |= (z < 1) | (z >= len(self.radii))
             if bool(unknown.any()):
                 raise IndexRangeError(
                     f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "

@@ -55,7 +55,7 @@ class SpeciesLinear(EquivariantModule):
             layout=layout,
             backend=backend,
         )
-        self.num_paths = self.linear.num_paths
+        self.num_paths, self._width = self.linear.num_paths, self.irreps_in.dim  # irreps cannot be read in a trace
         self.weight = torch.nn.Parameter(torch.randn(self.num_species, self.linear.weight_numel))
 
     def forward(self, features: Tensor, kind: Tensor) -> Tensor:
@@ -71,12 +71,12 @@ class SpeciesLinear(EquivariantModule):
         Raises:
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
-        check_tensor("features", features, f"[A, {self.irreps_in.dim}]")
+        check_tensor("features", features, f"[A, {self._width}]")
         if check_tensor("kind", kind, "[A]").dtype != torch.int64:
             raise DTypeError(f"kind must be int64 [A], got {kind.dtype}. Convert it with `.long()`.")
         if features.ndim != 2 or kind.shape != features.shape[:1]:
             raise ShapeError(
-                f"features and kind must be [A, {self.irreps_in.dim}] and [A], got {list(features.shape)} and "
+                f"features and kind must be [A, {self._width}] and [A], got {list(features.shape)} and "
                 f"{list(kind.shape)}. Give one row per atom."
             )
         if self.num_species == 1:

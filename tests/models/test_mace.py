@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ from e3nn import o3
 from eqlayers.errors import ConfigError, EqlayersError, IrrepsError
 from eqlayers.graph import Graph
 from eqlayers.models import MACE, Potential, Structures
-from eqlayers.models.mace_blocks import INTERACTIONS, Atoms, SpeciesLinear
-from eqlayers.nn import ZBL, EdgeGeometry, FullyConnectedTensorProduct
+from eqlayers.models.mace_blocks import INTERACTIONS
+from eqlayers.nn import ZBL, EdgeGeometry
 
 SPECIES = (1, 6, 8)
 CUTOFF = 4.0
@@ -288,25 +288,16 @@ def test_neighbours_divide_the_messages() -> None:
     torch.testing.assert_close(model(kinds, edges, graph), double(kinds, edges, graph), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("num_species", [1, 3])
-def test_a_linear_map_by_species_is_a_product_with_one_hot_rows(num_species: int) -> None:
-    irreps_in, irreps_out = o3.Irreps("3x0e + 2x1o"), o3.Irreps("4x0e + 2x1o + 1x2e")
-    layer = SpeciesLinear(irreps_in, irreps_out, num_species, layout="mul_ir").double()
-    product = FullyConnectedTensorProduct(irreps_in, f"{num_species}x0e", irreps_out).double()
-    with torch.no_grad():
-        start = 0
-        for ins in product.instructions:
-            size = math.prod(ins.path_shape)
-            block = product.weight[start : start + size].view(ins.path_shape).transpose(0, 1)
-            columns = slice(start // num_species, (start + size) // num_species)
-            layer.weight[:, columns] = block.reshape(num_species, -1)
-            start += size
-    kind = torch.randint(num_species, (9,))
-    kind[kind == 1] = 0  # a species without atoms
-    x = torch.randn(9, irreps_in.dim, dtype=torch.float64)
-    expected = product(x, torch.nn.functional.one_hot(kind, num_species).double())
-    for atoms in (Atoms.of(kind, num_species), Atoms(kind)):
-        torch.testing.assert_close(layer(x, atoms), expected, rtol=0, atol=100 * EPS)
+def test_options_build_the_network_anew() -> None:
+    """From plain values, with the same keys and shapes of weights."""
+    first = network(**ARCHITECTURES["l = 2, agnesi"], correlation=[1, 2], interactions=[DENSITY, BOTH], cutoff_p=7)
+    assert json.loads(json.dumps(first.options)) == first.options
+    second = MACE(**first.options).double()
+    second.load_state_dict(first.state_dict())
+    models = [Potential(one, SPECIES, repulsion=ZBL(**ZBL(p=4, factor=0.3).options)) for one in (first, second)]
+    energies = [model(within(*molecule()))["energy"] for model in models]
+    assert torch.equal(*energies)
+    assert all(torch.isfinite(value).all() for value in models[0].state_dict().values())
 
 
 def test_compiled_it_has_the_same_energies() -> None:
