@@ -15,7 +15,9 @@ from .errors import DataError, ShapeError
 __all__ = ["neighbor_list"]
 
 
-def neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def neighbor_list(
+    pos: Any, cell: Any, pbc: Any, cutoff: float, name: str = "atoms"
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All ordered pairs of atoms and images that are closer than a cutoff.
 
     The vector of an edge is ``pos[dst] - pos[src] + shift @ cell``. An atom is its own neighbour in another cell,
@@ -26,6 +28,7 @@ def neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float) -> tuple[NDArray
         cell: A lattice vector in each row, `[3, 3]`; None without one.
         pbc: Whether each lattice vector is a period, `[3]`, or one truth value for all.
         cutoff: Distance in Angstrom; a pair at exactly this distance is no edge.
+        name: What messages call the atoms.
 
     Returns:
         ``edge_index`` `[2, E]`, rows (src, dst), where dst receives, sorted by dst, then by src, then by shift; and
@@ -51,7 +54,7 @@ def neighbor_list(pos: Any, cell: Any, pbc: Any, cutoff: float) -> tuple[NDArray
     if bool((square == 0).any()):
         pair = int(np.flatnonzero(square == 0)[0])
         raise DataError(
-            f"atoms must be at distinct places, got {src[pair]} and {dst[pair]} at the same one. Repair the structure."
+            f"{name} must be at distinct places, got {src[pair]} and {dst[pair]} at the same one. Repair the structure."
         )
     low, wide = shifts.min(axis=0, initial=0), np.ptp(shifts, axis=0) + 1 if len(shifts) else np.ones(3, np.int64)
     key = dst * len(places) + src

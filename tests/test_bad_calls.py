@@ -170,6 +170,10 @@ CASES: dict[str, Case] = {
         "internal_weights": "option flag", "shared_weights": "option flag", "one_hot": "option flag", **LAYER}),
     "SymmetricContraction.forward": Case(nn.SymmetricContraction("5x0e", "5x0e", 2, 2).forward, {
         "x": X, "y": torch.zeros(4).long()}, {"x": "features", "y": "index"}),
+    "SpeciesLinear": Case(nn.SpeciesLinear, {"irreps_in": "2x0e + 1o", "irreps_out": "3x0e + 1o", "num_species": 2}, {
+        "irreps_in": "irreps", "irreps_out": "irreps", "num_species": "width", **LAYER}),
+    "SpeciesLinear.forward": Case(nn.SpeciesLinear("5x0e", "5x0e", 2).forward, {
+        "features": X, "kind": torch.zeros(4).long()}, {"features": "features", "kind": "index"}),
     "GatedNonlinearity": Case(nn.GatedNonlinearity, {"irreps_out": "2x0e + 1o"}, {
         "irreps_out": "irreps", "even": "choice", "odd": "choice", "gate": "choice", **LAYER}),
     "NormalizedActivation": Case(nn.NormalizedActivation, {"name": "silu"}, {"name": "choice"}),
@@ -349,6 +353,7 @@ OTHERS = {
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",
             "SparseVecSca"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
+    "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
     "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "to_mace"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command; the checks and what is private in torch are for this package
 HIDDEN = ("arguments", "checks", "cli", "files", "torch_internals", "__main__")
-NEEDS = {"data": "lightning", "simulate": "ase", "train": "lightning"}
+NEEDS = {"data": "lightning", "periodic": "vesin", "simulate": "ase", "train": "lightning"}
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 

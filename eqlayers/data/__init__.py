@@ -33,7 +33,6 @@ from eqlayers.data.structure_statistics import StructureStatistics, compute_stru
 from eqlayers.data.structuremodule import StructureDataModule
 from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.data.targets import TARGETS, Target, get_target
-from eqlayers.periodic import neighbor_list
 
 __all__ = [
     "LABELS",
@@ -62,7 +61,6 @@ __all__ = [
     "load_qm9",
     "make_split",
     "neighbor_edges",
-    "neighbor_list",
     "radius_graph",
     "read_structures",
     "split_structures",

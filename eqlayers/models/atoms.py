@@ -101,7 +101,7 @@ class NeighborLists:
         (torch.Size([2, 0]), 1)
         >>> pair.positions[1, 2] = 0.95
         >>> lists(pair)[0].tolist(), lists.made
-        ([[0, 1], [1, 0]], 1)
+        ([[1, 0], [0, 1]], 1)
     """
 
     def __init__(self, cutoff: float, skin: float = 0.0) -> None:
@@ -126,7 +126,7 @@ class NeighborLists:
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
             from ..periodic import neighbor_list  # which needs vesin, as networks alone do not
 
-            found = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin)
+            found = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
             self._found = torch.from_numpy(found[0]), torch.from_numpy(found[1])
             self._at = (pos.copy(), cell, atoms.pbc.copy())
             self.made += 1
@@ -136,7 +136,7 @@ class NeighborLists:
         if lengths.size and lengths.min() < _SAME_PLACE:
             first = int(lengths.argmin())
             raise DataError(
-                f"{name} must be at different places, got atoms {src[first]} and {dst[first]} at the same one. Remove "
+                f"{name} must be at distinct places, got {src[first]} and {dst[first]} at the same one. Remove "
                 "one of them, or correct the cell."
             )
         near = torch.from_numpy(lengths <= self.cutoff)  # fewer edges cost less than asking which of them count

@@ -181,6 +181,7 @@ def test_forward_mode_within_forward_mode():
     assert found is not None
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 @pytest.mark.parametrize("name", BASES)
 def test_opcheck(name):
     base = BASES[name]

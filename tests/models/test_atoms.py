@@ -54,7 +54,7 @@ def test_batches_count_on() -> None:
     structures = [molecule("H2"), molecule("OH")]
     batch = collate(potential, structures, [NeighborLists(4.0)(atoms) for atoms in structures])
     assert (batch.z.tolist(), batch.batch.tolist()) == ([1, 1, 8, 1], [0, 0, 1, 1])  # type: ignore[union-attr]
-    assert batch.edge_index.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
+    assert batch.edge_index.tolist() == [[1, 0, 3, 2], [0, 1, 2, 3]]  # by receiver
     assert (batch.num_graphs, batch.pos.dtype) == (2, torch.float32)
     with pytest.raises(ConfigError, match="structures must be at least one"):
         collate(potential, [], [])
