@@ -11,7 +11,7 @@ from torchmetrics import MetricCollection
 
 from ..checks import check_choice, check_items, check_number, check_type
 from ..errors import ConfigError, DataError
-from ..models import Potential, Structures
+from ..models import Potential, Structures, describe_potential
 from .base import STAGES, TrainedModule, Values, error_metrics
 
 __all__ = ["LABELS", "PotentialModule"]
@@ -183,6 +183,12 @@ class PotentialModule(TrainedModule):
             found = data.statistics
             self.scale.fill_(found.scale)
             self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Describe the potential, so that :func:`eqlayers.models.load_potential` reads the checkpoint."""
+        super().on_save_checkpoint(checkpoint)
+        if hasattr(self.model, "options"):  # other networks are loaded by load_from_checkpoint(path, model=...)
+            checkpoint.setdefault("hyper_parameters", {})["potential"] = describe_potential(self.potential)
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 

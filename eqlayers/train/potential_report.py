@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ..models import save_potential
 from .base import is_dry_run
 from .history import write_json
 from .plots import learning_curve, number, parity_plot, save_figure
@@ -51,6 +52,12 @@ class PotentialReport(TestReport):
         if is_dry_run(trainer):
             return
         write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, rows))
+        if hasattr(pl_module.model, "options"):
+            errors = {f"{row.name}, {row.unit}": row.mae for row in rows}
+            data: Any = trainer.datamodule  # type: ignore[attr-defined]
+            facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom", "test errors (MAE)": errors}
+            save_potential(pl_module.potential, self.folder / "potential.pt", facts)
+            print(f"potential: {self.folder}/potential.pt")
         pictures = []
         for label in pl_module.labels:
             true = values[f"{label}_true"].ravel()

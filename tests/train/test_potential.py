@@ -1,0 +1,212 @@
+"""Training on energies, forces and stress: losses and errors by hand, resumption, files, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.io import write
+
+from eqlayers.cli import main
+from eqlayers.errors import ConfigError
+from eqlayers.models import NequIP, load_potential
+from eqlayers.train.potential import PotentialModule
+
+SMALL = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
+
+
+def module(**options: object) -> PotentialModule:
+    torch.manual_seed(0)
+    made = PotentialModule(NequIP(**SMALL).double(), **options)  # type: ignore[arg-type]
+    made.labels = ("energy", "forces", "stress")
+    return made
+
+
+def batch(missing: bool = False) -> SimpleNamespace:
+    """Two waters in boxes without images within reach; of the second one forces may be missing."""
+    made = torch.Generator().manual_seed(1)
+    water = torch.tensor([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]], dtype=torch.float64)
+    pos = torch.cat([water, water * 1.1])
+    one = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+    forces = torch.randn(6, 3, generator=made, dtype=torch.float64)
+    if missing:
+        forces[3:] = torch.nan
+    return SimpleNamespace(
+        z=torch.tensor([8, 1, 1, 8, 1, 1]),
+        pos=pos,
+        edge_index=torch.cat([one, one + 3], 1),
+        shifts=torch.zeros(12, 3, dtype=torch.float64),
+        cell=torch.stack([10.0 * torch.eye(3, dtype=torch.float64)] * 2),
+        batch=torch.tensor([0, 0, 0, 1, 1, 1]),
+        num_graphs=2,
+        energy=torch.tensor([-3.0, -2.5], dtype=torch.float64),
+        forces=forces,
+        stress=torch.randn(2, 3, 3, generator=made, dtype=torch.float64) * 1e-3,
+        idx=torch.tensor([0, 1]),
+    )
+
+
+def logged(made: PotentialModule) -> dict[str, float]:
+    """What it logs, without a trainer."""
+    kept: dict[str, float] = {}
+    made.log = lambda name, value, **_: kept.update({name: value})  # type: ignore[method-assign,assignment]
+    return kept
+
+
+def test_the_loss_by_hand() -> None:
+    made, data = module(energy_weight=2.0, forces_weight=3.0, stress_weight=5.0), batch()
+    made.scale.fill_(0.7)
+    logged(made)
+    found = {name: value.detach() for name, value in made(data).items()}
+    energy = (found["energy"] - data.energy).abs() / (3 * 0.7)
+    forces = (found["forces"] - data.forces).norm(dim=1) / 0.7
+    stress = ((found["stress"] - data.stress) * 1000.0 / (3 * 0.7)).flatten(1).norm(dim=1)
+    want = 2 * energy.mean() + 3 * forces.mean() + 5 * stress.mean()
+    assert float(made.training_step(data, 0).detach()) == pytest.approx(float(want), rel=1e-12)
+
+
+@pytest.mark.parametrize(("loss", "by_hand"), [("mse", lambda e: e**2), ("huber", lambda e: 0.5 * e**2)])
+def test_other_losses(loss: str, by_hand: object) -> None:
+    made, data = module(loss=loss, forces_weight=0.0, stress_weight=0.0), batch()
+    made.scale.fill_(100.0)  # within the quadratic part
+    logged(made)
+    error = (made(data)["energy"].detach() - data.energy) / 300.0
+    assert float(made.training_step(data, 0).detach()) == pytest.approx(float(by_hand(error).mean()), rel=1e-12)  # type: ignore[operator]
+
+
+def test_weights_by_species() -> None:
+    data = batch()
+    full, half = (
+        module(energy_weight=0.0, stress_weight=0.0),
+        module(energy_weight=0.0, stress_weight=0.0, species_weights={8: 0.0}),
+    )
+    for made in (full, half):
+        logged(made)
+    errors = (full(data)["forces"].detach() - data.forces).norm(dim=1)
+    assert float(full.training_step(data, 0).detach()) == pytest.approx(float(errors.mean()))
+    assert float(half.training_step(data, 0).detach()) == pytest.approx(float(errors[[1, 2, 4, 5]].sum() / 6))
+
+
+def test_labels_that_are_missing_do_not_count() -> None:
+    made, data = module(energy_weight=0.0, stress_weight=0.0), batch(missing=True)
+    kept = logged(made)
+    errors = (made(data)["forces"].detach() - data.forces)[:3]
+    assert float(made.training_step(data, 0).detach()) == pytest.approx(float(errors.norm(dim=1).mean()))
+    assert float(kept["train/forces_mae_meV_A"].compute()) == pytest.approx(1000 * float(errors.abs().mean()))  # type: ignore[attr-defined]
+
+
+def test_errors_are_in_the_units_that_their_names_say() -> None:
+    made, data = module(), batch()
+    kept = logged(made)
+    made.training_step(data, 0)
+    error = (made(data)["energy"].detach() - data.energy).abs()
+    assert float(kept["train/energy_mae_meV"].compute()) == pytest.approx(1000 * float(error.mean()))  # type: ignore[attr-defined]
+    assert float(kept["train/energy_per_atom_mae_meV"].compute()) == pytest.approx(1000 * float(error.mean()) / 3)  # type: ignore[attr-defined]
+    assert set(kept) <= set(made.logged_names(None))
+
+
+def test_the_second_stage_begins_where_it_is_told() -> None:
+    made = module(second_stage=0.75, second_energy_weight=50.0)
+    assert made.loss_weights()["energy"] == 1.0
+    for step, want in ((74, 1.0), (75, 50.0)):
+        made._trainer = SimpleNamespace(training=True, estimated_stepping_batches=100, global_step=step)  # type: ignore[assignment]
+        assert made.loss_weights()["energy"] == want
+
+
+def test_bad_options() -> None:
+    for options, message in (
+        ({"loss": "l3"}, r"model\.loss must be one of"),
+        ({"forces_weight": -1.0}, r"model\.forces_weight must be"),
+        ({"second_stage": 2.0}, r"model\.second_stage must be"),
+        ({"species_weights": {1: "x"}}, "the weight of 1 must be"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            module(**options)
+    with pytest.raises(ConfigError, match=r"model\.model\.species must be"):
+        PotentialModule(torch.nn.Linear(1, 1))
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+CONFIG = """
+task: potential
+name: small
+runs: {folder}
+data:
+  path: {folder}/train.xyz
+  split: random
+  train: 12
+  val: 4
+  cutoff: 3.0
+  cache_dir: {folder}/cache
+model:
+  model:
+    class_path: eqlayers.models.NequIP
+    init_args: {{species: [1, 8], hidden: 4x0e + 4x1o, lmax: 1, layers: 2, radial_hidden: [8]}}
+trainer: {{accelerator: cpu, max_epochs: 2, log_every_n_steps: 1}}
+"""
+
+
+def waters(count: int) -> list[Atoms]:
+    """Frames with the energies and forces of springs, some of them without forces."""
+    made, frames = np.random.default_rng(0), []
+    for number in range(count):
+        pos = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.1 * made.standard_normal((3, 3))
+        vectors = pos[None] - pos[:, None]
+        lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
+        atoms = Atoms("OHH", pos)
+        atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) - 14.0
+        if number % 5:
+            atoms.arrays["REF_forces"] = 2 * (vectors * ((lengths - 1) / lengths)[..., None]).sum(1)
+        frames.append(atoms)
+    return frames
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("potential")
+    write(made / "train.xyz", waters(20), format="extxyz")
+    (made / "small.yaml").write_text(CONFIG.format(folder=made))
+    assert main(["fit", "-c", str(made / "small.yaml")]) == 0
+    return made
+
+
+def test_a_run_leaves_a_potential_that_is_ready_for_use(folder: Path) -> None:
+    run = folder / "small"
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["num_test"] == 4
+    assert metrics["test_forces_mae_meV_A"] > 0
+    assert {"parity_energy.png", "parity_forces.png", "learning_curve.png"} <= {path.name for path in run.iterdir()}
+    potential, again = load_potential(run / "potential.pt"), load_potential(run / "checkpoints" / "best.ckpt")
+    for (name, value), (other, same) in zip(potential.state_dict().items(), again.state_dict().items(), strict=True):
+        assert (name, torch.equal(value, same)) == (other, True)
+    assert main(["check", str(run / "potential.pt")]) == 0
+
+
+def test_a_run_that_is_resumed_ends_as_one_in_one_piece(folder: Path) -> None:
+    config = str(folder / "small.yaml")
+    quick = ["--test_after_fit", "false"]
+    assert main(["fit", "-c", config, "--name", "whole", "--trainer.max_epochs", "2", *quick]) == 0
+    assert main(["fit", "-c", config, "--name", "parts", "--trainer.max_epochs", "1", *quick]) == 0
+    last = str(folder / "parts" / "checkpoints" / "last.ckpt")
+    # the schedule follows the number of epochs, so only the data and the counters are compared
+    more = ["--trainer.max_epochs", "2", "--ckpt_path", last]
+    assert main(["fit", "-c", config, "--name", "parts", *more, *quick]) == 0
+    ends = [torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "parts")]
+    assert ends[0]["global_step"] == ends[1]["global_step"]
+
+
+def test_what_does_not_fit_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = str(folder / "small.yaml")
+    for options, message in (
+        (["--model.model.init_args.species", "[1]"], "the network must know every species of the data"),
+        (["--task", "potentials"], "task must be one of property, potential"),
+        (["--early_stopping.monitor", "val/force"], "early_stopping.monitor must be one of"),
+    ):
+        assert main(["fit", "-c", config, "--name", "bad", *options]) == 2
+        assert message in capsys.readouterr().err
