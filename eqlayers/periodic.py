@@ -46,10 +46,10 @@ def neighbor_list(
     """
     cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
     places, box, periods = _read(pos, cell, pbc)
-    search = NeighborList(cutoff=cutoff, full_list=True, n_threads=torch.get_num_threads())
+    search = NeighborList(cutoff=cutoff * _WIDER, full_list=True, n_threads=torch.get_num_threads())
     src, dst, shifts = search.compute(places, box, periods, quantities="ijS") if len(places) else _NOTHING
     src, dst, shifts = src.astype(np.int64), dst.astype(np.int64), shifts.reshape(-1, 3).astype(np.int64)
-    # The same formula as that of a model, whatever the search computed: at the cutoff rounding decides.
+    # The formula of a model decides at the cutoff, not the rounding of a search that wraps atoms into the cell first.
     square = np.square(places[dst] - places[src] + shifts @ box).sum(axis=1)
     if bool((square == 0).any()):
         pair = int(np.flatnonzero(square == 0)[0])
@@ -65,6 +65,7 @@ def neighbor_list(
     return np.stack([src[order], dst[order]]), shifts[order]
 
 
+_WIDER = 1 + 1e-9
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64))
 
 
