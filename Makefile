@@ -19,6 +19,7 @@ RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(w
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
 does.train                := fit to the energy U0 of the embedded molecules and test it: 2 min
 does.train-dipole         := the same for the dipole moment, from a vector read-out: 4 min
+does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min
 does.test                 := all tests but those of the next five commands: about 6 min
 does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 2 min
 does.test-slow            := every test there is, the slow ones and those of the other commands as well
@@ -31,7 +32,7 @@ does.test-integrations    := tests beside NequIP and MACE, in environments of th
 does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min
 does.triton-releases      := the oldest and the newest Triton, in .venv/triton
 does.clean                := remove what the commands above made, except runs/
-COMMANDS := train train-dipole test test-long test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
+COMMANDS := train train-dipole train-forces test test-long test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
             test-e3nn triton-releases clean
 
 # What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
@@ -56,6 +57,10 @@ train: about-train $(VENV)/.installed-train
 
 train-dipole: about-train-dipole $(VENV)/.installed-train
 	$(FIT) configs/qm9_mini_dipole.yaml
+
+train-forces: about-train-forces $(VENV)/.installed-train
+	$(FIT) configs/ethanol.yaml
+	$(BIN)/python examples/07_dynamics.py runs/ethanol
 
 test: about-test $(VENV)/.installed-test
 	$(PYTEST) -m "not (slow or long or packaging or releases or sanitizer)"

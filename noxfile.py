@@ -51,6 +51,14 @@ def mace(session: nox.Session) -> None:
     run_tests(session, "mace-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
 
 
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Networks of schnetpack and torch-geometric on the forces of ethanol: the figures beside ours, 11 minutes."""
+    session.install("--quiet", "-c", "constraints.txt", "-e", ".[train]", "schnetpack==2.0.3")
+    out = "docs/benchmarks/cpu/ethanol/peers.json"
+    session.run("python", "examples/peers/ethanol.py", "--json", out, *session.posargs)
+
+
 def run_layers(session: nox.Session, *options: str) -> None:
     """Install this package with the torch of the session's constraints, and run the layers' tests."""
     tools = (*TOOLS, "hypothesis", "pytest-xdist", "PyYAML")

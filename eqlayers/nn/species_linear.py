@@ -11,7 +11,7 @@ from ..algebra import as_irreps
 from ..checks import check_integer, check_tensor
 from ..errors import DTypeError, ShapeError
 from ..graph import check_range
-from ..torch_internals import being_traced
+from ..torch_internals import being_traced, unwrapped
 from ._common.base import EquivariantModule
 from .linear import Linear
 
@@ -89,7 +89,7 @@ class SpeciesLinear(EquivariantModule):
             return torch.stack(parts).sum(0)
         check_range("kind", kind, self.num_species, "species")
         order = kind.argsort(stable=True)
-        sizes = torch.bincount(kind, minlength=self.num_species).tolist()
+        sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows
         sorted_rows = features.index_select(0, order).split(sizes)
         mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
         back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
