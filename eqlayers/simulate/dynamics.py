@@ -170,9 +170,7 @@ def run_dynamics(
     moved = one_frame(place) if restart and place is not None else atoms.copy()
     first = moved.info.get("step") if restart else 0
     if not isinstance(first, (int, np.integer)):
-        raise ConfigError(
-            f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew."
-        )
+        raise ConfigError(f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew.")
     if ensemble.periodic and not (moved.pbc.all() and moved.cell.volume > 0):
         raise ConfigError(
             f"{settings.ensemble} must have a structure with a cell that is periodic along all axes, got pbc "
