@@ -206,7 +206,7 @@ LINES = {
     "--versio": r"eqlayers must have options that it knows, got '--versio'",
     "cache": r"eqlayers cache must have action after it, got nothing",
     "cache empty": r"action must be one of info, clear, got 'empty'",
-    "info x": r"eqlayers must have options that it knows, got 'x'",
+    "info x": r"a potential must be a file, got nothing at x\.",
     "bench": r"eqlayers bench must have command after it, got nothing",
     "bench runn": r"command must be one of run, .*, got 'runn'\. Did you mean 'run'",
     "bench run": r"eqlayers bench run must have suite after it, got nothing",

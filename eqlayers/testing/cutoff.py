@@ -8,6 +8,10 @@ from torch import Tensor
 from ..models import Potential, Structures
 
 _MOST = 16  # pairs of species
+# weights of values at 1, 2, 3 and 4 steps: their cubic at 0, and their differences
+_EXTRAPOLATED = torch.tensor([4.0, -6.0, 4.0, -1.0], dtype=torch.float64, device="cpu")
+_SECOND = torch.tensor([1.0, -2.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
+_THIRD = torch.tensor([-1.0, 3.0, -3.0, 1.0], dtype=torch.float64, device="cpu")
 _PARTS = (("energy", "eV"), ("slope", "eV/A"), ("curvature", "eV/A^2"))
 
 
@@ -16,8 +20,8 @@ def cutoff_rows(
 ) -> list[tuple[str, tuple[float, float], str]]:
     """Jumps at the cutoff of an atom that leaves another one, alone and with a third behind it.
 
-    Energy, slope and curvature at three distances just within the cutoff are extrapolated to it, where they must be
-    those without the edge. How far the three values are from each other, and from a line, bounds the error of that.
+    Energy, slope and curvature at four distances just within the cutoff are extrapolated to it, where they must be
+    those without the edge. The second and third differences of the four values bound the error of that.
 
     Args:
         potential: In float64.
@@ -38,14 +42,13 @@ def cutoff_rows(
     species = torch.tensor(potential.species)[pairs]  # [P, 2], who leaves and who stays
     worst: dict[str, tuple[float, float]] = {}
     for others in (1, 2):
-        found = _leaving(potential, species, others)  # [3 parts, P, 4 distances]
-        gone = found[:, :, 3]
-        near, middle, far = (found[:, :, i] - gone for i in range(3))
-        jumps = (3 * near - 3 * middle + far).abs()
-        scale = float(potential.scales.max()) + found[:, :, :3].abs().amax(dim=2)
+        found = _leaving(potential, species, others)  # [3 parts, P, 5 distances]
+        values = found[:, :, :4] - found[:, :, 4:]  # by what the edge adds
+        jumps, second, third = (values @ weights for weights in (_EXTRAPOLATED, _SECOND, _THIRD))
+        jumps = jumps.abs()
+        scale = float(potential.scales.max()) + found[:, :, :4].abs().amax(dim=2)
         shifts = 8 * torch.finfo(torch.float64).eps * float(potential.shifts.abs().max())
-        bends = (near - 2 * middle + far).abs() + (far - near).abs()  # one of the two may vanish by chance
-        bounds = bends + rounding * scale + shifts
+        bounds = second.abs() + third.abs() + rounding * scale + shifts
         for (name, _), jump, bound in zip(_PARTS, jumps, bounds, strict=True):
             first = int((jump / bound).nan_to_num(nan=torch.inf).argmax())
             pair = (float(jump[first]), float(bound[first]))
@@ -55,27 +58,27 @@ def cutoff_rows(
 
 
 def _leaving(potential: Potential, species: Tensor, others: int) -> Tensor:
-    """Energy, slope and curvature by the distance of the atom that leaves, ``[3, P, 4]``; the last without its edge."""
+    """Energy, slope and curvature by the distance of the atom that leaves, ``[3, P, 5]``; the last without its edge."""
     cutoff, count = potential.cutoff, len(species)
-    distances = cutoff * (1 - torch.tensor([1e-4, 2e-4, 3e-4, 1e-4], dtype=torch.float64))
+    distances = cutoff * (1 - torch.tensor([1e-4, 2e-4, 3e-4, 4e-4, 1e-4], dtype=torch.float64))
     size = 1 + others
-    pos = torch.zeros(count, 4, size, 3, dtype=torch.float64)
+    pos = torch.zeros(count, 5, size, 3, dtype=torch.float64)
     pos[:, :, 0, 2] = distances
     if others == 2:  # behind the one that stays, so that the first atom never reaches it
         pos[:, :, 2] = 0.4 * cutoff * torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64)
-    z = torch.cat([species, species[:, 1:].expand(-1, others - 1)], dim=1)[:, None].expand(-1, 4, -1)
+    z = torch.cat([species, species[:, 1:].expand(-1, others - 1)], dim=1)[:, None].expand(-1, 5, -1)
     bonds = torch.tensor([[0, 1], [1, 0], *([[1, 2], [2, 1]] if others == 2 else [])])
-    starts = size * torch.arange(4 * count).view(count, 4)
-    kept = [bonds if i < 3 else bonds[2:] for i in range(4)]
+    starts = size * torch.arange(5 * count).view(count, 5)
+    kept = [bonds if i < 4 else bonds[2:] for i in range(5)]
     edges = [kept[i] + start for row in starts for i, start in enumerate(row)]
     device = potential.shifts.device
     flat = pos.reshape(-1, 3).to(device).requires_grad_()
-    batch = torch.arange(4 * count).repeat_interleave(size).to(device)
-    structures = Structures(z.reshape(-1).to(device), flat, torch.cat(edges).T.to(device), batch, 4 * count)
+    batch = torch.arange(5 * count).repeat_interleave(size).to(device)
+    structures = Structures(z.reshape(-1).to(device), flat, torch.cat(edges).T.to(device), batch, 5 * count)
     with torch.enable_grad():
         values = potential(structures, ("energy", "forces"), create_graph=True)
         slope = -values["forces"].view(-1, size, 3)[:, 0, 2]
         # structures know nothing of each other, so the gradient of the sum holds those of all
         (second,) = torch.autograd.grad(slope.sum(), flat, materialize_grads=True, allow_unused=True)
     curvature = second.view(-1, size, 3)[:, 0, 2]
-    return torch.stack([values["energy"], slope, curvature]).detach().view(3, count, 4).cpu()
+    return torch.stack([values["energy"], slope, curvature]).detach().view(3, count, 5).cpu()
