@@ -68,14 +68,14 @@ def table(metrics: dict) -> Table:
     shown.add_column("network")
     for heading in ("energy, meV", "forces, meV/A", "training, s", "parameters"):
         shown.add_column(heading, justify="right")
-    rows = {f"{metrics['network']} of this package": metrics | {"seconds": metrics["train_time_s"]}}
+    rows = {"eqlayers " + metrics["network"]: metrics | {"seconds": metrics["train_time_s"]}}
     keys = ("test_energy_mae_meV", "test_forces_mae_meV_A", "seconds", "num_parameters")
     for name, row in rows.items():
         shown.add_row(name, *(f"{row[key]:,.4g}" if key != "num_parameters" else f"{row[key]:,}" for key in keys))
     recorded = json.loads(PEERS.read_text()) if PEERS.exists() else {}
     for name, row in recorded.items():
         numbers = (row["energy_mae_meV"], row["forces_mae_meV_A"], row["seconds"])
-        shown.add_row(f"{name} of {row['package']}", *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
+        shown.add_row(f"{row['package']} {name}", *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
     return shown
 
 
