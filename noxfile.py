@@ -55,8 +55,7 @@ def mace(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Networks of schnetpack and torch-geometric on the forces of ethanol: the figures beside ours, 11 minutes."""
     session.install("--quiet", "-c", "constraints.txt", "-e", ".[train]", "schnetpack==2.0.3")
-    out = "docs/benchmarks/cpu/ethanol/peers.json"
-    session.run("python", "examples/peers/ethanol.py", "--json", out, *session.posargs)
+    session.run("python", "examples/peers/ethanol.py", "--json", "examples/peers/ethanol.json", *session.posargs)
 
 
 def run_layers(session: nox.Session, *options: str) -> None:

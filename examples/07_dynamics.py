@@ -22,7 +22,7 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.simulate import DynamicsSettings, run_dynamics
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "docs" / "benchmarks" / "cpu" / "ethanol" / "peers.json"
+PEERS = ROOT / "examples" / "peers" / "ethanol.json"
 SETTINGS = DynamicsSettings(ensemble="nve", steps=10_000, timestep=0.5, temperature=500.0, interval=10, seed=1)
 
 

@@ -287,7 +287,7 @@ OTHERS = {
             "SparseVecSca"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
-    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "to_mace"),
+    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace"),
 }  # fmt: skip
 
 

@@ -88,7 +88,14 @@ def test_readme_and_commands_name_the_same_sizes_and_times() -> None:
     loads = dict(re.findall(r"^load\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE)
-    assert [name for name, *_ in rows] == ["train", "train-dipole", "train-forces", "test", "docs", "test-triton-releases"]
+    assert [name for name, *_ in rows] == [
+        "train",
+        "train-dipole",
+        "train-forces",
+        "test",
+        "docs",
+        "test-triton-releases",
+    ]
     for name, size, disk, time in rows:
         setup = {"train-dipole": "train", "train-forces": "train"}.get(name, name.removeprefix("test-"))
         assert loads[setup] == f"{size}, {disk} on disk".replace(" more", "")

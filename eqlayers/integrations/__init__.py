@@ -2,7 +2,8 @@
 
 from .coverage import Coverage
 from .from_mace import from_mace, to_mace
+from .from_nequip import from_nequip
 from .replace import accelerate, deaccelerate
 from .report import Report, Row
 
-__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate", "from_mace", "to_mace"]
+__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace"]

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-from ase.data import atomic_numbers
 from e3nn import o3
 from torch import Tensor, nn
 
@@ -36,6 +35,8 @@ def from_nequip(model: nn.Module) -> Potential:
     Raises:
         ConfigError: The model has a part that :class:`NequIP` has not.
     """
+    from ase.data import atomic_numbers  # which comes with nequip
+
     core = _core(check_type("model", model, nn.Module, "a model of nequip", "Build or load it by nequip."))
     layers = [core[f"layer{n}_convnet"] for n in range(sum(name.startswith("layer") for name in core))]
     for layer in layers:

@@ -25,7 +25,7 @@ from ..models import MoleculeNetwork, NequIP
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
-from .configuration import check_config, check_cutoff, config_files, explain_parser_error
+from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files
 from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
@@ -254,7 +254,7 @@ def task_of(args: Sequence[str]) -> str:
     """
     found: Any = "property"
     for path, section in config_files(args):
-        given = read_yaml(path) if not section else None
+        given = read_yaml(path, "a configuration", near_files(path)) if not section else None
         found = given.get("task", found) if isinstance(given, dict) else found
     for flag, following in zip(args, [*args[1:], ""], strict=True):
         name, equals, rest = flag.partition("=")

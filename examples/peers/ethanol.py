@@ -1,7 +1,7 @@
 """Energies and forces of ethanol by networks of other packages, trained as `configs/ethanol.yaml` trains ours.
 
 The same frames, batches, loss, optimizer, schedule, averaged weights and threads; the time of training is given. It is
-run in an environment of its own: `nox -s peers` (see noxfile.py), which writes docs/benchmarks/cpu/ethanol/peers.json.
+run in an environment of its own: `nox -s peers` (see noxfile.py), which writes ethanol.json beside this file.
 """
 
 from __future__ import annotations

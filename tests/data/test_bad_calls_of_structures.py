@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import eqlayers.data as data
+from eqlayers.periodic import neighbor_list
 
 NAN = float("nan")
 GOOD = "molecules"  # something of another kind
@@ -26,10 +27,13 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: replace(PAIRS, pbc=v),
         (None, True, np.ones((2, 3), int), np.ones((2, 3), bool)),
     ),
-    "neighbor_list, pos": (lambda v: data.neighbor_list(v, None, False, 3.0), (None, 3, "x", [1.0], [[NAN, 0, 0]])),
-    "neighbor_list, cell": (lambda v: data.neighbor_list([[0, 0, 0]], v, True, 3.0), (None, 3, "x", np.zeros((3, 3)))),
-    "neighbor_list, pbc": (lambda v: data.neighbor_list([[0, 0, 0]], None, v, 3.0), ([True], [0, 0], np.eye(3))),
-    "neighbor_list, cutoff": (lambda v: data.neighbor_list([[0, 0, 0]], None, False, v), (None, "3", 0, -1.0, NAN)),
+    "neighbor_list, pos": (lambda v: neighbor_list(v, None, False, 3.0), (None, 3, "x", [1.0], [[NAN, 0, 0]])),
+    "neighbor_list, cell": (
+        lambda v: neighbor_list([[0, 0, 0]], v, True, 3.0),
+        (None, 3, "x", np.zeros((3, 3))),
+    ),
+    "neighbor_list, pbc": (lambda v: neighbor_list([[0, 0, 0]], None, v, 3.0), ([True], [0, 0], np.eye(3))),
+    "neighbor_list, cutoff": (lambda v: neighbor_list([[0, 0, 0]], None, False, v), (None, "3", 0, -1.0, NAN)),
     "structure_edges, structures": (lambda v: data.structure_edges(v, 3.0), (None, "x", GOOD, [PAIRS])),
     "structure_edges, cutoff": (lambda v: data.structure_edges(PAIRS, v), (None, "3", 0, NAN)),
     "structure_edges, cache": (lambda v: data.structure_edges(PAIRS, 3.0, v), (3, "", ["x"], True)),
