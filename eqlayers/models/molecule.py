@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..backends import find
-from ..checks import check_choice, check_integer, check_items, check_number, check_tensor, check_type
+from ..checks import check_choice, check_integer, check_number, check_tensor, check_type
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..graph import Graph, check_range
 from ..nn._common.base import KeepsFloat64
@@ -20,9 +20,8 @@ from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
-from ..torch_internals import assert_later, being_traced
+from .potential import kinds_of, places_of, read_species
 
-_KNOWN_Z = set(range(1, 119))
 LARGEST_DEGREE = 11  # of e3nn's representations
 
 
@@ -77,14 +76,8 @@ class MoleculeNetwork(KeepsFloat64):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
-        self.species = tuple(check_integer("species", z, 1, what="atomic numbers") for z in listed)
+        self.species = read_species(species)
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
-        if not self.species or len(set(self.species)) < len(self.species) or not set(self.species) <= _KNOWN_Z:
-            raise ConfigError(
-                f"species must be different atomic numbers from 1 to {max(_KNOWN_Z)}, at least one, got "
-                f"{list(self.species)}. List each element of the data once."
-            )
         if check_integer("lmax", lmax, 0, fix="1 is usual.") > LARGEST_DEGREE:
             raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 1 is usual.")
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
@@ -115,9 +108,7 @@ class MoleculeNetwork(KeepsFloat64):
         self.read = Linear(current, "0e" if readout == "scalar" else "0e + 1o", **kind)
         with torch.no_grad():
             self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
-        index = torch.full((max(_KNOWN_Z) + 2,), -1)  # both ends are unknown: z is clamped there
-        index[list(self.species)] = torch.arange(len(self.species))
-        self.register_buffer("species_index", index)
+        self.register_buffer("species_index", places_of(self.species))
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
 
@@ -222,15 +213,7 @@ class MoleculeNetwork(KeepsFloat64):
                 f"pos must have the dtype of the model, {self.embedding.weight.dtype}, got {pos.dtype}. "
                 f"Convert it with `.to(...)`, or the model with `.double()`."
             )
-        kind = self.species_index[z.clamp(0, len(self.species_index) - 1)]
-        if being_traced():
-            assert_later((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
-        elif pos.device.type == "cpu" and bool((kind < 0).any()):
-            unknown = sorted(set(z[kind < 0].tolist()))
-            raise IndexRangeError(
-                f"z must hold species among {list(self.species)}, got also {unknown}. Build the model with them."
-            )
-        return kind
+        return kinds_of(z, self.species_index, self.species, "model")
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:

@@ -83,9 +83,7 @@ class Potential(KeepsFloat64):
         self.cutoff = check_number("network.cutoff", getattr(network, "cutoff", None), above=0, unit=" of Angstrom")
         self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
-        index = torch.full((_MOST_Z + 2,), -1)  # both ends are unknown: z is clamped there
-        index[list(self.species)] = torch.arange(len(self.species))
-        self.register_buffer("species_index", index)
+        self.register_buffer("species_index", places_of(self.species))
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
         self.set_statistics(shifts or {}, scale)
@@ -199,15 +197,7 @@ class Potential(KeepsFloat64):
         Raises:
             IndexRangeError: A species that is not in it.
         """
-        kind = self.species_index[z.clamp(0, _MOST_Z + 1)]
-        if being_traced():
-            assert_later((kind >= 0).all(), f"z must hold species among {list(self.species)}.")
-        elif z.device.type == "cpu" and bool((kind < 0).any()):
-            unknown = sorted(set(z[kind < 0].tolist()))
-            raise IndexRangeError(
-                f"z must hold species among {list(self.species)}, got also {unknown}. Build the potential with them."
-            )
-        return kind
+        return kinds_of(z, self.species_index, self.species, "potential")
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
         """Second derivatives of the energy of one structure by its positions, its force constants.
@@ -256,6 +246,30 @@ def read_species(species: Any) -> tuple[int, ...]:
             "element of the data once."
         )
     return found
+
+
+def places_of(species: Sequence[int]) -> Tensor:
+    """By atomic number, the place in the list, or -1; both ends are unknown, where numbers out of range are put."""
+    index = torch.full((_MOST_Z + 2,), -1)
+    index[list(species)] = torch.arange(len(species))
+    return index
+
+
+def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Tensor:
+    """``[A]``: the places of atomic numbers.
+
+    Raises:
+        IndexRangeError: A species that is not in the list; on a GPU nobody looks.
+    """
+    kind = places[z.clamp(0, len(places) - 1)]
+    if being_traced():
+        assert_later((kind >= 0).all(), f"z must hold species among {list(species)}.")
+    elif z.device.type == "cpu" and bool((kind < 0).any()):
+        unknown = sorted(set(z[kind < 0].tolist()))
+        raise IndexRangeError(
+            f"z must hold species among {list(species)}, got also {unknown}. Build the {what} with them."
+        )
+    return kind
 
 
 def under_strain(structures: Structures, strain: Tensor) -> Structures:
