@@ -9,6 +9,9 @@ from eqlayers.errors import ConfigError, IrrepsError
 from eqlayers.models import NequIP, Potential, Structures
 from eqlayers.testing import check_potential
 
+pytest.importorskip("ase")  # the check makes its examples with it
+pytest.importorskip("vesin")
+
 OPTIONS = {
     "parity": {"hidden": "4x0e + 4x0o + 4x1o + 4x1e + 2x2e + 2x2o", "lmax": 2, "layers": 4},
     "one step": {"hidden": "8x0e", "lmax": 1, "layers": 1},
