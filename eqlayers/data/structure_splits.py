@@ -47,13 +47,13 @@ def _too_many(num: int, *parts: int) -> str:
     )
 
 
-def _random(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+def _random(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed: int) -> Parts:
     for_train, for_val, for_test = _counts(num, train, val, test)
     order = np.random.default_rng(seed).permutation(num)
     return order[:for_train], order[for_train : for_train + for_val], order[num - for_test :]
 
 
-def _time(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+def _time(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed: int) -> Parts:
     # Test is the end, validation ends a gap before it, and training another before that: neighbours in time are alike.
     for_val = _count("val", 0.16 if val is None else val, num)
     for_test = _count("test", 0.2 if test is None else test, num)
@@ -66,7 +66,7 @@ def _time(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, s
     return rows[:for_train], rows[start : start + for_val], rows[num - for_test :]
 
 
-def _config_type(num: int, groups: NDArray[np.str_], train: Any, val: Any, test: Any, seed: int) -> Parts:
+def _config_type(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed: int) -> Parts:
     known = sorted(set(groups.tolist()))
 
     def chosen(name: str, part: Any) -> NDArray[np.bool_]:
@@ -105,7 +105,7 @@ STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {"random": _random, "time": 
 
 def split_structures(
     name: str,
-    groups: NDArray[np.str_],
+    groups: NDArray[Any],
     train: Part = None,
     val: Part = None,
     test: Part = None,

@@ -77,7 +77,7 @@ class StructureArrays:
     forces: FloatArray
     stress: FloatArray
     dipole: FloatArray
-    config_type: NDArray[np.str_]
+    config_type: NDArray[Any]
     idx: IntArray
 
     @classmethod
