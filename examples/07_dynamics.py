@@ -75,7 +75,7 @@ def table(metrics: dict) -> Table:
     recorded = json.loads(PEERS.read_text()) if PEERS.exists() else {}
     for name, row in recorded.items():
         numbers = (row["energy_mae_meV"], row["forces_mae_meV_A"], row["seconds"])
-        shown.add_row(f"{row['package']} {name}", *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
+        shown.add_row(f"{row['package']}: {name}", *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
     return shown
 
 

@@ -70,7 +70,7 @@ class SchNet(nn.Module):
         return energy
 
 
-NETWORKS = {"painn": (PaiNN, "schnetpack", 64, 2e-3), "schnet": (SchNet, "torch-geometric", 64, 2e-3)}
+NETWORKS = {"painn": (PaiNN, "schnetpack", 64, 4e-3), "schnet": (SchNet, "torch-geometric", 64, 2e-3)}
 
 
 def predicted(net: nn.Module, batch: Any, statistics: Any, create_graph: bool) -> tuple[Tensor, Tensor]:
