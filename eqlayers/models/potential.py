@@ -120,8 +120,8 @@ class Potential(KeepsFloat64):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of positions, cells and forces."""
-        return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        """Of positions, cells and forces: that of the network's parameters, float32 for one without."""
+        return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.float32)
 
     def forward(
         self, structures: Structures, outputs: Iterable[str] = ("energy", "forces"), create_graph: bool | None = None

@@ -120,11 +120,6 @@ class TrainedModule(Restored):
         if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
             raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
 
-    def trained(self) -> nn.Module:
-        """What the optimizer changes."""
-        model: nn.Module = self.model  # type: ignore[assignment]
-        return model
-
     def main_error(self) -> tuple[str, str]:
         """Name of the error that is shown for every epoch, without its stage, and its unit."""
         raise NotImplementedError
@@ -141,7 +136,7 @@ class TrainedModule(Restored):
         """AdamW, and a schedule that moves at every step."""
         hparams = self.hparams
         optimizer = torch.optim.AdamW(
-            parameter_groups(self.trained(), hparams["weight_decay"]),
+            parameter_groups(self.model, hparams["weight_decay"]),  # type: ignore[arg-type]
             lr=hparams["learning_rate"],
             betas=tuple(hparams["betas"]),
         )
@@ -172,7 +167,7 @@ class TrainedModule(Restored):
             )
         if self._trainer is not None and self.trainer.training:
             check_weights(self, checkpoint["state_dict"], self.strict_loading)  # another module's have no state either
-            groups = parameter_groups(self.trained(), self.hparams["weight_decay"])
+            groups = parameter_groups(self.model, self.hparams["weight_decay"])  # type: ignore[arg-type]
             check_training(checkpoint, [p for group in groups for p in group["params"]])
 
 

@@ -12,6 +12,7 @@ from torchmetrics import MetricCollection
 from ..checks import check_choice, check_items, check_number, check_type
 from ..errors import ConfigError, DataError
 from ..models import Potential, Structures, describe_potential
+from .agreement import check_network
 from .base import STAGES, TrainedModule, Values, error_metrics
 
 __all__ = ["LABELS", "PotentialModule"]
@@ -168,17 +169,7 @@ class PotentialModule(TrainedModule):
             raise ConfigError(
                 f"the data must have labels among {', '.join(LABELS)}, got none of them. Name their keys in data.keys."
             )
-        if float(data.cutoff) != self.potential.cutoff:
-            raise ConfigError(
-                f"model and data must have one cutoff, got {self.potential.cutoff} Angstrom in the model and "
-                f"{data.cutoff} in the data. Set data.cutoff and model.model.init_args.cutoff to the same number."
-            )
-        unknown = sorted(set(data.statistics.species) - set(self.potential.species))
-        if unknown:
-            raise ConfigError(
-                f"the network must know every species of the data, {tuple(data.statistics.species)}, got "
-                f"{self.potential.species}. Set model.model.init_args.species."
-            )
+        check_network(self.potential, data)
         if stage == "fit":
             found = data.statistics
             self.scale.fill_(found.scale)
@@ -221,7 +212,7 @@ class PotentialModule(TrainedModule):
                 continue
             self._log_errors(stage, name, value.detach()[there], label[there], batch)
             rows = size(((value - label) * factor)[there])
-            if name == "forces":
+            if name == "forces" and self.hparams["species_weights"]:
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
             total = total + weights[name] * rows.mean()
         if not torch.isfinite(total):
