@@ -88,8 +88,7 @@ def from_nequip(model: nn.Module) -> Potential:
         for has, given, default in ((ends.has_scales, ends.scales, 1.0), (ends.has_shifts, ends.shifts, 0.0))
     ]
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
-    signs = {z: -1.0 if scale < 0 else 1.0 for z, scale in scales.items()}
-    if min(signs.values()) < 0 or min(scales.values()) == 0:
+    if min(scales.values()) <= 0:
         _refuse("positive scales", str(scales))
     return Potential(network, species, shifts, scales).train(model.training)
 
