@@ -21,6 +21,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "stress": ("stress", "REF_stress", "dft_stress", "DFT_stress"),
     "virial": ("virial", "virials", "REF_virial", "REF_virials", "dft_virial", "dft_virials", "DFT_virial"),
     "dipole": ("dipole", "REF_dipole", "dft_dipole", "DFT_dipole"),
+    "polarizability": ("polarizability", "REF_polarizability", "dft_polarizability", "DFT_polarizability"),
     "config_type": ("config_type",),
 }
 _SHAPES: dict[str, tuple[int | str, ...]] = {
@@ -29,6 +30,7 @@ _SHAPES: dict[str, tuple[int | str, ...]] = {
     "stress": (3, 3),
     "virial": (3, 3),
     "dipole": (3,),
+    "polarizability": (3, 3),
 }
 
 
@@ -106,7 +108,7 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
         array = np.empty((0, 0, 0))
     if shape == () and array.size == 1:
         array = array.reshape(())
-    if label in ("stress", "virial"):
+    if label in ("stress", "virial", "polarizability"):
         if array.shape == (6,):
             array = voigt_6_to_full_3x3_stress(array)
         elif array.shape in ((9,), (3, 3)):

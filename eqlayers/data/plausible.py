@@ -84,13 +84,13 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         A sentence for each thing that looks wrong.
 
     Raises:
-        DataError: The training part has neither energies nor forces.
+        DataError: The training part has no label that a potential can be trained on.
     """
     train = check_structures(structures).take(rows["train"])
-    if not {"energy", "forces"} & set(train.labels):
+    if not {"energy", "forces", "dipole", "polarizability"} & set(train.labels):
         raise DataError(
-            f"the training part of {structures.source} must have energies or forces, got labels {list(train.labels)}. "
-            "Name them with keys={'energy': 'my_energy'}."
+            f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
+            f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."
         )
     said, seen = [], list(_contents(train))
     copies = len(seen) - len(set(seen))

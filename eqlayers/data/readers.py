@@ -55,14 +55,16 @@ def read_structures(
     """Structures and labels of a file.
 
     Names of labels that are usual in the field are recognised, such as energy, REF_energy, dft_energy and TotEnergy;
-    virials become stress. Numbers are in eV, eV/Angstrom, eV/Angstrom^3 and e Angstrom unless ``units`` says otherwise.
+    virials become stress. Numbers are in eV, eV/Angstrom, eV/Angstrom^3, e Angstrom and Angstrom^3 unless ``units``
+    says otherwise.
 
     Args:
         path: A file that ASE reads, with as many frames as it has; or an ``.npz`` archive with the keys of rMD17
             (``nuclear_charges, coords, energies, forces``, in kcal/mol) or MD17 (``z, R, E, F``).
-        keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'config_type'); it goes
-            before recognised names. None leaves a label out.
-        units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole'), such as 'Hartree/Bohr'.
+        keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability',
+            'config_type'); it goes before recognised names. None leaves a label out.
+        units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
+            as 'Hartree/Bohr'.
 
     Returns:
         The structures, and lines that say what was found, what was taken for granted and what was not used.

@@ -17,9 +17,11 @@ from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.flat import refuse
 from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.splits import check_rows
-from eqlayers.data.structures import StructureArrays, check_structures, completed_cells
+from eqlayers.data.structures import LABELS, StructureArrays, check_structures, completed_cells
 from eqlayers.errors import DataError, ShapeError
 from eqlayers.periodic import neighbor_list
+
+OF_STRUCTURES = tuple(name for name in LABELS if name != "forces")
 
 __all__ = ["StructureDataset", "StructureEdges", "structure_edges"]
 
@@ -98,15 +100,15 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
 
     A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
     int64 (src, dst; dst receives), `energy` `[1]` float64 (eV), `forces` `[A, 3]` (eV/Angstrom), `stress` `[1, 3, 3]`
-    (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom) and `idx` `[1]` int64; if a structure of the set is periodic, all
-    have `cell` `[1, 3, 3]` and `shifts` `[E, 3]`. Labels that are missing are NaN. Batches of a loader have what
-    ``eqlayers.models.Structures.of`` reads.
+    (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom), `polarizability` `[1, 3, 3]` (Angstrom^3) and `idx` `[1]` int64;
+    if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and `shifts` `[E, 3]`. Missing labels are NaN.
+    Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
 
     Args:
         structures: The data set.
         edges: Its neighbour lists.
         rows: Rows of ``structures`` in this dataset, in order; all if None.
-        dtype: Of positions, cells, shifts, forces, stress and dipoles.
+        dtype: Of positions, cells, shifts, forces, stress, dipoles and polarizabilities.
 
     Attributes:
         labels: Names of the labels that occur in these rows.
@@ -137,7 +139,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         self.rows: list[int] = chosen.tolist()
         self.n_edges = edges.n_edges[chosen]
         per_atom = {"z": structures.z, "pos": structures.pos, "forces": structures.forces}
-        per_structure = {name: getattr(structures, name) for name in ("energy", "stress", "dipole", "idx")}
+        per_structure = {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
         self._periodic = structures.has_cells
         if self._periodic:
             per_structure["cell"] = completed_cells(structures.cell, structures.pbc)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class StructureStatistics:
         energy_std: Standard deviation of the energies less the shifts, in eV; NaN without energies.
         labels: Names of the labels that the training part has.
         unique: Whether the energies determine the shifts; a fit to fewer compositions than species does not.
+        tensor_scales: Root mean square of the components of dipoles (e Angstrom) and polarizabilities (Angstrom^3) over
+            the root of the number of atoms; of those that occur and are not 0.
     """
 
     species: tuple[int, ...]
@@ -46,6 +48,7 @@ class StructureStatistics:
     energy_std: float
     labels: tuple[str, ...]
     unique: bool = True
+    tensor_scales: dict[str, float] = field(default_factory=dict)
 
 
 def read_e0s(e0s: Any) -> str | dict[int, float]:
@@ -135,7 +138,18 @@ def compute_structure_statistics(
         energy_std=energy_std,
         labels=part.labels,
         unique=unique,
+        tensor_scales=_tensor_scales(part),
     )
+
+
+def _tensor_scales(part: StructureArrays) -> dict[str, float]:
+    """Root mean square of a component over the root of the number of atoms."""
+    scales = {}
+    for name in ("dipole", "polarizability"):
+        values = getattr(part, name).reshape(len(part), -1)
+        squares = np.square(values).mean(axis=1) / part.n_atoms
+        scales[name] = float(np.sqrt(squares[~np.isnan(squares)].mean())) if name in part.labels else 0.0
+    return {name: scale for name, scale in scales.items() if scale > 1e-12}
 
 
 def _isolated(structures: StructureArrays) -> dict[int, float]:

@@ -20,7 +20,7 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 #: What a structure can be labelled with.
-LABELS = ("energy", "forces", "stress", "dipole")
+LABELS = ("energy", "forces", "stress", "dipole", "polarizability")
 # name: kinds of numpy's dtypes, per atom or per structure, trailing axes
 _FIELDS: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "n_atoms": ("iu", "N", ()),
@@ -32,6 +32,7 @@ _FIELDS: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "forces": ("f", "A", (3,)),
     "stress": ("f", "N", (3, 3)),
     "dipole": ("f", "N", (3,)),
+    "polarizability": ("f", "N", (3, 3)),
     "config_type": ("U", "N", ()),
     "idx": ("iu", "N", ()),
 }
@@ -53,6 +54,7 @@ class StructureArrays:
         forces: eV/Angstrom, `[A, 3]` float64.
         stress: eV/Angstrom^3, `[N, 3, 3]` float64, positive where the structure pulls inwards, as ASE has it.
         dipole: e Angstrom, `[N, 3]` float64.
+        polarizability: Angstrom^3, `[N, 3, 3]` float64.
         config_type: Name of the group of every structure, `[N]`; empty without one.
         idx: Row of every structure in its source, `[N]` int64.
 
@@ -77,6 +79,7 @@ class StructureArrays:
     forces: FloatArray
     stress: FloatArray
     dipole: FloatArray
+    polarizability: FloatArray
     config_type: NDArray[Any]
     idx: IntArray
 

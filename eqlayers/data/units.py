@@ -21,6 +21,7 @@ DEFAULT_UNITS = {
     "stress": "eV/Angstrom^3",
     "virial": "eV",
     "dipole": "e*Angstrom",
+    "polarizability": "Angstrom^3",
 }
 _ENERGY, _LENGTH, _CHARGE, _NUMBER = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0)
 _DIMENSIONS = {
@@ -30,6 +31,7 @@ _DIMENSIONS = {
     "stress": (1, -3, 0),
     "virial": _ENERGY,
     "dipole": (0, 1, 1),
+    "polarizability": (0, 3, 0),
 }
 # name: size in ASE's units, dimension as powers of energy, length and charge
 _UNITS: dict[str, tuple[float, tuple[int, int, int]]] = {

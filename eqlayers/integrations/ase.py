@@ -19,6 +19,8 @@ from ..checks import check_device, check_dtype, check_integer, check_items, chec
 from ..models import Potential, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate
 
+_ENERGIES = ("energy", "free_energy", "energies")
+
 
 def as_potential(
     potential: Potential | str | os.PathLike[str], dtype: torch.dtype | None = None, device: Any = None
@@ -53,7 +55,8 @@ class Calculator(AseCalculator):
 
     Open, periodic and partly periodic structures. Energy, energies and forces are in eV and eV/Angstrom; stress is that
     of ASE, ``[6]`` in eV/Angstrom^3 in Voigt's order xx, yy, zz, yz, xz, xy, positive where the structure pulls
-    inwards. Structures without a period, or without three lattice vectors, have no stress.
+    inwards. Structures without a period, or without three lattice vectors, have no stress. Of a network with these
+    properties, ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
 
     Args:
         potential_or_path: A potential, or a file of one.
@@ -76,7 +79,7 @@ class Calculator(AseCalculator):
         ((4, 3), (6,), (4,))
     """
 
-    implemented_properties = ["energy", "free_energy", "energies", "forces", "stress"]  # noqa: RUF012 as ASE has it
+    implemented_properties = [*_ENERGIES, "forces", "stress"]  # noqa: RUF012 as ASE has it
     name = "eqlayers"
 
     def __init__(
@@ -90,6 +93,8 @@ class Calculator(AseCalculator):
         super().__init__(**options)
         self.potential = as_potential(potential_or_path, dtype, device)
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
+        energies = type(self).implemented_properties if "energy" in self.potential.properties else []
+        self.implemented_properties = [*energies, *self.potential.split.tensors]
 
     def calculate(
         self, atoms: Atoms | None = None, properties: Sequence[str] = ("energy",), system_changes: Any = all_changes
@@ -102,7 +107,7 @@ class Calculator(AseCalculator):
                 f"stress must be of a periodic structure with three lattice vectors, got pbc {checked.pbc.tolist()} "
                 f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
             )
-        derivatives = not {"forces", "stress"}.isdisjoint(properties)
+        derivatives = not {"forces", "stress"}.isdisjoint(properties) and "energy" in self.potential.properties
         self.results.update(_evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0])
 
 
@@ -116,7 +121,8 @@ def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int =
 
     Yields:
         For each structure in its order what :class:`Calculator` calls its results: 'energy' and 'free_energy' (float),
-        'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` where there is one, as arrays in float64.
+        'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` where there is one, and 'dipole' and
+        'polarizability' of networks with these properties, as arrays in float64.
 
     Raises:
         ConfigError, DataError, IndexRangeError: A structure that cannot be used; the message has its number.
@@ -158,7 +164,10 @@ def _evaluate(
     derivatives: bool = True,
 ) -> list[dict[str, Any]]:
     """What ASE calls results, of every structure."""
-    outputs = ["energy", "energies", *(["forces", "virials"] if derivatives else [])]
+    has_energy, tensors = "energy" in potential.properties, potential.split.tensors
+    derivatives = derivatives and has_energy
+    energies = ["energy", "energies", *(["forces", "virials"] if derivatives else [])] if has_energy else []
+    outputs = [*energies, *tensors]
     with torch.set_grad_enabled(derivatives):
         found = potential(collate(potential, structures, neighbors), outputs, create_graph=False)
     values = {name: value.detach().double().cpu() for name, value in found.items()}
@@ -166,8 +175,9 @@ def _evaluate(
     parts = {name: values[name].split(sizes) for name in ("energies", "forces") if name in values}
     results = []
     for number, atoms in enumerate(structures):
-        energy = values["energy"][number].item()
-        result: dict[str, Any] = {"energy": energy, "free_energy": energy}
+        result: dict[str, Any] = {name: values[name][number].numpy().copy() for name in tensors}
+        if has_energy:
+            result |= dict.fromkeys(("energy", "free_energy"), values["energy"][number].item())
         result |= {name: part[number].numpy().copy() for name, part in parts.items()}
         if derivatives and has_stress(atoms):
             stress = -values["virials"][number].numpy() / atoms.get_volume()

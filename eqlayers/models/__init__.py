@@ -13,9 +13,11 @@ from .saving import (
     save_potential,
 )
 from .structures import Structures
+from .tfn import TFN
 
 __all__ = [
     "MACE",
+    "TFN",
     "MoleculeNetwork",
     "NequIP",
     "Potential",

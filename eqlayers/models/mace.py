@@ -19,6 +19,7 @@ from ..nn.radial import AgnesiTransform, BesselBasis, hidden_widths
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
 from .potential import read_species
+from .properties import kept_irreps, property_irreps, read_properties
 
 _TRANSFORMS = ("agnesi",)
 
@@ -34,7 +35,8 @@ class MACE(EquivariantModule):
 
     Args:
         species: Atomic numbers that occur.
-        hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone.
+        hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone,
+            and what other properties need.
         correlation: Largest number of factors, 1 to 4; or one for each layer.
         lmax: Largest degree of the harmonics and of the messages, up to 11.
         layers: Number of interactions.
@@ -50,6 +52,7 @@ class MACE(EquivariantModule):
         activation: Of that layer, 'silu', 'sigmoid' or 'tanh'.
         distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
         use_reduced_cg: Weights of independent products only, see :class:`eqlayers.nn.SymmetricContraction`.
+        properties: What is read out, among 'energy', 'dipole' and 'polarizability'; the last layer keeps their irreps.
         backend: Name of a backend, or None for the first that accepts.
 
     Attributes:
@@ -89,11 +92,14 @@ class MACE(EquivariantModule):
         activation: str = "silu",
         distance_transform: str | None = None,
         use_reduced_cg: bool = False,
+        properties: Sequence[str] = ("energy",),
         backend: str | None = None,
     ) -> None:
         super().__init__("ir_mul", backend)
         self.species = read_species(species)
         self.hidden = read_hidden(hidden)
+        self.properties = read_properties(properties)
+        asked, kept = property_irreps(self.properties), kept_irreps(self.hidden, self.properties)
         count = check_integer("layers", layers, 1, fix="2 are usual.")
         if check_integer("lmax", lmax, 0, fix="3 is usual.") > LARGEST_DEGREE:
             raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 3 is usual.")
@@ -122,13 +128,13 @@ class MACE(EquivariantModule):
         for layer, (name, degree) in enumerate(zip(self.interactions, self.correlation, strict=True)):
             last = layer == count - 1
             message = message_irreps(self.irreps_sh, current, self.channels)
-            out = scalars if last else self.hidden
+            out = kept if last else self.hidden
             sizes = (number, self.basis.num_basis, self.radial_hidden, mean_neighbors)
             style = INTERACTIONS[name]
             self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, **kind))
             self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, **kind))
             between = self.readout_hidden if last and layer else None  # a single layer has a linear one
-            self.readouts.append(Readout(out, between, activation, **kind))
+            self.readouts.append(Readout(out, asked, between, activation, **kind))
             current = out
         self.options: dict[str, Any] = {
             "species": list(self.species),
@@ -146,6 +152,7 @@ class MACE(EquivariantModule):
             "activation": activation,
             "distance_transform": distance_transform,
             "use_reduced_cg": self.use_reduced_cg,
+            "properties": list(self.properties),
             "backend": backend,
         }
 
@@ -160,7 +167,7 @@ class MACE(EquivariantModule):
             block.get_buffer("mean_neighbors").fill_(number)
 
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """Energies of atoms, before scale and shift.
+        """Properties of atoms, before scales and shifts.
 
         Args:
             kind: ``[A]`` int64, place of each atom's species in the list.
@@ -168,16 +175,16 @@ class MACE(EquivariantModule):
             graph: Its edges.
 
         Returns:
-            ``[A]``.
+            ``[A, columns]``; see :class:`eqlayers.models.Potential`.
         """
         moved = None if self.transform is None else self.transform(edges.lengths, kind, graph)
         basis = self.basis(edges.lengths, moved)
         x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
-        energies = []
+        found = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, kind, edges, basis, graph), kind)
-            energies.append(readout(x))
-        return torch.stack(energies).sum(0)
+            found.append(readout(x))
+        return torch.stack(found).sum(0)
 
     def extra_repr(self) -> str:
         """Species, features and reach."""

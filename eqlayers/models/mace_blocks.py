@@ -167,22 +167,24 @@ class MACEProduct(EquivariantModule):
 
 
 class Readout(EquivariantModule):
-    """A number of each atom from its scalars: linear, or with a hidden layer.
+    """Scalars and tensors of each atom: linear, or scalars through a hidden layer.
 
     Args:
         irreps_in: Of the features.
-        hidden: Even scalars between the two linear maps; None for one map.
+        irreps_out: Even scalars, if any, and then others.
+        hidden: Even scalars between two linear maps to the scalars; None for one map.
         activation: See :class:`eqlayers.nn.NormalizedActivation`.
         layout, backend: Of the layers.
 
     Example:
-        >>> Readout(o3.Irreps("4x0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
-        [0.0, 0.0, 0.0]
+        >>> Readout(o3.Irreps("4x0e"), o3.Irreps("0e"), o3.Irreps("2x0e"))(torch.zeros(3, 4)).tolist()
+        [[0.0], [0.0], [0.0]]
     """
 
     def __init__(
         self,
         irreps_in: o3.Irreps,
+        irreps_out: o3.Irreps,
         hidden: o3.Irreps | None = None,
         activation: str = "silu",
         *,
@@ -190,13 +192,18 @@ class Readout(EquivariantModule):
         backend: str | None = None,
     ) -> None:
         super().__init__(layout, backend)
-        widths = [irreps_in, *([] if hidden is None else [hidden]), o3.Irreps("0e")]
-        pairs = pairwise(widths)
-        self.maps = torch.nn.ModuleList(Linear(a, b, layout=layout, backend=backend) for a, b in pairs)
+        kind: dict[str, Any] = {"layout": layout, "backend": backend}
+        scalars = o3.Irreps([part for part in irreps_out if part.ir.l == 0])
+        others = o3.Irreps([part for part in irreps_out if part.ir.l > 0])
+        widths = [irreps_in, *([] if hidden is None else [hidden]), scalars] if scalars else []
+        self.maps = torch.nn.ModuleList(Linear(a, b, **kind) for a, b in pairwise(widths))
+        self.tensors = Linear(irreps_in, others, **kind) if others else None
         self.activation = NormalizedActivation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[A, irreps_in.dim]`` to ``[A]``."""
+        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        scalars = x
         for number, one in enumerate(self.maps):
-            x = one(self.activation(x) if number else x)
-        return x[:, 0]
+            scalars = one(self.activation(scalars) if number else scalars)
+        parts = [scalars] if len(self.maps) else []
+        return torch.cat([*parts, *([] if self.tensors is None else [self.tensors(x)])], dim=1)

@@ -21,6 +21,7 @@ from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from .potential import kinds_of, places_of, read_species
+from .properties import pooled
 
 LARGEST_DEGREE = 11  # of e3nn's representations
 
@@ -217,10 +218,7 @@ class MoleculeNetwork(KeepsFloat64):
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:
-    if num_graphs == 1:  # inductor cannot print a scatter into a single row
-        total = values.sum(0, keepdim=True)
-    else:
-        total = values.new_zeros(num_graphs, *values.shape[1:]).index_add(0, batch, values)
+    total = pooled(values, batch, num_graphs)
     if how == "sum":
         return total
     atoms = _pool(values.new_ones(values.shape[0], *[1] * (values.ndim - 1)), batch, num_graphs, "sum")

@@ -18,6 +18,7 @@ from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from .potential import read_species
+from .properties import kept_irreps, property_irreps, read_properties
 
 
 class NequIP(torch.nn.Module):
@@ -40,6 +41,7 @@ class NequIP(torch.nn.Module):
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
         embedding: Scalars of an atom before the first step; None for as many as hidden has.
+        properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
@@ -68,11 +70,13 @@ class NequIP(torch.nn.Module):
         radial_hidden: Sequence[int] = (64,),
         mean_neighbors: float = 12.0,
         embedding: int | None = None,
+        properties: Sequence[str] = ("energy",),
         backend: str | None = None,
     ) -> None:
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         lmax, layers = check_integer("lmax", lmax, 0, fix="2 is usual."), check_integer("layers", layers, 1)
+        self.properties = read_properties(properties)
         self.options: dict[str, Any] = {
             "species": list(self.species),
             "hidden": str(irreps),
@@ -84,6 +88,7 @@ class NequIP(torch.nn.Module):
             "radial_hidden": list(radial_hidden),
             "mean_neighbors": mean_neighbors,
             "embedding": embedding,
+            "properties": list(self.properties),
             "backend": backend,
         }
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
@@ -94,7 +99,7 @@ class NequIP(torch.nn.Module):
         self.embedding = torch.nn.Embedding(len(self.species), width)
         steps, current = [], o3.Irreps([(width, "0e")])
         for number in range(layers):
-            wanted = irreps if number < layers - 1 else scalars
+            wanted = irreps if number < layers - 1 else kept_irreps(irreps, self.properties)
             after = reachable(current, self.irreps_sh, wanted)
             steps.append(
                 Interaction(
@@ -110,7 +115,7 @@ class NequIP(torch.nn.Module):
             current = after
         self.basis = BesselBasis(num_basis, cutoff, cutoff_p)
         self.steps = torch.nn.ModuleList(steps)
-        self.read = Linear(current, "0e", layout="ir_mul", backend=backend)
+        self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the normalisation of the sums over neighbours."""
@@ -119,13 +124,13 @@ class NequIP(torch.nn.Module):
             step.get_buffer("mean_neighbors").fill_(number)
 
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
-        """Energies of atoms ``[A]``; see :class:`Potential` for the arguments."""
+        """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
         x = self.embedding(kind)
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:
             x = step(x, edges.harmonics, edges.lengths, graph, kind, basis)
-        energies: Tensor = self.read(x).squeeze(-1)
-        return energies
+        found: Tensor = self.read(x)
+        return found
 
 
 def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> o3.Irreps:

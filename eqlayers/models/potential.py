@@ -1,4 +1,4 @@
-"""Energies, forces, stress and Hessians of any network of atoms, differentiated in one place."""
+"""Energies, forces, stress, Hessians and Born charges of any network of atoms, differentiated in one place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
 from ..nn.edge_geometry import EdgeGeometry
 from ..torch_internals import assert_later, being_traced
+from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 
-#: What a potential can be asked for besides the energy.
-OUTPUTS = ("energy", "energies", "forces", "stress", "virials")
 _MOST_Z = 118
 
 
@@ -37,7 +36,9 @@ class Potential(KeepsFloat64):
         network: ``forward(kind, edges, graph) -> [A]``, the number :math:`e_i` of every atom: ``kind`` ``[A]`` int64 is
             the place of its species in the list, ``edges`` an :class:`eqlayers.nn.EdgeVectors` with vectors from
             senders to receivers, ``graph`` an :class:`eqlayers.Graph`. Its attribute ``cutoff`` is the longest edge, in
-            Angstrom, ``irreps_sh`` the harmonics that it wants.
+            Angstrom, ``irreps_sh`` the harmonics that it wants. One with an attribute ``properties``, names among
+            'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars of energy and polarizability,
+            then the vector of the dipole, then degree 2 of the polarizability.
         species: Atomic numbers that occur.
         shifts: :math:`s_Z` in eV, by atomic number; 0 for those that are left out.
         scale: :math:`\sigma` in eV, one number or one for each species.
@@ -83,13 +84,23 @@ class Potential(KeepsFloat64):
         self.cutoff = check_number("network.cutoff", getattr(network, "cutoff", None), above=0, unit=" of Angstrom")
         self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
+        self.split = AtomicProperties(getattr(network, "properties", ("energy",)))
         self.register_buffer("species_index", places_of(self.species))
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
         self.set_statistics(shifts or {}, scale)
 
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """What the network predicts: 'energy', 'dipole', 'polarizability'."""
+        return self.split.properties
+
     def set_statistics(
-        self, shifts: Mapping[int, float], scale: float | Mapping[int, float], mean_neighbors: float | None = None
+        self,
+        shifts: Mapping[int, float],
+        scale: float | Mapping[int, float],
+        mean_neighbors: float | None = None,
+        tensor_scales: Mapping[str, float] | None = None,
     ) -> None:
         """Set shifts and scales in eV, and the network's mean number of neighbours if one is given.
 
@@ -97,10 +108,11 @@ class Potential(KeepsFloat64):
             shifts: Atomic number to shift; those left out get 0.
             scale: Positive; one number, or atomic number to scale, where those left out get 1.
             mean_neighbors: For networks that have ``set_mean_neighbors(number)``.
+            tensor_scales: Scale of 'dipole' in e Angstrom and of 'polarizability' in Angstrom^3; others stay.
 
         Raises:
-            IndexRangeError: A species that the potential does not know. ConfigError: A number is not finite, or not
-                positive where it must be.
+            IndexRangeError: A species or a property that the potential does not know. ConfigError: A number is not
+                finite, or not positive where it must be.
         """
         check_type("shifts", shifts, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
         scales = scale if isinstance(scale, Mapping) else dict.fromkeys(self.species, scale)
@@ -114,6 +126,7 @@ class Potential(KeepsFloat64):
         factors = [check_number(f"the scale of {z}", scales.get(z, 1.0), above=0) for z in self.species]
         self.shifts.copy_(torch.tensor(added, dtype=torch.float64))
         self.scales.copy_(torch.tensor(factors, dtype=torch.float64))
+        self.split.set_scales(tensor_scales or {})
         setter = getattr(self.network, "set_mean_neighbors", None)
         if mean_neighbors is not None and setter is not None:
             setter(check_number("mean_neighbors", mean_neighbors, above=0))
@@ -124,48 +137,52 @@ class Potential(KeepsFloat64):
         return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.float32)
 
     def forward(
-        self, structures: Structures, outputs: Iterable[str] = ("energy", "forces"), create_graph: bool | None = None
+        self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
     ) -> dict[str, Tensor]:
-        """Energies and their derivatives.
+        """Energies and their derivatives, and what else the network predicts.
 
         Args:
             structures: Atoms with neighbours no farther than the cutoff.
             outputs: Among 'energy' ``[G]`` float64, 'energies' ``[A]`` float64 (of the atoms), 'forces' ``[A, 3]``,
-                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV.
+                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV. Of networks with these
+                properties also 'dipole' ``[G, 3]`` (e Angstrom) and 'polarizability' ``[G, 3, 3]`` (Angstrom^3),
+                float64, and 'born_charges' ``[A, 3, 3]`` (e), the slope of component b of the dipole by component c of
+                a position at ``[:, b, c]``. None for energy and forces, and for properties without derivatives.
             create_graph: Whether derivatives can be differentiated, as training on forces needs; by default in
                 training mode only.
 
         Returns:
-            What was asked for, by name; 'energy' always.
+            What was asked for, by name; 'energy' always where the network predicts it.
 
         Raises:
             ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
-            ConfigError: An unknown output, or stress of structures without cell.
+            ConfigError: An unknown output, one that the network does not predict, or stress of structures without cell.
         """
-        asked = [
-            check_choice("outputs", name, OUTPUTS)
-            for name in check_items("outputs", outputs, "a list of names", "('energy', 'forces') is usual.")
-        ]
+        asked = self._asked(outputs)
         structures = structures.checked(self.dtype)
         strained = "stress" in asked or "virials" in asked
         if "stress" in asked and structures.cell is None:
             raise ConfigError("stress must be of structures with a cell, got none. Ask for virials, or give a cell.")
         moved, by = structures, []
         follow = self.training if create_graph is None else create_graph
-        with torch.set_grad_enabled(torch.is_grad_enabled() or strained or "forces" in asked):
+        derived = strained or "forces" in asked or "born_charges" in asked
+        with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
             if strained:
                 strain = structures.pos.new_zeros(structures.num_graphs, 3, 3, requires_grad=True)
                 moved = under_strain(structures, strain)
                 by.append(strain)
+            if ("forces" in asked or "born_charges" in asked) and not moved.pos.requires_grad:
+                moved = moved._replace(pos=moved.pos.detach().requires_grad_())
             if "forces" in asked:
-                if not moved.pos.requires_grad:
-                    moved = moved._replace(pos=moved.pos.detach().requires_grad_())
                 by.append(moved.pos)
-            atoms = self.atomic_energies(moved)
-            energy = pooled(atoms, structures)
-            found = {"energy": energy, "energies": atoms}
+            found = self._predicted(moved)
+            rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
+            if "born_charges" in asked:
+                totals = found["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
+                rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
+                found["born_charges"] = torch.stack(rows, 1)
             if by:
-                slopes = list(torch.autograd.grad(energy.sum(), by, create_graph=follow, materialize_grads=True))
+                slopes = list(torch.autograd.grad(found["energy"].sum(), by, **rules))
         if strained:
             virials = -slopes.pop(0)
             found["virials"] = 0.5 * (virials + virials.mT)
@@ -175,21 +192,43 @@ class Potential(KeepsFloat64):
         if "forces" in asked:
             found["forces"] = -slopes.pop(0)
         kept = {name: found[name] for name in found if name in asked or name == "energy"}
-        return kept if follow or not by else {name: value.detach() for name, value in kept.items()}
+        return kept if follow or not derived else {name: value.detach() for name, value in kept.items()}
+
+    def _asked(self, outputs: Iterable[str] | None) -> list[str]:
+        """Outputs, each known and predicted."""
+        if outputs is None:
+            usual = {"energy": ("energy", "forces")}
+            return [name for one in self.properties for name in usual.get(one, (one,))]
+        asked = [
+            check_choice("outputs", name, OUTPUTS)
+            for name in check_items("outputs", outputs, "a list of names", "('energy', 'forces') is usual.")
+        ]
+        absent = [name for name in asked if OUTPUTS[name] not in self.properties]
+        if absent:
+            raise ConfigError(
+                f"outputs must be of what the network predicts, {', '.join(self.properties)}, got {', '.join(absent)}. "
+                f"Train one with properties=[{OUTPUTS[absent[0]]!r}, ...]."
+            )
+        return asked
 
     def atomic_energies(self, structures: Structures) -> Tensor:
-        """``[A]`` float64 in eV, differentiable by positions and cells."""
+        """``[A]`` float64 in eV, differentiable by positions and cells; of checked structures."""
+        return self._predicted(structures)["energies"]
+
+    def _predicted(self, structures: Structures) -> dict[str, Tensor]:
+        """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
         kind = self.kind_of(structures.z)
         graph = Graph(structures.edge_index, structures.z.shape[0])
         edges = self.geometry(structures.pos, graph, structures.shifts, structures.cell, structures.batch)
-        numbers: Tensor = self.network(kind, edges, graph)
-        if numbers.shape != kind.shape:
-            raise ShapeError(
-                f"the network must return [A] = [{len(kind)}], one number an atom, got {list(numbers.shape)}. Drop the "
-                "channel axis."
-            )
-        energies = numbers.double() * self.scales[kind] + self.shifts[kind]
-        return energies if self.repulsion is None else energies + self.repulsion(structures.z, edges, graph).double()
+        assert structures.batch is not None
+        numbers, found = self.split(self.network(kind, edges, graph), structures.batch, structures.num_graphs)
+        if numbers is not None:
+            energies = numbers.double() * self.scales[kind] + self.shifts[kind]
+            if self.repulsion is not None:
+                energies = energies + self.repulsion(structures.z, edges, graph).double()
+            found["energies"] = energies
+            found["energy"] = pooled(energies, structures.batch, structures.num_graphs)
+        return found
 
     def kind_of(self, z: Tensor) -> Tensor:
         """``[A]``: the place of every atom's species in the list.
@@ -210,14 +249,15 @@ class Potential(KeepsFloat64):
             ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
 
         Raises:
-            ShapeError: More than one structure.
+            ShapeError: More than one structure. ConfigError: The network predicts no energy.
         """
+        self._asked(("energy",))
         structures = structures.checked(self.dtype)
         if structures.num_graphs != 1:
             raise ShapeError(f"structures must be one for a Hessian, got {structures.num_graphs}. Take one at a time.")
 
         def energy(pos: Tensor) -> Tensor:
-            return self.atomic_energies(structures._replace(pos=pos)).sum()
+            return self._predicted(structures._replace(pos=pos))["energy"].sum()
 
         rows = torch.func.jacrev(torch.func.grad(energy), chunk_size=chunk_size)
         found: Tensor = rows(structures.pos.detach())
@@ -225,7 +265,7 @@ class Potential(KeepsFloat64):
 
     def extra_repr(self) -> str:
         """Species and cutoff."""
-        return f"species {list(self.species)}, cutoff {self.cutoff:g} A"
+        return f"{', '.join(self.properties)}; species {list(self.species)}, cutoff {self.cutoff:g} A"
 
 
 def read_species(species: Any) -> tuple[int, ...]:
@@ -278,11 +318,3 @@ def under_strain(structures: Structures, strain: Tensor) -> Structures:
     assert structures.batch is not None
     pos = (structures.pos[:, None] @ stretch[structures.batch])[:, 0]
     return structures._replace(pos=pos, cell=None if structures.cell is None else structures.cell @ stretch)
-
-
-def pooled(atoms: Tensor, structures: Structures) -> Tensor:
-    """``[A]`` summed over the atoms of each structure, ``[G]``."""
-    if structures.num_graphs == 1:  # inductor cannot print a scatter into a single row
-        return atoms.sum(0, keepdim=True)
-    assert structures.batch is not None
-    return atoms.new_zeros(structures.num_graphs).index_add(0, structures.batch, atoms)

@@ -208,7 +208,7 @@ def _md(options: argparse.Namespace) -> int:
 def _predict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
     _common(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with energies, forces and stress")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with all that is predicted")
     parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
 
 
@@ -225,23 +225,22 @@ def _predict(options: argparse.Namespace) -> int:
             kept.append(atoms)
             yield atoms
 
-    errors: dict[str, list[Any]] = {"energy": [], "forces": []}
+    errors: dict[str, list[Any]] = {"energy": [], "forces": [], "dipole": []}
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
             known = atoms.calc.results if atoms.calc is not None else {}
-            if "energy" in known:
-                errors["energy"].append((result["energy"] - known["energy"]) / len(atoms))
-            if "forces" in known:
-                errors["forces"].append((result["forces"] - known["forces"]).ravel())
+            for name in errors.keys() & known.keys() & result.keys():
+                difference = np.ravel(np.asarray(result[name]) - known[name])
+                errors[name].append(difference / len(atoms) if name == "energy" else difference)
             ase.io.write(text, with_results(atoms, result), format="extxyz")
             count += 1
             say(count, f"{count} structures")
         text.detach()
     rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    for (name, found), unit in zip(errors.items(), ("meV/atom", "meV/A"), strict=True):
+    for (name, found), unit in zip(errors.items(), ("meV/atom", "meV/A", "me A"), strict=True):
         if found:
             values = 1000 * np.hstack(found)
             mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())

@@ -9,6 +9,7 @@ from typing import Any
 
 import ase.io
 from ase import Atoms
+from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from ..checks import check_path
@@ -80,7 +81,8 @@ def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
 def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
     """A copy that holds what was computed, as files keep it."""
     kept = atoms.copy()
-    kept.calc = SinglePointCalculator(kept, **results)
+    kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
+    kept.info |= {name: results[name] for name in results if name not in all_properties}
     return kept
 
 

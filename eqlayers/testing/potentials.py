@@ -17,14 +17,11 @@ from ..models.atoms import NeighborLists, check_atoms, collate
 from .cutoff import cutoff_rows
 from .equivariance import random_orthogonal
 from .examples import example_structures
+from .potential_case import EPS, EYE, MARGIN, ROUNDINGS, STEPS, Case, Found, slope_of, worst_of
 
 if TYPE_CHECKING:
     from ase import Atoms
 
-#: Roundings that a number of a network is taken to have: sums over hundreds of edges and channels, some layers deep.
-ROUNDINGS = 2**12
-EPS = torch.finfo(torch.float64).eps
-_MARGIN = 0.1  # Angstrom by which lists reach farther, so that differences move no atom out of them
 _DIRECTIONS = 3
 
 
@@ -67,75 +64,6 @@ class PotentialReport:
         )
 
 
-@dataclass
-class _Case:
-    """One structure, what the potential says of it, and the size of rounding errors."""
-
-    potential: Potential
-    atoms: Atoms
-    batch: Structures
-    found: dict[str, Tensor]
-    generator: torch.Generator
-
-    @classmethod
-    def of(cls, potential: Potential, atoms: Atoms, generator: torch.Generator) -> _Case:
-        batch = collate(potential, [atoms], [NeighborLists(potential.cutoff + _MARGIN)(atoms)])
-        found = potential(batch, ("energies", "forces", "virials"), create_graph=False)
-        return cls(potential, atoms, batch, found, generator)
-
-    def ask(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
-        """What the potential says of other structures."""
-        with torch.no_grad():
-            found: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
-        return found
-
-    @property
-    def energy_rounding(self) -> float:
-        """In eV, of the sum of the energies."""
-        kind = self.potential.kind_of(self.batch.z)
-        learned = (self.found["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
-        return EPS * float(ROUNDINGS * learned.sum() + 4 * self.found["energies"].abs().sum())
-
-    @property
-    def force_rounding(self) -> float:
-        """In eV/Angstrom, of a component."""
-        return EPS * ROUNDINGS * float(self.found["forces"].abs().max() + self.potential.scales.max())
-
-    def draw(self, *shape: int) -> Tensor:
-        """Numbers from -1 to 1."""
-        return self.place(2 * torch.rand(*shape, generator=self.generator, dtype=torch.float64, device="cpu") - 1)
-
-    def place(self, values: Tensor) -> Tensor:
-        """On the device of the potential."""
-        return values.to(self.batch.pos.device)
-
-    def moved(self, pos: Tensor, cell: Tensor | None = None) -> Structures:
-        """Copies at other positions ``[K, A, 3]``, in other cells ``[K, 3, 3]``."""
-        count, atoms = pos.shape[:2]
-        index = torch.arange(count, device=pos.device)
-        old = self.batch
-        assert old.cell is not None
-        assert old.shifts is not None
-        return Structures(
-            z=old.z.repeat(count),
-            pos=pos.reshape(-1, 3),
-            edge_index=(old.edge_index[:, None] + atoms * index[:, None]).reshape(2, -1),
-            batch=index.repeat_interleave(atoms),
-            num_graphs=count,
-            cell=old.cell.expand(count, 3, 3) if cell is None else cell,
-            shifts=old.shifts.repeat(count, 1),
-        )
-
-    def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> list[tuple[float, float]]:
-        """Of energy and forces from those of the same atoms, turned by a matrix and in another order."""
-        found = self.ask(other, "energies", "forces")
-        copies = len(other.z) // len(self.batch.z)
-        expected = (self.found["forces"] if order is None else self.found["forces"][order]) @ matrix.T
-        energy = float((found["energies"].sum() - copies * self.found["energies"].sum()).abs())
-        forces = float((found["forces"] - expected.repeat(copies, 1)).abs().max())
-        return [(energy, copies * self.energy_rounding), (forces, self.force_rounding)]
-
-
 def check_potential(
     potential: Potential,
     structures: Sequence[Atoms] | None = None,
@@ -148,7 +76,8 @@ def check_potential(
 
     Forces, virials and Hessian are compared with central differences; sums of forces and of torques, the symmetry of
     the Hessian, rotation, inversion, translation, permutation, and copies with their laws. At the cutoff an atom that
-    leaves must change neither energy nor slope nor curvature. Errors of differences are bounded by comparing steps.
+    leaves must change neither energy nor slope nor curvature. Dipoles and polarizabilities turn with the structure,
+    and Born charges are slopes of the one. Errors of differences are bounded by comparing steps.
 
     Args:
         potential: Copied and converted to float64.
@@ -174,7 +103,7 @@ def check_potential(
     """
     check_type("potential", potential, Potential, "a Potential", "Load one with load_potential(path).")
     amplitude = check_number("rattle", rattle, at_least=0, at_most=0.5, unit=" of Angstrom", fix="0.02 is usual.")
-    width = check_number("step", step, above=0, at_most=_MARGIN / 16, unit=" of Angstrom", fix="0.001 is usual.")
+    width = check_number("step", step, above=0, at_most=MARGIN / 16, unit=" of Angstrom", fix="0.001 is usual.")
     generator = torch.Generator("cpu").manual_seed(check_seed("seed", seed))
     exact = copy.deepcopy(potential).double().eval()
     if structures is None:
@@ -189,50 +118,34 @@ def check_potential(
         shaken.positions += amplitude * (
             2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1
         )
-        case = _Case.of(exact, shaken, generator)
-        rows = [PotentialRow(name, *pair, unit) for check in CHECKS for name, pair, unit in check(case, width)]
-        for row in rows:
+        case = Case.of(exact, shaken, generator)
+        checks = [check for needed, check in CHECKS if needed is None or needed in exact.properties]
+        for row in (PotentialRow(name, *pair, unit) for check in checks for name, pair, unit in check(case, width)):
             before = worst.get(row.name)
             if before is None or not row.measured * before.bound <= before.measured * row.bound:
                 worst[row.name] = row
-    rows = [PotentialRow(name, *pair, unit) for name, pair, unit in cutoff_rows(exact, generator, EPS * ROUNDINGS)]
-    return PotentialReport((*worst.values(), *rows))
+    fading = cutoff_rows(exact, generator, EPS * ROUNDINGS) if "energy" in exact.properties else []
+    return PotentialReport((*worst.values(), *(PotentialRow(name, *pair, unit) for name, pair, unit in fading)))
 
 
 # ---- what is checked of every structure ----------------------------------------------------------------------------
 
-Found = list[tuple[str, tuple[float, float], str]]
-_STEPS = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0], dtype=torch.float64, device="cpu")
-_EYE = torch.eye(3, dtype=torch.float64, device="cpu")
 
-
-def _slope(values: Tensor, step: float) -> tuple[Tensor, float]:
-    """The derivative of ``[6, ...]`` values at the steps above, and a bound of its error.
-
-    Differences at h, 2 h and 4 h give two values, with errors c h^4 and 16 c h^4 where all is smooth. Where an edge
-    crosses the cutoff a third derivative jumps: errors are then of the size of their distance, and may cancel in it.
-    """
-    once, twice, four = (values[i] - values[i + 1] for i in (0, 2, 4))
-    once, twice, four = once / (2 * step), twice / (4 * step), four / (8 * step)
-    fine, coarse = (4 * once - twice) / 3, (4 * twice - four) / 3
-    return fine, 10 * float((fine - coarse).abs().max())
-
-
-def _derivatives(case: _Case, step: float) -> Found:
+def _derivatives(case: Case, step: float) -> Found:
     """Along random directions, in which a wrong component shows with certainty."""
     pos, cell = case.batch.pos, case.batch.cell
     assert cell is not None
-    steps, eye = case.place(_STEPS)[:, None, None], case.place(_EYE)
+    steps, eye = case.place(STEPS)[:, None, None], case.place(EYE)
     rows: dict[str, list[tuple[float, float]]] = {"forces": [], "virials": [], "hessian": [], "symmetry": []}
     for _ in range(_DIRECTIONS):
         direction = case.draw(*pos.shape)
         other = case.draw(*pos.shape)
         at = case.ask(case.moved(pos + step * steps * direction), "energies", "forces")
-        slope, error = _slope(at["energies"].view(6, -1).sum(1), step)
+        slope, error = slope_of(at["energies"].view(6, -1).sum(1), step)
         slack = error + case.energy_rounding / step
         rows["forces"].append((float((slope + (case.found["forces"] * direction).sum()).abs()), slack))
 
-        curves, error = _slope(at["forces"].view(6, *pos.shape), step)
+        curves, error = slope_of(at["forces"].view(6, *pos.shape), step)
         product, partner = _hessian_products(case, direction, other)
         rows["hessian"].append((float((curves + product).abs().max()), error + case.force_rounding / step))
         size = float(product.abs().max() + partner.abs().max() + case.potential.scales.max())
@@ -243,18 +156,18 @@ def _derivatives(case: _Case, step: float) -> Found:
         strain = 0.5 * (strain + strain.T)
         stretch = eye + 0.25 * step * steps * strain
         at = case.ask(case.moved(pos @ stretch, cell @ stretch), "energies")
-        slope, error = _slope(at["energies"].view(6, -1).sum(1), 0.25 * step)
+        slope, error = slope_of(at["energies"].view(6, -1).sum(1), 0.25 * step)
         slack = error + 4 * case.energy_rounding / step
         rows["virials"].append((float((slope + (case.found["virials"][0] * strain).sum()).abs()), slack))
     return [
-        ("forces are slopes of the energy", _worst(rows["forces"]), "eV/A"),
-        ("virials are slopes by strain", _worst(rows["virials"]), "eV"),
-        ("the Hessian is the slope of forces", _worst(rows["hessian"]), "eV/A^2"),
-        ("the Hessian is symmetric", _worst(rows["symmetry"]), "eV/A^2"),
+        ("forces are slopes of the energy", worst_of(rows["forces"]), "eV/A"),
+        ("virials are slopes by strain", worst_of(rows["virials"]), "eV"),
+        ("the Hessian is the slope of forces", worst_of(rows["hessian"]), "eV/A^2"),
+        ("the Hessian is symmetric", worst_of(rows["symmetry"]), "eV/A^2"),
     ]
 
 
-def _hessian_products(case: _Case, *directions: Tensor) -> list[Tensor]:
+def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
     """The Hessian times each direction, by differentiating forces."""
     pos = case.batch.pos.detach().requires_grad_()
     forces = case.potential(case.batch._replace(pos=pos), ("forces",), create_graph=True)["forces"]
@@ -264,14 +177,7 @@ def _hessian_products(case: _Case, *directions: Tensor) -> list[Tensor]:
     ]
 
 
-def _worst(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """The largest deviation and bound of several directions; one that is not a number is the largest."""
-    deviations = [deviation for deviation, _ in pairs]
-    lost = [deviation for deviation in deviations if deviation != deviation]
-    return (lost or [max(deviations)])[0], max(bound for _, bound in pairs)
-
-
-def _sums(case: _Case, step: float) -> Found:
+def _sums(case: Case, step: float) -> Found:
     forces, pos = case.found["forces"], case.batch.pos
     slack = len(pos) * case.force_rounding
     rows: Found = [("forces sum to zero", (float(forces.sum(0).abs().max()), slack), "eV/A")]
@@ -281,9 +187,9 @@ def _sums(case: _Case, step: float) -> Found:
     return rows
 
 
-def _symmetries(case: _Case, step: float) -> Found:
+def _symmetries(case: Case, step: float) -> Found:
     """Rotation, inversion, another place, another order of atoms and edges."""
-    old, eye = case.batch, case.place(_EYE)
+    old, eye = case.batch, case.place(EYE)
     assert old.cell is not None
     assert old.shifts is not None
     changes: dict[str, tuple[Structures, Tensor, Tensor | None]] = {}
@@ -293,7 +199,7 @@ def _symmetries(case: _Case, step: float) -> Found:
     elsewhere = case.atoms.copy()
     elsewhere.positions += 3 * case.draw(3).cpu().numpy()
     elsewhere.wrap()
-    lists = NeighborLists(case.potential.cutoff + _MARGIN)
+    lists = NeighborLists(case.potential.cutoff + MARGIN)
     shift = (elsewhere.positions - case.atoms.positions)[0]
     placed = collate(case.potential, [elsewhere], [lists(elsewhere)])
     changes["translation"] = (placed._replace(pos=placed.pos + case.place(torch.from_numpy(shift))), eye, None)
@@ -306,17 +212,16 @@ def _symmetries(case: _Case, step: float) -> Found:
         shifts=old.shifts[edges],
     )
     changes["permutation"] = (permuted, eye, order)
-    parts = (("energy", "eV"), ("forces", "eV/A"))
     return [
         (f"{name}: {part}", pair, unit)
         for name, change in changes.items()
-        for (part, unit), pair in zip(parts, case.difference(*change), strict=True)
+        for part, pair, unit in case.difference(*change)
     ]
 
 
-def _copies(case: _Case, step: float) -> Found:
+def _copies(case: Case, step: float) -> Found:
     """Two structures far apart, or two cells of a crystal, have twice the energy and the same forces."""
-    atoms, margin = case.atoms, case.potential.cutoff + _MARGIN
+    atoms, margin = case.atoms, case.potential.cutoff + MARGIN
     if atoms.pbc.any():
         repeats = [1, 1, 1]
         repeats[int(atoms.pbc.argmax())] = 2
@@ -325,19 +230,41 @@ def _copies(case: _Case, step: float) -> Found:
         double, other = atoms.copy(), atoms.copy()
         other.positions += [4 * margin + float(atoms.positions.max() - atoms.positions.min()), 0, 0]
         double.extend(other)
-    pairs = case.difference(collate(case.potential, [double], [NeighborLists(margin)(double)]), case.place(_EYE))
-    return [("two copies: energy", pairs[0], "eV"), ("two copies: forces", pairs[1], "eV/A")]
+    rows = case.difference(collate(case.potential, [double], [NeighborLists(margin)(double)]), case.place(EYE))
+    return [(f"two copies: {part}", pair, unit) for part, pair, unit in rows]
 
 
-def _beyond(case: _Case, step: float) -> Found:
+def _beyond(case: Case, step: float) -> Found:
     """Edges that are longer than the cutoff change nothing."""
-    batches = [
-        collate(case.potential, [case.atoms], [NeighborLists(case.potential.cutoff + more)(case.atoms)])
-        for more in (0.0, 1.0)
+    wide = NeighborLists(case.potential.cutoff + 1.0)(case.atoms)
+    rows = case.difference(collate(case.potential, [case.atoms], [wide]), case.place(EYE))
+    return [(f"edges beyond the cutoff: {part}", pair, unit) for part, pair, unit in rows]
+
+
+def _born_charges(case: Case, step: float) -> Found:
+    """They are slopes of the dipole, and moving all atoms moves no charge."""
+    charges = case.potential(case.batch, ("born_charges",), create_graph=False)["born_charges"]
+    slack = case.rounding("dipole") / step
+    pairs = []
+    for _ in range(_DIRECTIONS):
+        direction = case.draw(*case.batch.pos.shape)
+        moved = case.moved(case.batch.pos + step * case.place(STEPS)[:, None, None] * direction)
+        slope, error = slope_of(case.ask(moved, "dipole")["dipole"], step)
+        product = torch.einsum("abc,ac->b", charges, direction)
+        pairs.append((float((slope - product).abs().max()), error + slack))
+    total = EPS * ROUNDINGS * len(charges) * float(charges.abs().max() + 1)
+    return [
+        ("Born charges are slopes of the dipole", worst_of(pairs), "e"),
+        ("Born charges sum to zero", (float(charges.sum(0).abs().max()), total), "e"),
     ]
-    energies = [case.ask(batch)["energy"] for batch in batches]
-    pair = (float((energies[1] - energies[0]).abs()), case.energy_rounding)
-    return [("edges beyond the cutoff count nothing", pair, "eV")]
 
 
-CHECKS: tuple[Callable[[_Case, float], Found], ...] = (_derivatives, _sums, _symmetries, _copies, _beyond)
+#: By the property that they need; None for those that look at all there is.
+CHECKS: tuple[tuple[str | None, Callable[[Case, float], Found]], ...] = (
+    ("energy", _derivatives),
+    ("energy", _sums),
+    (None, _symmetries),
+    (None, _copies),
+    (None, _beyond),
+    ("dipole", _born_charges),
+)

@@ -12,43 +12,27 @@ from torchmetrics import MetricCollection
 from ..checks import check_choice, check_items, check_number, check_type
 from ..errors import ConfigError, DataError
 from ..models import Potential, Structures, describe_potential
+from ..models.properties import OUTPUTS
 from .agreement import check_network
 from .base import STAGES, TrainedModule, Values, error_metrics
+from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
 
-__all__ = ["LABELS", "PotentialModule"]
-
-#: label -> (unit of errors, factor from eV and Angstrom)
-LABELS = {"energy": ("meV", 1e3), "forces": ("meV_A", 1e3), "stress": ("meV_A3", 1e3)}
-SHOWN = {"meV": "meV", "meV_A": "meV/A", "meV_A3": "meV/A^3"}
-
-
-def _absolute(error: Tensor) -> Tensor:
-    return error.norm(dim=-1)
-
-
-def _huber(error: Tensor) -> Tensor:
-    size = error.norm(dim=-1)
-    return torch.where(size < 1, 0.5 * size**2, size - 0.5)
-
-
-def _square(error: Tensor) -> Tensor:
-    return error.square().mean(-1)
-
-
-#: Of the rows of an error in units of the scale.
-LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
+__all__ = ["PotentialModule"]
 
 
 class PotentialModule(TrainedModule):
     r"""Trains a potential on energies, forces and stress.
 
     .. math:: L = w_E\, \overline{\ell(\Delta E / N \sigma)} + w_F\, \overline{c_Z\, \ell(\Delta F / \sigma)}
-              + w_S\, \overline{\ell(V \Delta S / N \sigma)}
+              + w_S\, \overline{\ell(V \Delta S / N \sigma)} + w_\mu\, \overline{\ell(\Delta \mu / \sqrt N \sigma_\mu)}
+              + w_\alpha\, \overline{\ell(\Delta \alpha / \sqrt N \sigma_\alpha)}
 
     with the scale :math:`\sigma` of the training part (the root mean square of the forces), N atoms and the volume V,
-    so that weights do not depend on units: lengths are in Angstrom. Labels that are missing do not count. Logged are
-    ``{train,val,test}/{energy,energy_per_atom,forces,stress}_{mae,rmse}_{unit}`` in meV and Angstrom, and ``val/mae``,
-    the error of the forces (without them, of the energy per atom), for checkpoints and early stopping.
+    so that weights do not depend on units: lengths are in Angstrom. Dipoles and polarizabilities, of networks that have
+    these ``properties``, are divided by the root mean square of a component. Labels that are missing do not count.
+    Logged are ``{train,val,test}/{energy,energy_per_atom,forces,stress,dipole,polarizability}_{mae,rmse}_{unit}`` in
+    meV, Angstrom and e, and ``val/mae``, the error of the first that there is of forces, energy per atom, dipole and
+    polarizability, for checkpoints and early stopping.
 
     Args:
         model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
@@ -56,6 +40,7 @@ class PotentialModule(TrainedModule):
         learning_rate, weight_decay, betas, warmup_steps, final_factor: See :class:`TrainedModule`.
         loss: ``"l1"`` (of forces: the length of the error), ``"huber"`` (quadratic within one scale) or ``"mse"``.
         energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
+        dipole_weight, polarizability_weight: :math:`w_\mu, w_\alpha`.
         species_weights: :math:`c_Z` by atomic number; 1 for those left out.
         second_stage: Fraction of the training after which ``second_energy_weight`` and ``second_forces_weight``
             count; None for one stage.
@@ -84,6 +69,8 @@ class PotentialModule(TrainedModule):
         energy_weight: float = 1.0,
         forces_weight: float = 1.0,
         stress_weight: float = 1.0,
+        dipole_weight: float = 1.0,
+        polarizability_weight: float = 1.0,
         species_weights: dict[int, float] | None = None,
         second_stage: float | None = None,
         second_energy_weight: float = 10.0,
@@ -96,6 +83,8 @@ class PotentialModule(TrainedModule):
             ("energy_weight", energy_weight),
             ("forces_weight", forces_weight),
             ("stress_weight", stress_weight),
+            ("dipole_weight", dipole_weight),
+            ("polarizability_weight", polarizability_weight),
             ("second_energy_weight", second_energy_weight),
             ("second_forces_weight", second_forces_weight),
         ):
@@ -122,8 +111,7 @@ class PotentialModule(TrainedModule):
         self.species_factors: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("species_factors", torch.tensor(factors))
-        names = ("energy", "energy_per_atom", "forces", "stress")
-        self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in names})
+        self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in ERRORS})
         self.test_values = nn.ModuleDict(
             {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
         )
@@ -136,9 +124,9 @@ class PotentialModule(TrainedModule):
         return self.potential.network
 
     def main_error(self) -> tuple[str, str]:
-        """The error of the forces, or without them of the energy per atom, and its unit."""
-        name = "forces" if "forces" in self.labels else "energy_per_atom"
-        return (f"{name}_mae_{_unit(name)}", SHOWN[_unit(name)])
+        """The error of the forces, or of what comes next among those that there are, and its unit."""
+        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in self.labels), "forces")
+        return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
 
     def unit(self) -> str:
         """eV, of energies."""
@@ -147,9 +135,9 @@ class PotentialModule(TrainedModule):
     def logged_names(self, data: Any) -> list[str]:
         """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
         names = [
-            f"{s}/{name}_{kind}_{_unit(name)}"
+            f"{s}/{name}_{kind}_{unit_of(name)}"
             for s in ("val", "train")
-            for name in ("energy", "energy_per_atom", "forces", "stress")
+            for name in ERRORS
             for kind in ("mae", "rmse")
         ]
         return ["val/mae", "val/loss", "train/loss", "train/loss_epoch", *names]
@@ -164,16 +152,24 @@ class PotentialModule(TrainedModule):
                 f"a datamodule with `statistics` was expected in trainer.{stage}, got none. Pass "
                 "datamodule=eqlayers.data.StructureDataModule(...)."
             )
-        self.labels = tuple(name for name in LABELS if name in data.statistics.labels)
-        if not self.labels:
+        self.labels = tuple(
+            name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
+        )
+        unlabelled = [
+            name for name in self.potential.properties if not any(OUTPUTS[label] == name for label in self.labels)
+        ]
+        if unlabelled:
             raise ConfigError(
-                f"the data must have labels among {', '.join(LABELS)}, got none of them. Name their keys in data.keys."
+                f"the data must have labels of what the network predicts, got none of {', '.join(unlabelled)} but "
+                f"{', '.join(data.statistics.labels) or 'nothing'}. Name their keys in data.keys, or set "
+                "model.model.properties to what they have."
             )
         check_network(self.potential, data)
         if stage == "fit":
             found = data.statistics
             self.scale.fill_(found.scale)
-            self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors)
+            scales = {name: found.tensor_scales.get(name, 1.0) for name in self.potential.split.tensors}
+            self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors, scales)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Describe the potential, so that :func:`eqlayers.models.load_potential` reads the checkpoint."""
@@ -184,8 +180,8 @@ class PotentialModule(TrainedModule):
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """Energies, and what of forces and stress the data have; see :class:`eqlayers.models.Potential`."""
-        found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or ("energy", "forces"))
+        """What of the labels the data have; see :class:`eqlayers.models.Potential`."""
+        found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or None)
         return found
 
     def _rows(self, batch: Any, found: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
@@ -197,6 +193,9 @@ class PotentialModule(TrainedModule):
                 yield name, value[:, None], label[:, None].double(), (1 / (atoms * self.scale))[:, None]
             elif name == "forces":
                 yield name, value, label.to(value.dtype), (1 / self.scale).to(value.dtype).expand(len(value), 1)
+            elif name in self.potential.split.tensors:
+                size = self.potential.split.get_buffer(f"{name}_scale") * atoms.sqrt()
+                yield name, value.flatten(1), label.flatten(1).double(), (1 / size)[:, None]
             else:
                 volume = torch.linalg.det(batch.cell.double()).abs()
                 rows = (volume / (atoms * self.scale))[:, None].to(value.dtype)
@@ -234,7 +233,7 @@ class PotentialModule(TrainedModule):
         return {
             "energy": h[f"{prefix}energy_weight"],
             "forces": h[f"{prefix}forces_weight"],
-            "stress": h["stress_weight"],
+            **{name: h[f"{name}_weight"] for name in ("stress", "dipole", "polarizability")},
         }
 
     def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
@@ -300,10 +299,15 @@ class PotentialModule(TrainedModule):
             metric.reset()  # type: ignore[operator]
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Energies of a batch with the names of its structures, for the table of predictions."""
+        """Energies of a batch with the names of its structures, for the table of predictions.
+
+        Raises:
+            ConfigError: The network predicts none.
+        """
+        if "energy" not in self.potential.properties:
+            raise ConfigError(
+                f"predictions must be of energies here, got a network of {', '.join(self.potential.properties)}. Use "
+                "`eqlayers predict structures.xyz -m potential.pt`."
+            )
         fields = {"idx": batch.idx, "predicted": self(batch)["energy"], "true": batch.energy}
         return {name: values.tolist() for name, values in fields.items()}
-
-
-def _unit(name: str) -> str:
-    return LABELS["energy" if name.startswith("energy") else name][0]

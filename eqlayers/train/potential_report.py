@@ -14,8 +14,9 @@ from rich.table import Table
 from ..models import save_potential
 from .base import is_dry_run
 from .history import write_json
+from .labels import LABELS, SHOWN
 from .plots import learning_curve, number, parity_plot, save_figure
-from .potential import LABELS, SHOWN, PotentialModule
+from .potential import PotentialModule
 from .report import TestReport, environment
 from .summary import count_parameters
 
@@ -55,7 +56,7 @@ class PotentialReport(TestReport):
         if hasattr(pl_module.model, "options"):
             errors = {f"{row.name}, {row.unit}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
-            facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom", "test errors (MAE)": errors}
+            facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom, e", "test errors (MAE)": errors}
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
         pictures = []
@@ -65,7 +66,7 @@ class PotentialReport(TestReport):
             there = np.flatnonzero(np.isfinite(true))
             there = there[:: len(there) // MOST_POINTS + 1]
             row = next(row for row in rows if row.name == label)
-            unit = SHOWN[LABELS[label][0]].replace("meV", "eV")
+            unit = SHOWN[LABELS[label][0]].replace("me", "e")
             figure = parity_plot(
                 true[there], predicted[there], label, unit, f"{label}: MAE {number(row.mae)} {row.unit}"
             )

@@ -1,0 +1,178 @@
+"""What networks read out of atoms: energies, dipole moments, polarisabilities; and their sums over structures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..checks import check_choice, check_items, check_number
+from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..nn._common.base import KeepsFloat64
+
+#: Irreps that each property takes of an atom.
+PROPERTIES = {"energy": o3.Irreps("0e"), "dipole": o3.Irreps("1o"), "polarizability": o3.Irreps("0e + 2e")}
+#: Property that each output of a potential is made from.
+OUTPUTS = {
+    "energy": "energy",
+    "energies": "energy",
+    "forces": "energy",
+    "stress": "energy",
+    "virials": "energy",
+    "dipole": "dipole",
+    "born_charges": "dipole",
+    "polarizability": "polarizability",
+}
+
+
+def read_properties(properties: Any) -> tuple[str, ...]:
+    """Different names of :data:`PROPERTIES`, in its order.
+
+    Raises:
+        ConfigError: None, or one that there is not.
+
+    Example:
+        >>> read_properties(["dipole", "energy"])
+        ('energy', 'dipole')
+    """
+    fix = "('energy',) is usual."
+    asked = [check_choice("properties", one, PROPERTIES) for one in check_items("properties", properties, "names", fix)]
+    if not asked:
+        raise ConfigError(f"properties must be at least one of {', '.join(PROPERTIES)}, got none. {fix}")
+    return tuple(name for name in PROPERTIES if name in asked)
+
+
+def property_irreps(properties: Sequence[str]) -> o3.Irreps:
+    """Irreps that a network returns for each atom: the scalars of all properties, then vectors, then degree 2.
+
+    Example:
+        >>> property_irreps(("energy", "dipole", "polarizability"))
+        2x0e+1x1o+1x2e
+    """
+    asked = [ir for name in read_properties(properties) for _, ir in PROPERTIES[name]]
+    return o3.Irreps([(1, ir) for ir in sorted(asked, key=lambda ir: ir.l)]).simplify()
+
+
+def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
+    """Those of ``hidden`` that the read-out of the properties is made from.
+
+    Raises:
+        ConfigError: One is missing.
+
+    Example:
+        >>> kept_irreps(o3.Irreps("8x0e + 8x1o + 8x2e"), ("energy", "dipole"))
+        8x0e+8x1o
+    """
+    wanted = [ir for _, ir in property_irreps(properties)]
+    missing = [f"{ir}" for ir in wanted if ir not in hidden]
+    if missing:
+        raise ConfigError(
+            f"hidden must hold {' and '.join(missing)} for {', '.join(properties)}, got {hidden}. Add "
+            f"'{hidden[0].mul}x{missing[0]}'."
+        )
+    return o3.Irreps([(mul, ir) for mul, ir in hidden if ir in wanted])
+
+
+class AtomicProperties(KeepsFloat64):
+    r"""Splits what a network returns, and sums dipoles and polarisabilities over structures.
+
+    .. math:: \mu = \sigma_\mu \sum_i \mu_i, \qquad \alpha = \sigma_\alpha \sum_i (a_i 1 + \alpha^{(2)}_i)
+
+    Dipoles are sums of vectors of atoms, without charges times positions: they do not depend on the origin, nor on the
+    periodic images that atoms are at, and Born charges sum to zero.
+
+    Args:
+        properties: Names among :data:`PROPERTIES`.
+
+    Example:
+        >>> split = AtomicProperties(("energy", "dipole"))
+        >>> energies, tensors = split(torch.ones(2, 4), torch.zeros(2, dtype=torch.int64), 1)
+        >>> energies.tolist(), tensors["dipole"].tolist()
+        ([1.0, 1.0], [[2.0, 2.0, 2.0]])
+    """
+
+    def __init__(self, properties: Sequence[str]) -> None:
+        super().__init__()
+        self.properties = read_properties(properties)
+        self.irreps = property_irreps(self.properties)
+        self._columns = {str(ir): mul * ir.dim for mul, ir in self.irreps}  # compilers cannot look into irreps
+        self._scalars = tuple(name for name in self.properties if "0e" in PROPERTIES[name])
+        self.kept_in_float64 = tuple(f"{name}_scale" for name in self.tensors)
+        for name in self.kept_in_float64:
+            self.register_buffer(name, torch.ones((), dtype=torch.float64))
+        if "polarizability" in self.properties:  # symmetric matrices of Frobenius norm 1
+            matrices = 5**0.5 * o3.wigner_3j(1, 1, 2, dtype=torch.float64, device="cpu").permute(2, 0, 1)
+            self.register_buffer("cartesian", matrices.contiguous(), persistent=False)
+            self.kept_in_float64 += ("cartesian",)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Properties other than the energy."""
+        return tuple(name for name in self.properties if name != "energy")
+
+    def set_scales(self, scales: Mapping[str, float]) -> None:
+        """Set the scales of properties by name; those left out stay.
+
+        Raises:
+            IndexRangeError: A property that the network has not. ConfigError: A scale that is not positive.
+        """
+        unknown = sorted(set(scales) - set(self.tensors), key=str)
+        if unknown:
+            raise IndexRangeError(f"tensor scales must be of {list(self.tensors)}, got also {unknown}. Leave them out.")
+        for name, scale in scales.items():
+            self.get_buffer(f"{name}_scale").fill_(check_number(f"the scale of {name}", scale, above=0))
+
+    def forward(self, values: Tensor, batch: Tensor, num_graphs: int) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Energies of atoms, and tensors of structures.
+
+        Args:
+            values: ``[A, irreps.dim]``, or ``[A]`` if that is 1.
+            batch: ``[A]`` int64, structure of each atom.
+            num_graphs: Number of structures.
+
+        Returns:
+            ``[A]`` as the network gave them, or None; by name 'dipole' ``[G, 3]`` and 'polarizability' ``[G, 3, 3]``,
+            float64.
+
+        Raises:
+            ShapeError: ``values`` has another shape.
+        """
+        atoms, columns = len(batch), sum(self._columns.values())
+        expected = [atoms] if columns == 1 else [atoms, columns]
+        if list(values.shape) not in (expected, [atoms, columns]):
+            numbers = "one number an atom" if columns == 1 else f"{self.irreps} of {', '.join(self.properties)}"
+            raise ShapeError(
+                f"the network must return {'[A]' if columns == 1 else '[A, columns]'} = {expected}, {numbers}, got "
+                f"{list(values.shape)}. Reshape its result."
+            )
+        values = values.reshape(atoms, columns)
+        parts = dict(zip(self._columns, values.split(list(self._columns.values()), 1), strict=True))
+        single = dict(zip(self._scalars, parts["0e"].unbind(1), strict=True)) if self._scalars else {}
+        found = {}
+        if "dipole" in self.properties:
+            found["dipole"] = pooled(parts["1o"].double(), batch, num_graphs) * self.get_buffer("dipole_scale")
+        if "polarizability" in self.properties:
+            whole = pooled(single["polarizability"].double(), batch, num_graphs)[:, None, None]
+            bent = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
+            eye = torch.eye(3, dtype=torch.float64, device=values.device)
+            found["polarizability"] = (whole * eye + bent.view(-1, 3, 3)) * self.get_buffer("polarizability_scale")
+        return single.get("energy"), found
+
+    def extra_repr(self) -> str:
+        """Names and irreps."""
+        return f"{', '.join(self.properties)} from {self.irreps}"
+
+
+def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+    """``[A, ...]`` summed over the atoms of each structure, ``[G, ...]``.
+
+    Example:
+        >>> pooled(torch.ones(3), torch.tensor([0, 1, 1]), 2)
+        tensor([1., 2.])
+    """
+    if num_graphs == 1:  # inductor cannot print a scatter into a single row
+        return atoms.sum(0, keepdim=True)
+    return atoms.new_zeros(num_graphs, *atoms.shape[1:]).index_add(0, batch, atoms)

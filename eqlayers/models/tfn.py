@@ -1,0 +1,158 @@
+"""A tensor field network, each step written out: the model to read first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ..algebra import as_irreps
+from ..checks import check_integer, check_number
+from ..errors import IrrepsError
+from ..graph import Graph
+from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
+from ..nn.interaction import channelwise_instructions
+from ..nn.radial import ScalarNetwork
+from .nequip import reachable
+from .potential import read_species
+from .properties import kept_irreps, property_irreps, read_properties
+
+
+class TFN(torch.nn.Module):
+    r"""Energies of atoms by a tensor field network, for :class:`Potential`.
+
+    .. math:: x^0_i = a_{Z_i}, \qquad m_i = \frac{1}{\sqrt{\bar n}} \sum_{j \in N(i)} (W_1 x_j) \otimes_{R(r_{ij})}
+              Y(\hat r_{ij}), \qquad x'_i = \mathrm{gate}(W_2 m_i + W_0 x_i), \qquad e_i = w \cdot x^T_i
+
+    Four things are in it, and in every network of its kind: a linear map mixes channels of one degree and leaves
+    directions alone; a product with the harmonics of an edge, weighted by its length, makes degrees of others; a sum
+    over neighbours forgets their order; a gate scales vectors by scalars, as a function of a component would depend on
+    the axes. Each maps turned inputs to turned outputs, and so does the network. The gate is in place of the norms of
+    the paper. :class:`NequIP` is this with linear maps by species.
+
+    Args:
+        species: Atomic numbers that occur.
+        hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
+        lmax: Largest degree of the spherical harmonics.
+        layers: Number of steps, at least 1.
+        num_basis: Bessel functions of an edge's length.
+        cutoff: Angstrom.
+        radial_hidden: Widths of the radial networks.
+        mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
+        properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: hidden without even scalars, or a number out of range.
+
+    Source:
+        Thomas et al. 2018, arXiv:1802.08219; gates by Weiler et al. 2018, arXiv:1807.02547.
+
+    Example:
+        >>> from eqlayers.models import Potential, Structures
+        >>> potential = Potential(TFN([1, 8], hidden="8x0e + 8x1o", lmax=1, layers=2), species=[1, 8])
+        >>> pair = torch.tensor([[0, 1], [1, 0]])
+        >>> potential(Structures(torch.tensor([1, 8]), torch.randn(2, 3), pair))["forces"].shape
+        torch.Size([2, 3])
+    """
+
+    def __init__(
+        self,
+        species: Sequence[int],
+        hidden: str = "32x0e + 32x1o + 32x2e",
+        lmax: int = 2,
+        layers: int = 3,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        radial_hidden: Sequence[int] = (64,),
+        mean_neighbors: float = 12.0,
+        properties: Sequence[str] = ("energy",),
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
+        self.properties = read_properties(properties)
+        self.irreps_sh = o3.Irreps.spherical_harmonics(check_integer("lmax", lmax, 0, fix="2 is usual."))
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        current = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
+        if current.dim == 0:
+            raise IrrepsError(f"hidden must hold even scalars (0e) for the embedding, got {irreps}. Add '32x0e'.")
+        self.embedding = torch.nn.Embedding(len(self.species), current.dim)
+        self.basis = BesselBasis(num_basis, cutoff)
+        count, steps = check_integer("layers", layers, 1, fix="3 are usual."), []
+        for number in range(count):
+            wanted = irreps if number < count - 1 else kept_irreps(irreps, self.properties)
+            after = reachable(current, self.irreps_sh, wanted)
+            steps.append(TFNStep(current, self.irreps_sh, after, num_basis, radial_hidden, backend))
+            current = after
+        self.steps = torch.nn.ModuleList(steps)
+        self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
+        self.mean_neighbors: Tensor
+        self.register_buffer("mean_neighbors", torch.ones(()))
+        self.set_mean_neighbors(mean_neighbors)
+        self.options: dict[str, Any] = {
+            "species": list(self.species),
+            "hidden": str(irreps),
+            "lmax": self.irreps_sh.lmax,
+            "layers": count,
+            "num_basis": num_basis,
+            "cutoff": self.cutoff,
+            "radial_hidden": list(radial_hidden),
+            "mean_neighbors": mean_neighbors,
+            "properties": list(self.properties),
+            "backend": backend,
+        }
+
+    def set_mean_neighbors(self, number: float) -> None:
+        """Set the normalisation of the sums over neighbours."""
+        self.mean_neighbors.fill_(check_number("mean_neighbors", number, above=0))
+
+    def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
+        """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
+        x = self.embedding(kind)
+        radial = self.basis(edges.lengths)
+        for step in self.steps:
+            x = step(x, edges.harmonics, radial, graph, self.mean_neighbors)
+        found: Tensor = self.read(x)
+        return found
+
+
+class TFNStep(torch.nn.Module):
+    """One step: mix channels, multiply with edges, sum over neighbours, mix, gate.
+
+    Args:
+        irreps_in, irreps_sh, irreps_out: Irreps before, of the harmonics, and after.
+        num_basis: Radial functions of an edge.
+        radial_hidden: Widths of the network from these to the weights of the product.
+        backend: Of the layers.
+    """
+
+    def __init__(
+        self,
+        irreps_in: o3.Irreps,
+        irreps_sh: o3.Irreps,
+        irreps_out: o3.Irreps,
+        num_basis: int,
+        radial_hidden: Sequence[int],
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        self.gate = GatedNonlinearity(irreps_out, gate="silu", **kind)
+        self.mix_in = Linear(irreps_in, irreps_in, **kind)
+        middle, paths = channelwise_instructions(irreps_in, irreps_sh, self.gate.irreps_in)
+        self.product = TensorProductConv(
+            irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+        )
+        self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
+        self.mix_out = Linear(middle, self.gate.irreps_in, **kind)
+        self.self_connection = Linear(irreps_in, self.gate.irreps_in, **kind)
+
+    def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
+        """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
+        received = self.product(self.mix_in(x), harmonics, self.radial(radial), graph)
+        found: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()) + self.self_connection(x))
+        return found

@@ -1,0 +1,133 @@
+"""One structure beside what a potential says of it, moved and compared with itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..models import Potential, Structures
+from ..models.atoms import NeighborLists, collate
+
+if TYPE_CHECKING:
+    from ase import Atoms
+
+#: Roundings that a number of a network is taken to have: sums over hundreds of edges and channels, some layers deep.
+ROUNDINGS = 2**12
+EPS = torch.finfo(torch.float64).eps
+MARGIN = 0.1  # Angstrom by which lists reach farther, so that differences move no atom out of them
+#: Units of what a potential predicts.
+UNITS = {"energy": "eV", "forces": "eV/A", "dipole": "e A", "polarizability": "A^3"}
+Found = list[tuple[str, tuple[float, float], str]]
+STEPS = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0], dtype=torch.float64, device="cpu")
+EYE = torch.eye(3, dtype=torch.float64, device="cpu")
+
+
+@dataclass
+class Case:
+    """One structure, what the potential says of it, and the size of rounding errors."""
+
+    potential: Potential
+    atoms: Atoms
+    batch: Structures
+    found: dict[str, Tensor]
+    generator: torch.Generator
+
+    @classmethod
+    def of(cls, potential: Potential, atoms: Atoms, generator: torch.Generator) -> Case:
+        """Of a structure, with a list of neighbours that reaches a little farther."""
+        batch = collate(potential, [atoms], [NeighborLists(potential.cutoff + MARGIN)(atoms)])
+        energies = ("energies", "forces", "virials") if "energy" in potential.properties else ()
+        found = potential(batch, (*energies, *potential.split.tensors), create_graph=False)
+        return cls(potential, atoms, batch, {name: value.detach() for name, value in found.items()}, generator)
+
+    def ask(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
+        """What the potential says of other structures."""
+        with torch.no_grad():
+            found: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
+        return found
+
+    @property
+    def energy_rounding(self) -> float:
+        """In eV, of the sum of the energies."""
+        kind = self.potential.kind_of(self.batch.z)
+        learned = (self.found["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
+        return EPS * float(ROUNDINGS * learned.sum() + 4 * self.found["energies"].abs().sum())
+
+    @property
+    def force_rounding(self) -> float:
+        """In eV/Angstrom, of a component."""
+        return EPS * ROUNDINGS * float(self.found["forces"].abs().max() + self.potential.scales.max())
+
+    def draw(self, *shape: int) -> Tensor:
+        """Numbers from -1 to 1."""
+        return self.place(2 * torch.rand(*shape, generator=self.generator, dtype=torch.float64, device="cpu") - 1)
+
+    def place(self, values: Tensor) -> Tensor:
+        """On the device of the potential."""
+        return values.to(self.batch.pos.device)
+
+    def moved(self, pos: Tensor, cell: Tensor | None = None) -> Structures:
+        """Copies at other positions ``[K, A, 3]``, in other cells ``[K, 3, 3]``."""
+        count, atoms = pos.shape[:2]
+        index = torch.arange(count, device=pos.device)
+        old = self.batch
+        assert old.cell is not None
+        assert old.shifts is not None
+        return Structures(
+            z=old.z.repeat(count),
+            pos=pos.reshape(-1, 3),
+            edge_index=(old.edge_index[:, None] + atoms * index[:, None]).reshape(2, -1),
+            batch=index.repeat_interleave(atoms),
+            num_graphs=count,
+            cell=old.cell.expand(count, 3, 3) if cell is None else cell,
+            shifts=old.shifts.repeat(count, 1),
+        )
+
+    def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Found:
+        """Of all that is predicted from that of the same atoms, turned by a matrix, in another order, or copied."""
+        names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.found]
+        found = self.ask(other, *names)
+        copies = len(other.z) // len(self.batch.z)
+        rows: Found = []
+        for name in names:
+            expected = self.found[name]
+            if name == "forces":
+                expected = (expected if order is None else expected[order]).repeat(copies, 1)
+            else:
+                expected = copies * expected
+            expected = expected if name == "energy" else expected @ matrix.T
+            expected = matrix @ expected if name == "polarizability" else expected
+            deviation = float((found[name] - expected).abs().max())
+            rows.append((name, (deviation, self.rounding(name, copies)), UNITS[name]))
+        return rows
+
+    def rounding(self, name: str, copies: int = 1) -> float:
+        """Of a part, summed over copies."""
+        if name == "energy":
+            return copies * self.energy_rounding
+        if name == "forces":
+            return self.force_rounding
+        size = float(self.found[name].abs().max() + self.potential.split.get_buffer(f"{name}_scale"))
+        return EPS * ROUNDINGS * copies * len(self.batch.z) * size
+
+
+def slope_of(values: Tensor, step: float) -> tuple[Tensor, float]:
+    """The derivative of ``[6, ...]`` values at the steps above, and a bound of its error.
+
+    Differences at h, 2 h and 4 h give two values, with errors c h^4 and 16 c h^4 where all is smooth. Where an edge
+    crosses the cutoff a third derivative jumps: errors are then of the size of their distance, and may cancel in it.
+    """
+    once, twice, four = (values[i] - values[i + 1] for i in (0, 2, 4))
+    once, twice, four = once / (2 * step), twice / (4 * step), four / (8 * step)
+    fine, coarse = (4 * once - twice) / 3, (4 * twice - four) / 3
+    return fine, 10 * float((fine - coarse).abs().max())
+
+
+def worst_of(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    """The largest deviation and bound of several directions; one that is not a number is the largest."""
+    deviations = [deviation for deviation, _ in pairs]
+    lost = [deviation for deviation in deviations if deviation != deviation]
+    return (lost or [max(deviations)])[0], max(bound for _, bound in pairs)
