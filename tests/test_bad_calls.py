@@ -125,7 +125,12 @@ CASES: dict[str, Case] = {
         "species": "elements", "hidden": "irreps", "correlation": "width", "lmax": "size", "layers": "width",
         "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
         "mean_neighbors": "positive", "interactions": "choice", "readout_hidden": "irreps", "activation": "choice",
-        "distance_transform": "optional choice", "use_reduced_cg": "flag", "backend": "backend"}),
+        "distance_transform": "optional choice", "use_reduced_cg": "flag", "properties": "properties",
+        "backend": "backend"}),
+    "TFN": Case(models.TFN, {"species": [1, 8], "hidden": "2x0e + 2x1o"}, {
+        "species": "elements", "hidden": "irreps", "lmax": "size", "layers": "width", "num_basis": "width",
+        "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", "properties": "properties",
+        "backend": "backend"}),
     "explain": Case(eq.explain, {}, {"module": "module", **BOTH}),
     "TensorProduct.explain": Case(TP.explain, {}, BOTH),
     "TensorProduct.selected_backend": Case(TP.selected_backend, {}, BOTH),

@@ -38,8 +38,9 @@ def read_properties(properties: Any) -> tuple[str, ...]:
         >>> read_properties(["dipole", "energy"])
         ('energy', 'dipole')
     """
-    fix = "('energy',) is usual."
-    asked = [check_choice("properties", one, PROPERTIES) for one in check_items("properties", properties, "names", fix)]
+    fix = "Pass ['energy'], which is usual."
+    listed = check_items("properties", properties, "a list of names", fix)
+    asked = [check_choice("properties", one, PROPERTIES) for one in listed]
     if not asked:
         raise ConfigError(f"properties must be at least one of {', '.join(PROPERTIES)}, got none. {fix}")
     return tuple(name for name in PROPERTIES if name in asked)

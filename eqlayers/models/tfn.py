@@ -15,7 +15,7 @@ from ..errors import IrrepsError
 from ..graph import Graph
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from ..nn.interaction import channelwise_instructions
-from ..nn.radial import ScalarNetwork
+from ..nn.radial import ScalarNetwork, hidden_widths
 from .nequip import reachable
 from .potential import read_species
 from .properties import kept_irreps, property_irreps, read_properties
@@ -82,11 +82,12 @@ class TFN(torch.nn.Module):
             raise IrrepsError(f"hidden must hold even scalars (0e) for the embedding, got {irreps}. Add '32x0e'.")
         self.embedding = torch.nn.Embedding(len(self.species), current.dim)
         self.basis = BesselBasis(num_basis, cutoff)
+        widths = hidden_widths("radial_hidden", radial_hidden)
         count, steps = check_integer("layers", layers, 1, fix="3 are usual."), []
         for number in range(count):
             wanted = irreps if number < count - 1 else kept_irreps(irreps, self.properties)
             after = reachable(current, self.irreps_sh, wanted)
-            steps.append(TFNStep(current, self.irreps_sh, after, num_basis, radial_hidden, backend))
+            steps.append(TFNStep(current, self.irreps_sh, after, num_basis, widths, backend))
             current = after
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
@@ -100,7 +101,7 @@ class TFN(torch.nn.Module):
             "layers": count,
             "num_basis": num_basis,
             "cutoff": self.cutoff,
-            "radial_hidden": list(radial_hidden),
+            "radial_hidden": widths,
             "mean_neighbors": mean_neighbors,
             "properties": list(self.properties),
             "backend": backend,

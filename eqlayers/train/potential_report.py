@@ -99,7 +99,7 @@ class PotentialReport(TestReport):
         history, data = self._history(trainer), trainer.datamodule  # type: ignore[attr-defined]
         metrics: dict[str, Any] = {}
         for row in rows:
-            name, unit = row.name.replace(" ", "_"), row.unit.replace("/", "_").replace("^", "")
+            name, unit = row.name.replace(" ", "_"), row.unit.replace("/", "_").replace("^", "").replace(" ", "_")
             metrics[f"test_{name}_mae_{unit}"], metrics[f"test_{name}_rmse_{unit}"] = row.mae, row.rmse
             metrics[f"baseline_{name}_mae_{unit}"] = row.baseline
         return metrics | {

@@ -134,6 +134,8 @@ def test_unknown_species():
 
 
 def test_nothing_to_learn():
-    bare = StructureArrays.of("x", [1], [1], np.zeros((1, 3)), dipole=np.zeros((1, 3)))
-    with pytest.raises(DataError, match=r"must have energies or forces, got labels \['dipole'\]. Name them with keys="):
+    bare = StructureArrays.of("x", [1], [1], np.zeros((1, 3)), stress=np.zeros((1, 3, 3)))
+    with pytest.raises(
+        DataError, match=r"forces, dipoles or polarizabilities, got labels \['stress'\]. Name them with keys="
+    ):
         check_parts(bare, {"train": np.array([0]), "val": np.array([], int), "test": np.array([], int)})
