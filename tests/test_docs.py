@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -120,6 +121,7 @@ def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) ->
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what examples leave goes with the test
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed; the output above says how"
