@@ -292,7 +292,7 @@ OTHERS = {
             "SparseVecSca"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
-    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace"),
+    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace", "to_nequip"),
 }  # fmt: skip
 
 

@@ -5,5 +5,16 @@ from .from_mace import from_mace, to_mace
 from .from_nequip import from_nequip
 from .replace import accelerate, deaccelerate
 from .report import Report, Row
+from .to_nequip import to_nequip
 
-__all__ = ["Coverage", "Report", "Row", "accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace"]
+__all__ = [
+    "Coverage",
+    "Report",
+    "Row",
+    "accelerate",
+    "deaccelerate",
+    "from_mace",
+    "from_nequip",
+    "to_mace",
+    "to_nequip",
+]

@@ -1,4 +1,4 @@
-"""NequIP's models become this package's: equal energies, forces and stress, to rounding."""
+"""NequIP's models become this package's, and back: equal energies, forces and stress, to rounding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from nequip.utils.global_state import set_global_state
 from torch import Tensor
 
 from eqlayers.errors import ConfigError
-from eqlayers.integrations.from_nequip import from_nequip
-from eqlayers.models import Potential, Structures
-from eqlayers.nn import EdgeGeometry
+from eqlayers.integrations import from_nequip, to_nequip
+from eqlayers.models import NequIP, Potential, Structures
+from eqlayers.nn import ZBL, EdgeGeometry
+from eqlayers.testing import ToyNetwork
 
 SPECIES = {"H": 1, "C": 6, "O": 8}
 CUTOFF = 4.0
@@ -63,8 +64,8 @@ def crystal(dtype: torch.dtype = torch.float64) -> Structures:
     return Structures(z, pos.to(dtype), torch.stack([src, dst]), None, 1, cell[None].to(dtype), steps[image].to(dtype))
 
 
-def theirs(model: torch.nn.Module, atoms: Structures) -> dict[str, Tensor]:
-    kinds = torch.tensor([list(SPECIES.values()).index(z) for z in atoms.z.tolist()])
+def theirs(model: torch.nn.Module, atoms: Structures, species: tuple[int, ...] = (1, 6, 8)) -> dict[str, Tensor]:
+    kinds = torch.tensor([species.index(z) for z in atoms.z.tolist()])
     assert atoms.cell is not None
     assert atoms.shifts is not None
     data = {
@@ -136,3 +137,41 @@ def test_nothing_but_the_weights_of_the_model_counts() -> None:
         for parameter in potential.parameters():
             parameter.zero_()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_there_and_back(name: str) -> None:
+    """Of a potential that never was nequip's, as well: weights, scales and numbers of neighbours of its own."""
+    atoms, eps = crystal(), torch.finfo(torch.float64).eps
+    for made in (from_nequip(built(**CASES[name])), own(name)):
+        want = made(atoms, ("energy", "energies", "forces", "stress"))
+        model = to_nequip(made)
+        assert torch.get_default_dtype() == torch.float32
+        found, again = theirs(model, atoms, made.species), from_nequip(model)(atoms, ("energies", "forces"))
+        for ours, key in (("energies", "atomic_energy"), ("forces", "forces"), ("stress", "stress")):
+            size = max(float(want[ours].detach().abs().max()), 1.0)
+            assert float((found[key].reshape(want[ours].shape) - want[ours]).detach().abs().max()) <= 400 * eps * size
+            if ours in again:
+                assert float((again[ours] - want[ours]).detach().abs().max()) <= 400 * eps * size
+
+
+def own(name: str) -> Potential:
+    torch.manual_seed(4)
+    options = from_nequip(built(**CASES[name])).network.options
+    network = NequIP(**options | {"species": [8, 1, 6], "cutoff": CUTOFF, "radial_hidden": [7, 7]})
+    network.set_mean_neighbors(4.3)
+    made = Potential(network, [8, 1, 6], {1: -3.0, 6: -4.0, 8: -5.0}, {1: 0.5, 6: 1.5, 8: 2.5})
+    return made.double().eval()
+
+
+def test_what_nequip_has_not_is_refused() -> None:
+    options = {"species": [1, 6, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2}
+    for potential, message in (
+        (Potential(NequIP(**options, embedding=2), [1, 6, 8]), "independent rows"),
+        (Potential(NequIP(**options, radial_hidden=(8, 4)), [1, 6, 8]), "layers of one width"),
+        (Potential(NequIP(**options, properties=["dipole"]), [1, 6, 8]), "properties of the potential must be energy"),
+        (Potential(NequIP(**options), [1, 6, 8], repulsion=ZBL()), "repulsion of the potential must be None"),
+        (Potential(ToyNetwork(1), [1]), r"potential\.network must be eqlayers\.models\.NequIP"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            to_nequip(potential)
