@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -107,10 +108,14 @@ class History(Callback):
         write_json(self.folder / "history.json", self.rows)
         if self.verbose:
             print(
-                f"epoch {row['epoch']:>4}  step {row['step']:>7}  train {row['train_mae']:.4g} {unit}  "
-                f"val {row['val_mae']:.4g} {unit}  lr {row['learning_rate']:.2e}  {row['time_s']:.0f} s",
+                f"epoch {row['epoch']:>4}  step {row['step']:>7}  train {_shown(row['train_mae'])} {unit}  "
+                f"val {_shown(row['val_mae'])} {unit}  lr {row['learning_rate']:.2e}  {row['time_s']:.0f} s",
                 flush=True,
             )
+
+
+def _shown(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4g}"
 
 
 def _number(value: Any) -> float:
