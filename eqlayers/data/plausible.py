@@ -17,7 +17,7 @@ from eqlayers.data.structure_dataset import StructureEdges, check_structure_edge
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.errors import DataError
 
-__all__ = ["check_parts", "check_physics"]
+__all__ = ["check_parts", "check_physics", "check_reach"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -48,8 +48,8 @@ _STRESS = {
 }
 
 
-def check_physics(structures: StructureArrays, edges: StructureEdges) -> list[str]:
-    """Search labels and neighbour lists for what numbers give away.
+def check_physics(structures: StructureArrays) -> list[str]:
+    """Search labels for what numbers give away; neighbours in a file tell more than structures drawn from it.
 
     The change of the energy between two similar structures is the work of the forces, with the trapezoidal rule exact
     for a harmonic energy; between two volumes it is volume times mean stress. A slope that is not 1 tells of units, a
@@ -57,7 +57,6 @@ def check_physics(structures: StructureArrays, edges: StructureEdges) -> list[st
 
     Args:
         structures: The data set.
-        edges: Its neighbour lists.
 
     Returns:
         A sentence for each thing that looks wrong.
@@ -68,9 +67,9 @@ def check_physics(structures: StructureArrays, edges: StructureEdges) -> list[st
     Source:
         Lieb and Simon 1977, doi:10.1016/0001-8708(77)90108-6, for the energy of heavy atoms.
     """
-    check_structure_edges(edges, check_structures(structures))
+    check_structures(structures)
     checks = (_energies, _net_forces, _large_forces, _work, _stress)
-    return [*_out_of_reach(structures, edges), *(sentence for check in checks for sentence in check(structures))]
+    return [sentence for check in checks for sentence in check(structures)]
 
 
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
@@ -128,18 +127,28 @@ def _contents(structures: StructureArrays) -> Iterator[bytes]:
         yield hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()
 
 
-def _out_of_reach(structures: StructureArrays, edges: StructureEdges) -> Iterator[str]:
-    """Atoms without a neighbour, in structures of more than one."""
+def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
+    """Say which atoms have no neighbour, in structures of more than one.
+
+    Args:
+        structures: The data set.
+        edges: Its neighbour lists.
+
+    Returns:
+        A sentence, if there are such atoms.
+    """
+    check_structure_edges(edges, check_structures(structures))
     first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
     received = np.bincount(first + edges.local[1], minlength=len(structures.z))
     lonely = (received == 0) & (np.repeat(structures.n_atoms, structures.n_atoms) > 1)
-    if lonely.any():
-        rows = np.unique(rows_of_atoms(structures.n_atoms)[lonely])
-        yield (
-            f"{int(lonely.sum())} atoms in {len(rows)} structures, the first in row {structures.idx[rows[0]]}, have no "
-            f"neighbour within {edges.cutoff:g} Angstrom, so that their forces are 0: raise the cutoff, or look at the "
-            "unit of positions"
-        )
+    if not lonely.any():
+        return []
+    rows = np.unique(rows_of_atoms(structures.n_atoms)[lonely])
+    return [
+        f"{int(lonely.sum())} atoms in {len(rows)} structures, the first in row {structures.idx[rows[0]]}, have no "
+        f"neighbour within {edges.cutoff:g} Angstrom, so that their forces are 0: raise the cutoff, or look at the "
+        "unit of positions"
+    ]
 
 
 def _energies(structures: StructureArrays) -> Iterator[str]:

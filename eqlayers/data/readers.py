@@ -19,7 +19,7 @@ from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import few
 
-__all__ = ["read_keys", "read_structures"]
+__all__ = ["is_web_page", "read_keys", "read_structures"]
 
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
@@ -87,6 +87,8 @@ def read_structures(
         raise DataError(f"path must be a file of structures, got {str(file)!r}, which is none. Correct the path.")
     if file.stat().st_size == 0:
         raise DataError(f"{file} must hold structures, got an empty file. Make or fetch it again.")
+    if is_web_page(file):
+        raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
     guessed: dict[str, str] = {}
     frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
     if not frames:
@@ -106,6 +108,13 @@ def read_structures(
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
     return structures, _report(file, structures, columns, given, guessed, unused)
+
+
+def is_web_page(file: Path) -> bool:
+    """Whether a file begins as HTML does: a page with an error or a question, saved in place of the file."""
+    with file.open("rb") as handle:
+        start = handle.read(512).lstrip().lower()
+    return start.startswith((b"<!doctype html", b"<html"))
 
 
 def _report(

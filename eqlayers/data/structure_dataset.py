@@ -100,9 +100,9 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
 
     A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
     int64 (src, dst; dst receives), `energy` `[1]` float64 (eV), `forces` `[A, 3]` (eV/Angstrom), `stress` `[1, 3, 3]`
-    (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom), `polarizability` `[1, 3, 3]` (Angstrom^3) and `idx` `[1]` int64;
-    if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and `shifts` `[E, 3]`. Missing labels are NaN.
-    Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
+    (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom), `polarizability` `[1, 3, 3]` (Angstrom^3), `idx` and `group` `[1]`
+    int64 (a place in `groups`); if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and `shifts`
+    `[E, 3]`. Missing labels are NaN. Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
 
     Args:
         structures: The data set.
@@ -112,6 +112,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
 
     Attributes:
         labels: Names of the labels that occur in these rows.
+        groups: Names of their groups, which is what `config_type` of the structures says.
         n_edges: Edges of every sample, `[N]`.
 
     Example:
@@ -138,6 +139,9 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
             self.labels = structures.take(chosen).labels
         self.rows: list[int] = chosen.tolist()
         self.n_edges = edges.n_edges[chosen]
+        names, group = np.unique(structures.config_type[chosen], return_inverse=True)
+        self.groups: tuple[str, ...] = tuple(names.tolist())
+        self._group = torch.from_numpy(group.astype(np.int64))
         per_atom = {"z": structures.z, "pos": structures.pos, "forces": structures.forces}
         per_structure = {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
         self._periodic = structures.has_cells
@@ -160,7 +164,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         row = self.rows[index]
         atoms = slice(self._atom_ends[row], self._atom_ends[row + 1])
         pairs = slice(self._edge_ends[row], self._edge_ends[row + 1])
-        sample = Data(edge_index=self._local[:, pairs].long())
+        sample = Data(edge_index=self._local[:, pairs].long(), group=self._group[index].reshape(1))
         if self._periodic:
             sample.shifts = self._shifts[pairs].to(self.dtype)
         for name, tensor in self._of_atoms.items():

@@ -1,8 +1,9 @@
-"""Splits of structures: at random by number or fraction, in blocks of time, or by groups of the source."""
+"""Splits of structures: at random by number or fraction, in blocks of time, by groups of the source, or by files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from eqlayers.errors import ConfigError, DataError
 __all__ = ["STRUCTURE_SPLITS", "split_structures"]
 
 _GAP = 0.02  # of a trajectory, between two blocks of it
-#: A part as users give it: a number, a fraction, names of groups, or what the split takes without.
+#: A part as users give it: a number, a fraction, names of groups, a file, or what the split takes without.
 Part = int | float | str | list[str] | None
 
 
@@ -100,7 +101,57 @@ def _config_type(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any
     return parts["train"], parts["val"], parts["test"]
 
 
-STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {"random": _random, "time": _time, "config_type": _config_type}
+def _read_rows(name: str, path: str, num: int) -> NDArray[np.int64]:
+    """Row numbers of a file, separated by line breaks, blanks or commas."""
+    expected = f"{name} must be a file of row numbers from 0 to {num - 1}, each once,"
+    fix = "Take one such as rMD17's index_train_01.csv, counted from 0."
+    try:
+        rows = np.array([int(word) for word in Path(path).read_text().replace(",", " ").split()], dtype=np.int64)
+    except OSError as error:
+        raise DataError(f"{expected} got {path!r} ({error.strerror}). Correct the path.") from None
+    except (ValueError, OverflowError):  # of other bytes than text, too
+        raise DataError(f"{expected} got {path!r}, which holds other things. {fix}") from None
+    outside = rows[(rows < 0) | (rows >= num)]
+    if len(outside):
+        raise DataError(f"{expected} got {len(outside)} others in {path!r}, the first {outside[0]}. {fix}")
+    if len(rows) == 0 or len(np.unique(rows)) < len(rows):
+        what = f"{len(rows) - len(np.unique(rows))} twice" if len(rows) else "none"
+        raise DataError(f"{expected} got {what} in {path!r}. {fix}")
+    return rows
+
+
+def _rows(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any, seed: int) -> Parts:
+    if not isinstance(train, str):
+        raise ConfigError(f"split 'rows' must have train as a file of row numbers, got {train!r}. Name the file.")
+    files = {name: part for name, part in (("train", train), ("val", val), ("test", test)) if isinstance(part, str)}
+    parts = {name: _read_rows(name, path, num) for name, path in files.items()}
+    made = np.random.default_rng(seed)
+    if "val" not in parts:  # drawn from the rows for training
+        order = made.permutation(parts["train"])
+        for_val = _count("val", 0.1 if val is None else val, len(order))
+        parts["val"], parts["train"] = order[:for_val], order[for_val:]
+    if "test" not in parts:  # drawn from the rows that are left
+        left = made.permutation(np.setdiff1d(np.arange(num), np.concatenate(list(parts.values()))))
+        for_test = len(left) if test is None else _count("test", test, len(left))
+        if for_test > len(left):
+            raise DataError(f"test must be at most the {len(left)} structures that are left, got {test}. Lower it.")
+        parts["test"] = np.sort(left[:for_test])
+    taken, counts = np.unique(np.concatenate(list(parts.values())), return_counts=True)
+    if counts.max() > 1:
+        raise DataError(
+            f"rows must be in one part each, got {int((counts > 1).sum())} in two, the first "
+            f"{taken[counts.argmax()]}. Take files that belong together, such as index_train_01.csv and "
+            "index_test_01.csv."
+        )
+    return parts["train"], parts["val"], parts["test"]
+
+
+STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {
+    "random": _random,
+    "time": _time,
+    "config_type": _config_type,
+    "rows": _rows,
+}
 
 
 def split_structures(
@@ -118,9 +169,11 @@ def split_structures(
             the order of the source, the first 60 % for training, 16 % for validation and the last 20 % for test with
             gaps of 2 % between, as neighbouring frames of a trajectory are alike. ``"config_type"``: parts that are
             names of groups get these; ``val`` and ``test`` that are numbers are drawn from the groups that are left,
-            and training gets what remains.
+            and training gets what remains. ``"rows"``: ``train`` is a file of row numbers, counted from 0, as those of
+            rMD17; ``val`` that is a number is drawn from them, a tenth without; ``test`` is a file as well, or drawn
+            from the rows that are left, all of them without.
         groups: Name of the group of every structure, `[N]`.
-        train, val, test: Number of structures, fraction of all, or names of groups.
+        train, val, test: Number of structures, fraction of all, names of groups, or a file of row numbers.
         seed: Of the draw; not the seed of training.
 
     Returns:
@@ -128,7 +181,7 @@ def split_structures(
 
     Raises:
         ConfigError: An unknown name, or a part that cannot be read.
-        DataError: More than there is, no training part, or an unknown group.
+        DataError: More than there is, no training part, an unknown group, or a file without row numbers of the source.
 
     Example:
         >>> [len(part) for part in split_structures("random", np.full(1000, ""), train=800, val=50)]

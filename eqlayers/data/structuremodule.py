@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
-from eqlayers.checks import check_choice, check_dtype, check_integer, check_path, check_seed
+from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_path, check_seed
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.neighbors import check_cutoff
-from eqlayers.data.plausible import check_parts, check_physics
+from eqlayers.data.plausible import check_parts, check_physics, check_reach
+from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.splits import SPLIT_SEED
 from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
@@ -52,9 +55,12 @@ class StructureDataModule(LightningDataModule):
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
             "ethanol_nm" or "aspirin_nm".
         val_path, test_path: Files of the validation and test part, used whole; None draws the parts from ``path``.
-        split: "random", "time" or "config_type"; see `split_structures`.
-        train, val, test: Number of structures, fraction, or names of groups; see `split_structures`. With a
-            ``val_path`` and no ``test_path`` there is no test part unless ``test`` or ``train`` asks for one.
+            ``test_path`` may be a list: errors are reported for each file, under its name.
+        split: "random", "time", "config_type" or "rows"; see `split_structures`.
+        train, val, test: Number of structures, fraction, names of groups, or a file of row numbers; see
+            `split_structures`. With a ``val_path`` and no ``test_path`` there is no test part unless ``test`` or
+            ``train`` asks for one.
+        published: "rmd17" or "3bpa": every file must be one of this set, whole, and with its molecule; else None.
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
         units: Unit by quantity; see `read_structures`.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
@@ -94,11 +100,12 @@ class StructureDataModule(LightningDataModule):
         self,
         path: str = "ethanol_md",
         val_path: str | None = None,
-        test_path: str | None = None,
+        test_path: str | list[str] | None = None,
         split: str = "random",
         train: int | float | str | list[str] | None = None,
         val: int | float | str | list[str] | None = None,
         test: int | float | str | list[str] | None = None,
+        published: str | None = None,
         keys: dict[str, str | None] | None = None,
         units: dict[str, str] | None = None,
         e0s: str | dict[str | int, float] = "fit",
@@ -115,13 +122,19 @@ class StructureDataModule(LightningDataModule):
         super().__init__()
         check_path("path", path, "a file of structures, or the name of an embedded set")
         check_choice("split", split, STRUCTURE_SPLITS)
+        tests = [] if test_path is None else _read_paths(test_path)
         for name, given, part in (("val", val_path, val), ("test", test_path, test)):
-            if given is not None and check_path(f"{name}_path", given, "a file, or None") and part is not None:
+            if given is not None and part is not None:
                 raise ConfigError(f"{name} must be left out with {name}_path, got {part!r}. The file is used whole.")
+        if val_path is not None:
+            check_path("val_path", val_path, "a file, or None")
+        if published is not None:
+            check_choice("published", published, PUBLISHED)
         if cache_dir is not None:
             check_path("cache_dir", cache_dir, "a folder, or None")
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
-        self.paths = {"train": path, "val": val_path, "test": test_path}
+        self.paths = {"train": [path], "val": [] if val_path is None else [val_path], "test": tests}
+        self.published = published
         self.split, self.asked = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
         self.cutoff = check_cutoff(cutoff)
@@ -133,17 +146,18 @@ class StructureDataModule(LightningDataModule):
         self.dtype = _read_dtype(dtype)
         self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
         self.report: list[str] = []
-        self._sources: dict[str, StructureArrays] = {}
+        self._said: list[str] = []
+        self._loaded: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
         self._rows: dict[str, NDArray[np.int64]] = {}
 
     @property
     def dataset(self) -> str:
         """What it was asked to read, for checkpoints and reports."""
-        return str(self.paths["train"])
+        return str(self.paths["train"][0])
 
     def prepare_data(self) -> None:
         """Fill the cache of neighbour lists, in one process only."""
-        self._edges(self._load())
+        self._edges(self._load()[0])
 
     def setup(self, stage: str | None = None) -> None:
         """Read, check, split and describe the data; every stage needs all of it, so a second call does nothing."""
@@ -151,9 +165,9 @@ class StructureDataModule(LightningDataModule):
             check_choice("stage", stage, ("fit", "validate", "test", "predict"))
         if self._rows:
             return
-        structures = self._load()
-        edges, rows = self._edges(structures), self._split(structures)
-        said = check_physics(structures, edges) + check_parts(structures, rows)
+        structures, rows = self._load()
+        edges = self._edges(structures)
+        said = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
         self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
         self.labels = self.statistics.labels
         self.train_set, self.val_set, self.test_set = (
@@ -174,37 +188,56 @@ class StructureDataModule(LightningDataModule):
             warnings.warn(sentence, stacklevel=2)
         self._rows = rows
 
-    def _load(self) -> StructureArrays:
-        """All sources, one after the other."""
-        if not self._sources:
-            for name, path in self.paths.items():
-                if path is not None:
-                    embedded = path in TRAJECTORIES and not Path(path).exists()
-                    units = TRAJECTORY_UNITS if embedded else self.units
-                    file = embedded_trajectory(path) if embedded else path
-                    self._sources[name], lines = read_structures(file, self.keys, units)
-                    self.report += lines
-        return StructureArrays.joined(list(self._sources.values()))
+    def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
+        """All structures that are used, one source after the other, and their rows by part."""
+        if self._loaded is None:
+            sources = {name: self._read(name, paths) for name, paths in self.paths.items() if paths}
+            structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
+            self._said = check_physics(structures)
+            # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
+            references = np.flatnonzero(lone_atoms(structures)) if self.e0s == "isolated" else np.empty(0, np.int64)
+            used = np.unique(np.concatenate([*rows.values(), references]))
+            self._loaded = structures.take(used), {name: np.searchsorted(used, part) for name, part in rows.items()}
+        return self._loaded
+
+    def _read(self, part: str, paths: list[str]) -> StructureArrays:
+        """The files of one part; where there are several, the groups of their structures bear their names."""
+        found = []
+        for path in paths:
+            embedded = path in TRAJECTORIES and not Path(path).exists()
+            if self.published is not None:
+                find_published(self.published, path)
+            units = TRAJECTORY_UNITS if embedded else self.units
+            structures, lines = read_structures(embedded_trajectory(path) if embedded else path, self.keys, units)
+            if self.published is not None:
+                check_published(self.published, path, structures)
+            if len(paths) > 1:
+                own = [f"{Path(path).stem} {group}".strip() for group in structures.config_type.tolist()]
+                structures = dataclasses.replace(structures, config_type=np.array(own))
+            found.append(structures)
+            self.report += lines
+        return StructureArrays.joined(found)
 
     def _edges(self, structures: StructureArrays) -> StructureEdges:
         return structure_edges(structures, self.cutoff, self.cache_dir)
 
-    def _split(self, structures: StructureArrays) -> dict[str, NDArray[np.int64]]:
+    def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
         """Rows of the joined sources by part."""
-        usable = ~lone_atoms(structures) if self.e0s == "isolated" else np.ones(len(structures), dtype=bool)
-        ends = np.cumsum([len(source) for source in self._sources.values()])
-        own = {
-            name: end - len(source) + np.flatnonzero(usable[end - len(source) : end])
-            for (name, source), end in zip(self._sources.items(), ends.tolist(), strict=True)
-        }
+        start, own, usable = 0, {}, {}
+        for name, source in sources.items():
+            own[name] = start + np.arange(len(source))
+            usable[name] = ~lone_atoms(source) if self.e0s == "isolated" else np.ones(len(source), dtype=bool)
+            start += len(source)
         asked = self.asked | {name: 0 for name in ("val", "test") if name in own}
         if "val" in own and asked["train"] is None and asked["test"] is None:
             asked["test"] = 0
-        groups = structures.config_type[own["train"]]
+        # files count all rows of the source; numbers are of those that can be used
+        drawn_from = own["train"] if self.split == "rows" else own["train"][usable["train"]]
+        groups = sources["train"].config_type[drawn_from]
         drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
-        return {name: own["train"][rows] for name, rows in zip(_PARTS, drawn, strict=True)} | {
-            name: own[name] for name in ("val", "test") if name in own
-        }
+        parts = {name: drawn_from[rows] for name, rows in zip(_PARTS, drawn, strict=True)}
+        parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
+        return parts | {name: own[name][usable[name]] for name in ("val", "test") if name in own}
 
     def train_dataloader(self) -> DataLoader:
         """Training batches that depend on `seed` and the epoch alone."""
@@ -250,3 +283,15 @@ def _read_dtype(dtype: Any) -> torch.dtype:
     if isinstance(dtype, str):
         return _DTYPES[check_choice("dtype", dtype, _DTYPES)]
     return check_dtype("dtype", dtype)
+
+
+def _read_paths(paths: Any) -> list[str]:
+    """Files of the test part, each of another name."""
+    what, fix = "a file, a list of files, or None", "Pass ['a.xyz', 'b.xyz']."
+    given = [paths] if isinstance(paths, (str, Path)) else check_items("test_path", paths, what, fix)
+    files = [check_path("test_path", path, what) for path in given]
+    if not files or len({Path(file).stem for file in files}) < len(files):
+        raise ConfigError(
+            f"test_path must be files of different names, which errors are reported under, got {files}. Rename them."
+        )
+    return files

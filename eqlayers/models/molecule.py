@@ -24,14 +24,19 @@ from .potential import kinds_of, places_of, read_species
 from .properties import pooled
 
 LARGEST_DEGREE = 11  # of e3nn's representations
+#: What is read of each atom: energies; charges and vectors; energies and charges.
+READOUTS = {"scalar": "0e", "vector": "0e + 1o", "extent": "2x0e"}
 
 
 class MoleculeNetwork(KeepsFloat64):
     r"""Species embedding, interactions, per-atom read-out, pooling, per-species scale and shift in float64.
 
     A scalar property is :math:`\sum_i (\sigma\, e_i + s_{Z_i})` (or the mean over atoms); with ``readout='vector'`` it
-    is the norm of :math:`\sigma \sum_i (\mu_i + q_i (r_i - \bar r))`, as for a dipole moment. Both are invariant to
-    translation, to the order of the atoms, and to rotation and reflection; the vector turns with the molecule.
+    is the norm of :math:`\sigma \sum_i (\mu_i + q_i (r_i - \bar r))`, as for a dipole moment; with
+    ``readout='extent'`` it is :math:`\sum_i (\sigma (e_i + q_i |r_i - \bar r_Z|^2) + s_{Z_i})`, as for the electronic
+    extent :math:`\langle R^2 \rangle`, from the centre of nuclear charge :math:`\bar r_Z`, about which Gaussian, and so
+    QM9, has it. All are invariant to translation, to the order of the atoms, and to rotation and reflection; the vector
+    turns with the molecule.
 
     Args:
         species: Atomic numbers that occur.
@@ -42,7 +47,7 @@ class MoleculeNetwork(KeepsFloat64):
         cutoff: Angstrom; edges given to ``forward`` should be no longer.
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_statistics`` sets it from data.
-        readout: 'scalar' or 'vector'.
+        readout: 'scalar', 'vector' or 'extent'.
         pooling: 'sum' (extensive) or 'mean' (intensive).
         backend: Name of a backend, or None for the first that accepts.
 
@@ -84,7 +89,7 @@ class MoleculeNetwork(KeepsFloat64):
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
         if backend is not None:
             find(backend)
-        self.readout = check_choice("readout", readout, ("scalar", "vector"))
+        self.readout = check_choice("readout", readout, READOUTS)
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")
         scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
@@ -106,7 +111,7 @@ class MoleculeNetwork(KeepsFloat64):
         self.interactions = torch.nn.ModuleList(steps)
         self.gate = GatedNonlinearity(current, **kind)
         self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
-        self.read = Linear(current, "0e" if readout == "scalar" else "0e + 1o", **kind)
+        self.read = Linear(current, READOUTS[readout], **kind)
         with torch.no_grad():
             self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
         self.register_buffer("species_index", places_of(self.species))
@@ -186,6 +191,10 @@ class MoleculeNetwork(KeepsFloat64):
         if self.readout == "vector":
             return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)
         atoms = out[:, 0] * self.scale + self.shifts[kind]
+        if self.readout == "extent":
+            charge, places = z.double()[:, None], pos.double()
+            whole = _pool(torch.cat([places * charge, charge], dim=1), batch, num_graphs, "sum").index_select(0, batch)
+            atoms = atoms + out[:, 1] * self.scale * (places - whole[:, :3] / whole[:, 3:]).square().sum(dim=1)
         return _pool(atoms, batch, num_graphs, self.pooling)
 
     def pooled_vector(self, out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int) -> Tensor:

@@ -14,6 +14,11 @@ __all__ = ["check_checkpoint", "check_network", "data_facts"]
 
 #: What a checkpoint records of its data.
 FACTS = ("target", "dataset", "split")
+#: Read-outs of one target each, which scalars can be fitted to as well.
+SPECIAL = {
+    "vector": ("mu", "a vector read-out predicts a norm"),
+    "extent": ("r2", "the read-out of an extent has squared distances"),
+}
 
 
 def check_network(model: nn.Module, data: Any) -> None:
@@ -49,13 +54,14 @@ def check_network(model: nn.Module, data: Any) -> None:
 
 def _check_readout(model: nn.Module, target: Target) -> None:
     readout, pooling = getattr(model, "readout", None), getattr(model, "pooling", None)
+    for special, (name, what) in SPECIAL.items():
+        if readout == special and target.name != name:
+            raise ConfigError(
+                f"{what}, so it is for the target {name}, got {target.name}. "
+                "Set model.model.init_args.readout to scalar."
+            )
     if target.name == "mu":
         return  # the one property that is the norm of a vector; scalars can be fitted to it as well
-    if readout == "vector":
-        raise ConfigError(
-            f"a vector read-out predicts a norm, so it is for the target mu, got {target.name}. "
-            "Set model.model.init_args.readout to scalar."
-        )
     wanted = "sum" if target.extensive else "mean"
     if pooling is not None and pooling != wanted:
         kind = "grows with the molecule" if target.extensive else "does not grow with the molecule"

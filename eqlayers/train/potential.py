@@ -115,7 +115,7 @@ class PotentialModule(TrainedModule):
         self.test_values = nn.ModuleDict(
             {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
         )
-        self.test_values.update({"z": Values(), "atoms": Values()})
+        self.test_values.update({"z": Values(), "atoms": Values(), "group": Values()})
         self.labels: tuple[str, ...] = ()
 
     @property
@@ -288,6 +288,7 @@ class PotentialModule(TrainedModule):
             error = value.detach().double() - label.double()
             self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)
         self._keep("z", batch.z)
+        self._keep("group", batch.group)
         self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
 
     def _keep(self, name: str, values: Tensor) -> None:
@@ -310,4 +311,6 @@ class PotentialModule(TrainedModule):
                 "`eqlayers predict structures.xyz -m potential.pt`."
             )
         fields = {"idx": batch.idx, "predicted": self(batch)["energy"], "true": batch.energy}
-        return {name: values.tolist() for name, values in fields.items()}
+        groups = self.trainer.datamodule.test_set.groups  # type: ignore[attr-defined]
+        named = {"group": [groups[place] for place in batch.group.tolist()]} if len(groups) > 1 else {}
+        return {name: values.tolist() for name, values in fields.items()} | named

@@ -24,6 +24,7 @@ __all__ = ["PotentialReport"]
 
 Array = NDArray[np.float64]
 MOST_POINTS = 20_000  # of a parity plot
+MOST_GROUPS = 20  # of test structures in the table
 
 
 class Row(NamedTuple):
@@ -44,15 +45,25 @@ class PotentialReport(TestReport):
         """Make the report from the values that the module kept."""
         assert isinstance(pl_module, PotentialModule)
         kept: dict[str, Any] = dict(pl_module.test_values.items())
-        names = ["z", "atoms", *(f"{label}_{kind}" for label in pl_module.labels for kind in ("true", "error"))]
+        names = [
+            "z",
+            "atoms",
+            "group",
+            *(f"{label}_{kind}" for label in pl_module.labels for kind in ("true", "error")),
+        ]
         values = {name: kept[name].compute().cpu().numpy() for name in names}
         if not trainer.is_global_zero:
             return
         rows = self._rows(pl_module, values)
-        Console().print(_table(rows))
+        groups = trainer.datamodule.test_set.groups  # type: ignore[attr-defined]
+        of_groups = _rows_of_groups(pl_module, values, groups) if len(groups) > 1 else []
+        few = len(groups) <= MOST_GROUPS
+        Console().print(_table([*rows, *of_groups] if few else rows))
+        if not few:
+            print(f"errors of the {len(groups)} groups: in metrics.json")
         if is_dry_run(trainer):
             return
-        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, rows))
+        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, [*rows, *of_groups]))
         if hasattr(pl_module.model, "options"):
             errors = {f"{row.name}, {row.unit}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -118,6 +129,21 @@ class PotentialReport(TestReport):
             **self.facts,
             **environment(),
         }
+
+
+def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: tuple[str, ...]) -> list[Row]:
+    """Errors of each group of test structures, such as those of one file, in what it has labels of."""
+    rows, atoms = [], values["atoms"]
+    for place, group in enumerate(groups):
+        own = values["group"] == place
+        for label in module.labels:
+            unit, factor = LABELS[label]
+            mine = np.repeat(own, atoms.astype(int)) if label == "forces" else own
+            true, error = values[f"{label}_true"][mine] * factor, values[f"{label}_error"][mine] * factor
+            if np.isfinite(error).any():
+                base = true - np.nanmean(true / atoms[own]) * atoms[own] if label == "energy" else true
+                rows.append(_row(f"{label} of {group or 'others'}", unit, error, base))
+    return rows
 
 
 def _row(name: str, unit: str, error: Array, baseline: Array) -> Row:

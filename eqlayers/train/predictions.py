@@ -17,11 +17,11 @@ from .base import trained_module
 
 __all__ = ["PredictionTable"]
 
-COLUMNS = ("idx", "true", "predicted")
+COLUMNS = ("idx", "group", "true", "predicted")
 
 
 class PredictionTable(BasePredictionWriter):
-    """Writes `predictions.csv`: `idx`, `true` where the data have it, `predicted`, `unit`.
+    """Writes `predictions.csv`: `idx`, `group` and `true` where the data have them, `predicted`, `unit`.
 
     Args:
         folder: The run's folder.

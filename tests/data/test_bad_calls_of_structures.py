@@ -70,6 +70,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: data.split_structures("random", np.full(20, ""), v),
         ("x", [], 0, -1, 21, NAN),
     ),
+    "split_structures, rows": (
+        lambda v: data.split_structures("rows", np.full(20, ""), v),
+        (None, "", "x", [], 0, -1, NAN, ["x"], "no/such/file", "\0"),
+    ),
     "split_structures, seed": (
         lambda v: data.split_structures("random", np.full(20, ""), seed=v),
         (None, -1, 0.5, "x"),
@@ -79,6 +83,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "read_structures, units": (lambda v: data.read_structures("x", None, v), (3, "eV", {"x": "eV"}, {"energy": "x"})),
     "StructureDataModule, path": (data.StructureDataModule, (None, 3, "", ["x"])),
     "StructureDataModule, val_path": (lambda v: data.StructureDataModule(val_path=v), (3, "", ["x"], True)),
+    "StructureDataModule, test_path": (
+        lambda v: data.StructureDataModule(test_path=v),
+        (3, "", [], [3], ["x", "x"], {}),
+    ),
+    "StructureDataModule, published": (lambda v: data.StructureDataModule(published=v), (3, "", ["rmd17"], "md17")),
     "StructureDataModule, dtype": (lambda v: data.StructureDataModule(dtype=v), (None, 3, "x", torch.int64)),
     "StructureDataModule, e0s": (lambda v: data.StructureDataModule(e0s=v), (None, 3, "x", {"Xx": 1.0})),
 }

@@ -12,7 +12,7 @@ from ase.calculators.emt import EMT
 from ase.units import Bohr, GPa, Hartree, kcal, mol
 
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from eqlayers.data.plausible import check_parts, check_physics
+from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.readers import read_structures
 from eqlayers.data.structure_dataset import structure_edges
 from eqlayers.data.structures import StructureArrays
@@ -22,7 +22,7 @@ KCAL = kcal / mol
 
 
 def physics(structures: StructureArrays, cutoff: float = 5.0) -> list[str]:
-    return check_physics(structures, structure_edges(structures, cutoff))
+    return check_reach(structures, structure_edges(structures, cutoff)) + check_physics(structures)
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,66 @@ def test_groups():
     assert "water" not in GROUPS[test]
 
 
+@pytest.fixture
+def rows(tmp_path):
+    """Writes a file of row numbers and gives its name."""
+
+    def write(name, content) -> str:
+        text = content if isinstance(content, str) else "\n".join(map(str, content)) + "\n"
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_files_of_rows(rows):
+    train, val, test = rows("train", range(0, 40, 2)), rows("val", "41, 43\n45"), rows("test", [99, 0 + 1])
+    parts = split_structures("rows", GROUPS, train=train, val=val, test=test)
+    assert [part.tolist() for part in parts] == [list(range(0, 40, 2)), [41, 43, 45], [99, 1]]
+    # numbers are drawn: of training rows for validation, of the rest for test
+    drawn = split_structures("rows", GROUPS, train=train, val=5)
+    assert sizes(drawn) == [15, 5, 80]
+    assert sorted(np.concatenate(drawn[:2]).tolist()) == list(range(0, 40, 2))
+    assert drawn[1].tolist() != split_structures("rows", GROUPS, train=train, val=5, seed=1)[1].tolist()
+    assert sizes(split_structures("rows", GROUPS, train=train, test=test)) == [18, 2, 2]
+    assert sizes(split_structures("rows", GROUPS, train=train, val=0, test=0.5)) == [20, 0, 40]
+    assert sizes(split_structures("rows", GROUPS, train=train, val=0, test=0)) == [20, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "got none in .*Take one such as rMD17's index_train_01.csv"),
+        ("row\n3\n", "got .* which holds other things"),
+        ("1.5\n", "got .* which holds other things"),
+        ("99999999999999999999\n", "got .* which holds other things"),
+        ([3, 100, 101], "got 2 others in .*, the first 100"),
+        ([3, -1], "got 1 others in .*, the first -1"),
+        ([3, 4, 3], "got 1 twice in"),
+    ],
+)
+def test_files_without_rows(rows, content, message):
+    with pytest.raises(DataError, match="train must be a file of row numbers from 0 to 99, each once, " + message):
+        split_structures("rows", GROUPS, train=rows("train", content))
+
+
+def test_rows_that_do_not_fit(rows, tmp_path):
+    train, test = rows("train", range(20)), rows("test", [30, 19])
+    with pytest.raises(DataError, match=r"rows must be in one part each, got 1 in two, the first 19"):
+        split_structures("rows", GROUPS, train=train, test=test)
+    with pytest.raises(DataError, match=r"test must be at most the 80 structures that are left, got 81"):
+        split_structures("rows", GROUPS, train=train, test=81)
+    with pytest.raises(DataError, match=r"the training part must hold at least one structure"):
+        split_structures("rows", GROUPS, train=train, val=20)
+    with pytest.raises(DataError, match=r"got '.*none' \(No such file or directory\)\. Correct the path"):
+        split_structures("rows", GROUPS, train=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"must have train as a file of row numbers, got 20. Name the file"):
+        split_structures("rows", GROUPS, train=20)
+    (tmp_path / "bytes").write_bytes(b"\x93NUMPY\xff")
+    with pytest.raises(DataError, match="which holds other things"):
+        split_structures("rows", GROUPS, train=str(tmp_path / "bytes"))
+
+
 @pytest.mark.parametrize("name", ["random", "time"])
 @pytest.mark.parametrize("asked", [{"train": 90, "val": 20, "test": 0}, {"val": 50, "test": 50}, {"train": 0}])
 def test_too_many_or_none(name, asked):
@@ -82,7 +142,7 @@ def test_too_many_or_none(name, asked):
 @pytest.mark.parametrize(
     ("error", "asked", "message"),
     [
-        (ConfigError, {"name": "radnom"}, "split must be one of random, time, config_type, got 'radnom'"),
+        (ConfigError, {"name": "radnom"}, "split must be one of random, time, config_type, rows, got 'radnom'"),
         (ConfigError, {"val": 1.5}, r"val must be at most 1, got 1.5. Use a number such as val=100"),
         (ConfigError, {"val": -1}, "val must be a number of structures, or a fraction, at least 0, got -1"),
         (ConfigError, {"val": "ice"}, "val must be .*, got 'ice'. Use a number"),
@@ -99,4 +159,4 @@ def test_what_is_refused(error, asked, message):
 
 
 def test_every_split_is_tested():
-    assert set(STRUCTURE_SPLITS) == {"random", "time", "config_type"}
+    assert set(STRUCTURE_SPLITS) == {"random", "time", "config_type", "rows"}

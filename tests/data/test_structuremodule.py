@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.io import write
+from ase.io import read, write
 from lightning import LightningModule, Trainer
 
 from eqlayers.data import StructureDataModule
+from eqlayers.data.embedded import embedded_trajectory
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.models.structures import Structures
 
@@ -80,6 +81,47 @@ def test_files_of_their_own(module, tmp_path):
     assert lengths(module(paths["a"], test_path=paths["c"], val=3)) == [17, 3, 4]
     with pytest.raises(ConfigError, match=r"val must be left out with val_path, got 3. The file is used whole"):
         module(paths["a"], val_path=paths["b"], val=3)
+
+
+def test_several_files_to_test_on(module, tmp_path):
+    files = [trimers(tmp_path, f"{name}.xyz", num, num) for name, num in (("a", 20), ("hot", 6), ("cold", 4))]
+    data = module(files[0], test_path=files[1:], val=2)
+    assert lengths(data) == [18, 2, 10]
+    assert data.test_set.groups == ("cold", "hot")
+    assert [data.test_set.groups[int(sample.group)] for sample in data.test_set] == ["hot"] * 6 + ["cold"] * 4
+    assert [int(sample.idx) for sample in data.test_set] == [*range(6), *range(4)]
+    assert next(iter(data.test_dataloader())).group.tolist() == [1] * 6 + [0] * 4
+    assert module(files[0], test_path=files[1]).test_set.groups == ("",)  # one file needs no name
+    typed = trimers(tmp_path, "typed.xyz", 4, 7, config_type=lambda row: "xy"[row % 2])
+    both = module(files[0], test_path=[files[2], typed])
+    assert both.test_set.groups == ("cold", "typed x", "typed y")
+    for wrong in ([], [files[0], str(tmp_path / "other" / "a.xyz")]):
+        with pytest.raises(ConfigError, match=r"test_path must be files of different names, .* got"):
+            module(files[0], test_path=wrong)
+
+
+def test_rows_are_those_of_the_file(module, tmp_path):
+    path, rows = trimers(tmp_path, "a.xyz", 20, 0), tmp_path / "rows.csv"
+    lone = [Atoms("H"), Atoms("O")]
+    for energy, atom in zip((-13.0, -400.0), lone, strict=True):
+        atom.info["REF_energy"] = energy
+    write(path, lone + read(path, ":"))  # the first two rows are no molecules
+    rows.write_text("1\n2\n5\n9\n11\n")
+    data = module(path, e0s="isolated", split="rows", train=str(rows), val=0, test=2)
+    assert sorted(int(sample.idx) for sample in data.train_set) == [2, 5, 9, 11]
+    assert data.statistics.shifts == {1: -13.0, 8: -400.0}
+    whole = len(data.train_set.structures)
+    assert whole == 2 + 4 + len(data.test_set), "structures that no part has need no neighbours"
+
+
+def test_mistakes_are_found_in_structures_that_are_not_drawn(module, tmp_path):
+    """Neighbours in time tell the sign of the forces; a few structures drawn from them have none."""
+    with np.load(embedded_trajectory("ethanol_md")) as archive:
+        arrays = {name: archive[name] for name in ("z", "R", "E", "F")}
+    np.savez(tmp_path / "a.npz", **arrays | {"F": -arrays["F"]})
+    units = {"energy": "eV", "forces": "eV/Angstrom"}
+    with pytest.raises(DataError, match="forces must have the sign of ASE, got the opposite"):
+        module(tmp_path / "a.npz", units=units, train=12, val=4, test=4)
 
 
 def test_groups(module, tmp_path):
@@ -179,7 +221,7 @@ def test_lightning_runs_it(module, parts):
     assert (
         sorted(np.concatenate(epochs[0]).tolist())
         == sorted(np.concatenate(epochs[1]).tolist())
-        == sorted(data.train_set.rows)
+        == sorted(int(sample.idx) for sample in data.train_set)
     )
     assert epochs[0] != epochs[1]
     assert probe.validated == 2 * parts["val"]
@@ -192,7 +234,7 @@ def test_lightning_runs_it(module, parts):
     ("options", "message"),
     [
         ({"path": ""}, "path must be a file of structures"),
-        ({"split": "size"}, "split must be one of random, time, config_type, got 'size'"),
+        ({"split": "size"}, "split must be one of random, time, config_type, rows, got 'size'"),
         ({"cutoff": -1}, "cutoff must be a positive number of Angstrom, got -1. Common values are 4 to 6"),
         ({"batch_size": 0}, "batch_size must be an integer, at least 1, got 0"),
         ({"max_edges": 0}, "max_edges must be an integer, at least 1"),

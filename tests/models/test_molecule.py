@@ -14,7 +14,7 @@ from eqlayers.models import MoleculeNetwork
 from eqlayers.testing import random_orthogonal
 
 Z = torch.tensor([6, 8, 1, 1, 7, 9])
-OPTIONS = [("scalar", "sum"), ("scalar", "mean"), ("vector", "sum"), ("vector", "mean")]
+OPTIONS = [(readout, pooling) for readout in ("scalar", "vector", "extent") for pooling in ("sum", "mean")]
 
 
 def network(**kwargs: Any) -> MoleculeNetwork:
@@ -89,6 +89,22 @@ def test_the_pooled_vector_turns_with_the_molecule(
     assert before.shape == (1, 3)
     close(after.detach(), (before @ turn.T).detach())
     torch.testing.assert_close(length, before.norm(dim=-1))
+
+
+def test_the_extent_by_hand(pos: Tensor) -> None:
+    """Energies, and charges times squared distances from the centre of nuclear charge, with scale and shifts."""
+    model = network(readout="extent", layers=0)
+    model.set_statistics({z: float(z) for z in (1, 6, 7, 8, 9)}, 3.0, 4.0)
+    seen: list[Tensor] = []
+    model.read.register_forward_hook(lambda _, __, out: seen.append(out))
+    value = model(Z, pos, edges(pos))
+    ((energies, charges),) = (out.T for out in seen)
+    centre = sum(int(z) * place for z, place in zip(Z, pos, strict=True)) / sum(Z.tolist())
+    distances = torch.stack([((place - centre) ** 2).sum() for place in pos])
+    close(value.detach(), (3.0 * (energies + charges * distances).sum() + sum(Z.tolist())).detach()[None], 1e-12)
+    # of one atom, the energy and the shift alone
+    single = model(Z[:1], pos[:1], edges(pos[:1]))
+    close(single.detach(), (3.0 * seen[-1][0, :1] + 6.0).detach(), 1e-12)
 
 
 @pytest.mark.parametrize(("readout", "pooling"), OPTIONS)
@@ -205,7 +221,7 @@ BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
     (IrrepsError, r"hidden must hold even scalars \(0e\).*got 8x1o\. Add", {"hidden": "8x1o"}),
     (IrrepsError, r"hidden must hold vectors \(1o\).*Add '64x1o'", {"hidden": "8x0e", "readout": "vector"}),
     (IrrepsError, r"hidden must be irreps such as.*got '8x'", {"hidden": "8x"}),
-    (ConfigError, r"readout must be one of scalar, vector, got 'tensor'", {"readout": "tensor"}),
+    (ConfigError, r"readout must be one of scalar, vector, extent, got 'tensor'", {"readout": "tensor"}),
     (ConfigError, r"pooling must be one of sum, mean, got 'max'", {"pooling": "max"}),
     (ConfigError, r"species must be different atomic numbers.*got \[1, 1\]", {"species": (1, 1)}),
     (ConfigError, r"species must be.*at least one, got \[\]", {"species": ()}),

@@ -68,6 +68,9 @@ def command(place: Path, *args: str) -> list[str]:
         ("homo", {"pooling": "sum"}, "pooling to mean"),
         ("U0", {"pooling": "mean"}, "pooling to sum"),
         ("U0", {"readout": "vector"}, "readout to scalar"),
+        ("U0", {"readout": "extent"}, "for the target r2, got U0. Set model.model.init_args.readout to scalar"),
+        ("mu", {"readout": "extent"}, "readout to scalar"),
+        ("r2", {"readout": "extent", "pooling": "mean"}, "pooling to sum"),
     ],
 )
 def test_pooling_and_readout_follow_the_target(target: str, options: dict[str, str], fix: str) -> None:
@@ -77,7 +80,14 @@ def test_pooling_and_readout_follow_the_target(target: str, options: dict[str, s
 
 @pytest.mark.parametrize(
     ("target", "options"),
-    [("homo", {"pooling": "mean"}), ("U0", {}), ("mu", {"readout": "vector"}), ("mu", {"readout": "scalar"})],
+    [
+        ("homo", {"pooling": "mean"}),
+        ("U0", {}),
+        ("mu", {"readout": "vector"}),
+        ("mu", {"readout": "scalar"}),
+        ("r2", {"readout": "extent"}),
+        ("r2", {}),
+    ],
 )
 def test_what_fits_is_accepted(target: str, options: dict[str, str]) -> None:
     check_network(MoleculeNetwork(hidden="2x0e + 2x1o", layers=1, **options), Data(target))

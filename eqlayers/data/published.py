@@ -1,0 +1,172 @@
+"""Published sets of forces: where their files come from, and whether a file is the one that its name says.
+
+No checksums of these files are known here, so what they hold is compared: the molecule, the number of structures, the
+arrays and their types, and the size of the energies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from ase.data import atomic_numbers
+from ase.formula import Formula
+
+from eqlayers.checks import check_choice
+from eqlayers.data.cache import UNREADABLE
+from eqlayers.data.qm9_raw import thermochemical_atomref
+from eqlayers.data.readers import is_web_page
+from eqlayers.data.structures import StructureArrays
+from eqlayers.data.targets import TARGETS
+from eqlayers.errors import ConfigError, DataError
+from eqlayers.files import few
+
+__all__ = ["PUBLISHED", "PublishedFile", "PublishedSet", "check_published", "find_published"]
+
+
+class PublishedFile(NamedTuple):
+    """What a file holds: one molecule, as often as ``frames`` says, or as often as it is there."""
+
+    formula: str
+    frames: int | None = None
+
+
+class PublishedSet(NamedTuple):
+    """A set: its name, where to get it, and its files."""
+
+    title: str
+    archive: str
+    files: Mapping[str, PublishedFile]
+
+
+#: Molecules of rMD17 with 100,000 structures each; azobenzene has 12 fewer.
+_RMD17 = {
+    "aspirin": "C9H8O4",
+    "azobenzene": "C12H10N2",
+    "benzene": "C6H6",
+    "ethanol": "C2H6O",
+    "malonaldehyde": "C3H4O2",
+    "naphthalene": "C10H8",
+    "paracetamol": "C8H9NO2",
+    "salicylic": "C7H6O3",
+    "toluene": "C7H8",
+    "uracil": "C4H4N2O2",
+}
+_3BPA = ("test_300K", "test_600K", "test_1200K", "test_dih_beta120", "test_dih_beta150", "test_dih_beta180")
+PUBLISHED: dict[str, PublishedSet] = {
+    "rmd17": PublishedSet(
+        "rMD17",
+        "rmd17.tar.bz2 of doi:10.6084/m9.figshare.12672038",
+        {
+            f"rmd17_{name}.npz": PublishedFile(formula, 99_988 if name == "azobenzene" else 100_000)
+            for name, formula in _RMD17.items()
+        },
+    ),
+    "3bpa": PublishedSet(
+        "3BPA",
+        "the supporting information of doi:10.1021/acs.jctc.1c00647 (ct1c00647_si_002.zip)",
+        {f"{name}.xyz": PublishedFile("C12H12N2O", 500) for name in ("train_300K", "train_mixedT")}
+        | {f"{name}.xyz": PublishedFile("C12H12N2O") for name in _3BPA},
+    ),
+}
+_ARRAYS = ("coords", "energies", "forces", "nuclear_charges", "old_energies", "old_forces", "old_indices")
+_NEAR = 0.03  # binding energies are below one part in a hundred of total energies
+
+
+def find_published(name: str, path: str) -> None:
+    """Look for a file of a published set before it is read.
+
+    Args:
+        name: A key of ``PUBLISHED``.
+        path: The file; the set knows it by its name.
+
+    Raises:
+        ConfigError: An unknown set, or no file of it by the name.
+        DataError: The file is missing or, of rMD17, not an archive with its arrays.
+
+    Example:
+        >>> find_published("rmd17", "data/rmd17_ethanol.npz")
+        Traceback (most recent call last):
+        eqlayers.errors.DataError: path must be rmd17_ethanol.npz of rMD17, got 'data/rmd17_ethanol.npz', which is ...
+    """
+    found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
+    if file.name not in found.files:
+        raise ConfigError(
+            f"path must be a file of {found.title} ({', '.join(found.files)}), got {path!r}. Correct the path, or set "
+            "published to null for data of your own."
+        )
+    if not file.is_file():
+        raise DataError(
+            f"path must be {file.name} of {found.title}, got {path!r}, which is no file. Fetch {found.archive} on a "
+            f"machine with a connection, unpack it, and name the place with --data.path FOLDER/{file.name}."
+        )
+    if file.suffix == ".npz":
+        _check_archive(found, file)
+
+
+def _check_archive(found: PublishedSet, file: Path) -> None:
+    """Names, types and lengths of rMD17's arrays, of which none is read but the energies."""
+    try:
+        with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
+            if {"R", "E", "F"} <= set(archive.files):
+                raise DataError(
+                    f"{file} must be of {found.title}, got the arrays R, E and F of MD17, whose labels are noisy. "
+                    f"Fetch {found.archive}."
+                )
+            missing = sorted(set(_ARRAYS) - set(archive.files))
+            if missing:
+                _refuse(found, file, f"the arrays {', '.join(_ARRAYS)}", f"none named {few(missing)}")
+            energies, old, kinds = archive["energies"], archive["old_energies"], archive["nuclear_charges"]
+    except UNREADABLE as error:
+        problem = f"one that is not ({type(error).__name__})"
+        _refuse(found, file, "the content of an npz archive", "a web page" if is_web_page(file) else problem)
+    if energies.dtype != np.float64 or energies.ndim != 1:
+        _refuse(found, file, "energies [N] in float64", f"{list(energies.shape)} of {energies.dtype}")
+    if kinds.dtype.kind not in "iu" or kinds.ndim != 1:
+        _refuse(found, file, "nuclear_charges [A] as integers", f"{list(kinds.shape)} of {kinds.dtype}")
+    if energies.shape == old.shape and np.array_equal(energies, old):
+        _refuse(found, file, "energies that were computed again", "the old ones, those of MD17, twice")
+
+
+def check_published(name: str, path: str, structures: StructureArrays) -> None:
+    """Compare what was read of a file of a published set with what it must hold.
+
+    Args:
+        name: A key of ``PUBLISHED``.
+        path: The file, which `find_published` has found.
+        structures: What was read of it, in eV.
+
+    Raises:
+        DataError: Another molecule or number of structures, labels that are missing, or energies of another size.
+    """
+    found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
+    molecule = found.files[file.name]
+    counts = structures.counts(structures.species)
+    wanted = {atomic_numbers[symbol]: count for symbol, count in Formula(molecule.formula).count().items()}
+    other = np.flatnonzero((counts != [wanted.get(number, 0) for number in structures.species]).any(axis=1))
+    if len(other) or set(wanted) - set(structures.species):
+        row = int(other[0]) if len(other) else 0
+        numbers = {number: int(count) for number, count in zip(structures.species, counts[row], strict=True) if count}
+        _refuse(found, file, f"the molecule {molecule.formula}", f"atoms by atomic number {numbers} in row {row}")
+    if molecule.frames not in (None, len(structures)):
+        _refuse(found, file, f"{molecule.frames:,} structures", f"{len(structures):,}")
+    for label in ("energy", "forces"):
+        absent = int(np.isnan(getattr(structures, label)).sum())
+        if absent:
+            _refuse(found, file, f"{label} of every structure", f"{absent:,} that are missing")
+    energies = thermochemical_atomref(TARGETS["U0"])
+    assert energies is not None  # U0 has them; other functionals differ by less than the bonds
+    free = sum(energies[number] * count for number, count in wanted.items())
+    far = np.flatnonzero(np.abs(structures.energy / free - 1) > _NEAR)
+    if len(far):
+        what = f"{structures.energy[far[0]]:.6g} eV in row {int(far[0])}, with the units that were given or found"
+        _refuse(found, file, f"total energies near that of the free atoms, {free:.0f} eV", what)
+
+
+def _refuse(found: PublishedSet, file: Path, expected: str, received: str) -> NoReturn:
+    raise DataError(
+        f"{file} of {found.title} must have {expected}, got {received}. Fetch {found.archive} again, or set published "
+        "to null for data of your own."
+    )
