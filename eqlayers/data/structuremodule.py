@@ -23,6 +23,7 @@ from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
+from eqlayers.data.replay import only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED
 from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
 from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
@@ -48,8 +49,8 @@ class StructureDataModule(LightningDataModule):
     Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
     `[A]` and `num_graphs`. A label that a structure lacks is NaN; `labels` names those that occur.
 
-    After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the training part, and `report`, the
-    lines that say what was read, which are logged as well. Mistakes that may be none are warnings.
+    After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of what is new in the training part, and
+    `report`, the lines that say what was read, which are logged as well. Mistakes that may be none are warnings.
 
     Args:
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
@@ -65,6 +66,10 @@ class StructureDataModule(LightningDataModule):
         units: Unit by quantity; see `read_structures`.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
             Structures with one atom are in no part with "isolated".
+        replay: Structures of an earlier training in every epoch of this one, as a mapping: ``path``, and perhaps
+            ``number``, how many of them, drawn by ``split_seed``, or which fraction of each epoch (0.5); ``labels``,
+            those that count (all); ``keys`` and ``units`` of that file. They are in the training part alone, for its
+            statistics, too.
         cutoff: Neighbour distance in Angstrom.
         batch_size: Most structures in a training batch.
         max_edges: Most edges in a training batch, so that its memory is bounded; None does not bound them.
@@ -109,6 +114,7 @@ class StructureDataModule(LightningDataModule):
         keys: dict[str, str | None] | None = None,
         units: dict[str, str] | None = None,
         e0s: str | dict[str | int, float] = "fit",
+        replay: dict[str, Any] | None = None,
         cutoff: float = 5.0,
         batch_size: int = 8,
         max_edges: int | None = None,
@@ -135,6 +141,7 @@ class StructureDataModule(LightningDataModule):
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
         self.paths = {"train": [path], "val": [] if val_path is None else [val_path], "test": tests}
         self.published = published
+        self.replay = read_replay(replay)
         self.split, self.asked = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
         self.cutoff = check_cutoff(cutoff)
@@ -155,6 +162,11 @@ class StructureDataModule(LightningDataModule):
         """What it was asked to read, for checkpoints and reports."""
         return str(self.paths["train"][0])
 
+    @property
+    def species(self) -> tuple[int, ...]:
+        """Atomic numbers in all files, which are read for it."""
+        return self._load()[0].species
+
     def prepare_data(self) -> None:
         """Fill the cache of neighbour lists, in one process only."""
         self._edges(self._load()[0])
@@ -169,7 +181,7 @@ class StructureDataModule(LightningDataModule):
         edges = self._edges(structures)
         said = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
         self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
-        self.labels = self.statistics.labels
+        self.labels = structures.take(rows["train"][: self._num_new]).labels
         self.train_set, self.val_set, self.test_set = (
             StructureDataset(structures, edges, rows[name], self.dtype) for name in _PARTS
         )
@@ -191,7 +203,10 @@ class StructureDataModule(LightningDataModule):
     def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """All structures that are used, one source after the other, and their rows by part."""
         if self._loaded is None:
-            sources = {name: self._read(name, paths) for name, paths in self.paths.items() if paths}
+            given = {name: (paths, self.keys, self.units) for name, paths in self.paths.items() if paths}
+            sources = {name: self._read(*how, self.published) for name, how in given.items()}
+            if (old := self.replay) is not None:
+                sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
             structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
             self._said = check_physics(structures)
             # the neighbours of the 100,000 structures of a file of which 2,000 are used would take gigabytes
@@ -200,17 +215,19 @@ class StructureDataModule(LightningDataModule):
             self._loaded = structures.take(used), {name: np.searchsorted(used, part) for name, part in rows.items()}
         return self._loaded
 
-    def _read(self, part: str, paths: list[str]) -> StructureArrays:
+    def _read(
+        self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, str], published: str | None
+    ) -> StructureArrays:
         """The files of one part; where there are several, the groups of their structures bear their names."""
         found = []
         for path in paths:
             embedded = path in TRAJECTORIES and not Path(path).exists()
-            if self.published is not None:
-                find_published(self.published, path)
-            units = TRAJECTORY_UNITS if embedded else self.units
-            structures, lines = read_structures(embedded_trajectory(path) if embedded else path, self.keys, units)
-            if self.published is not None:
-                check_published(self.published, path, structures)
+            if published is not None:
+                find_published(published, path)
+            theirs = TRAJECTORY_UNITS if embedded else units
+            structures, lines = read_structures(embedded_trajectory(path) if embedded else path, keys, theirs)
+            if published is not None:
+                check_published(published, path, structures)
             if len(paths) > 1:
                 own = [f"{Path(path).stem} {group}".strip() for group in structures.config_type.tolist()]
                 structures = dataclasses.replace(structures, config_type=np.array(own))
@@ -237,7 +254,14 @@ class StructureDataModule(LightningDataModule):
         drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
         parts = {name: drawn_from[rows] for name, rows in zip(_PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
-        return parts | {name: own[name][usable[name]] for name in ("val", "test") if name in own}
+        parts |= {name: own[name][usable[name]] for name in ("val", "test") if name in own}
+        self._num_new = len(parts["train"])
+        if self.replay is not None:
+            rows = np.flatnonzero(usable["replay"])
+            again = rows[replayed(self.replay, sources["replay"].take(rows), self._num_new, self.split_seed)]
+            self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
+            parts["train"] = np.concatenate([parts["train"], own["replay"][again]])
+        return parts
 
     def train_dataloader(self) -> DataLoader:
         """Training batches that depend on `seed` and the epoch alone."""

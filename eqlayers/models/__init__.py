@@ -1,5 +1,6 @@
 """Complete networks, made of the layers."""
 
+from .extend import extend_potential
 from .mace import MACE
 from .molecule import MoleculeNetwork
 from .nequip import NequIP
@@ -25,6 +26,7 @@ __all__ = [
     "Structures",
     "build_potential",
     "describe_potential",
+    "extend_potential",
     "load_potential",
     "read_potential",
     "save_potential",

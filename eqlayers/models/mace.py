@@ -166,6 +166,15 @@ class MACE(EquivariantModule):
         for block in self.messages:
             block.get_buffer("mean_neighbors").fill_(number)
 
+    def after_extension(self, before: int) -> None:
+        """Keep the size of embeddings, which are divided by the root of the number of species.
+
+        Args:
+            before: Number of species that the weights are for; see :func:`eqlayers.models.extend_potential`.
+        """
+        with torch.no_grad():
+            self.embedding.mul_((len(self.species) / before) ** 0.5)
+
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms, before scales and shifts.
 

@@ -10,7 +10,7 @@ from torch import nn
 from ..data.targets import Target
 from ..errors import ConfigError
 
-__all__ = ["check_checkpoint", "check_network", "data_facts"]
+__all__ = ["check_checkpoint", "check_network", "data_facts", "differences"]
 
 #: What a checkpoint records of its data.
 FACTS = ("target", "dataset", "split")
@@ -107,3 +107,16 @@ def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
             f"{now['split']!r}: its training molecules may be among these test molecules. "
             f"Set data.split to {saved['split']}, or train anew under another --name."
         )
+
+
+def differences(path: str, saved: Any, mine: Any) -> list[str]:
+    """What differs between two nested mappings, a text for each value.
+
+    Example:
+        >>> differences("model", {"lmax": 1, "p": 6}, {"lmax": 2, "p": 6})
+        ['model.lmax: 1 -> 2']
+    """
+    if isinstance(saved, Mapping) and isinstance(mine, Mapping):
+        keys = sorted(saved.keys() | mine.keys())
+        return [line for key in keys for line in differences(f"{path}.{key}", saved.get(key), mine.get(key))]
+    return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

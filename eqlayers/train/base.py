@@ -14,7 +14,7 @@ from torchmetrics.utilities import dim_zero_cat
 
 from ..checks import check_items, check_module, check_number, check_type, got
 from ..errors import ConfigError
-from .agreement import check_checkpoint, data_facts
+from .agreement import check_checkpoint, data_facts, differences
 from .restore import Restored, check_training, check_weights
 from .schedule import warmup_cosine
 
@@ -160,7 +160,7 @@ class TrainedModule(Restored):
             check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
         mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
         if mine and saved and mine != saved:
-            changes = ", ".join(_differences("model.model", saved, mine))
+            changes = ", ".join(differences("model.model", saved, mine))
             raise ConfigError(
                 f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."
@@ -179,10 +179,3 @@ def trained_module(module: Any) -> TrainedModule:
     """
     what = "a module of eqlayers.train"
     return check_type("what is trained", module, TrainedModule, what, "Use the run's callbacks with one.")
-
-
-def _differences(path: str, saved: Any, mine: Any) -> list[str]:
-    if isinstance(saved, dict) and isinstance(mine, dict):
-        keys = sorted(saved.keys() | mine.keys())
-        return [line for key in keys for line in _differences(f"{path}.{key}", saved.get(key), mine.get(key))]
-    return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

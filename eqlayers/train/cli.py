@@ -21,11 +21,12 @@ from ..checks import check_choice, check_integer, check_number
 from ..data import MoleculeDataModule, StructureDataModule
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
-from ..models import MoleculeNetwork, NequIP
+from ..models import MoleculeNetwork, NequIP, load_potential
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
 from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files
+from .fine_tuning import with_network
 from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
@@ -52,6 +53,12 @@ TASKS = {
     "property": Task(PropertyModule, MoleculeDataModule, MoleculeNetwork, TestReport, {}),
     # forces are derivatives in validation, too, where inference mode would forbid them
     "potential": Task(PotentialModule, StructureDataModule, NequIP, PotentialReport, {"inference_mode": False}),
+}
+
+
+FINE_TUNING = {
+    "start_from": "Potential (or checkpoint) whose weights a fit begins with; model.model and data.cutoff are its own.",
+    "refit_shifts": "With start_from: fit shifts of known species to the new energies, too.",
 }
 
 
@@ -103,6 +110,9 @@ class TrainingCLI(LightningCLI):
         parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
         parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
         parser.add_argument("--test_after_fit", type=bool, default=True, help="Test the best weights after `fit`.")
+        if self.task.module is PotentialModule:
+            parser.add_argument("--start_from", type=str | None, default=None, help=FINE_TUNING["start_from"])
+            parser.add_argument("--refit_shifts", type=bool, default=True, help=FINE_TUNING["refit_shifts"])
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.set_defaults(
@@ -121,6 +131,7 @@ class TrainingCLI(LightningCLI):
         known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items()]
         for file, section in config_files(args):
             check_config(file, known, section)
+        args = with_network(args) if self.task.module is PotentialModule else args
         try:
             self.config = parser.parse_args(args)
         except (argparse.ArgumentError, TypeError, ValueError) as error:
@@ -213,7 +224,18 @@ class TrainingCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Record the network's configuration in checkpoints: ``load_from_checkpoint(path)`` of the module suffices."""
+        self._begin()
         self.model.hparams["model"] = self.config_dump["model"]["model"]
+
+    def _begin(self) -> None:
+        """Start a fit with the weights of ``start_from``; the species of the data join those of the configuration."""
+        options = self.config[str(self.subcommand)]
+        if self.subcommand != "fit" or options.get("start_from") is None or options.get("ckpt_path") is not None:
+            return
+        self.model.begin_with(load_potential(options.start_from), self.datamodule.species, options.refit_shifts)
+        network, recorded = options.model.model, self.config_dump["model"]["model"]
+        if "species" in recorded.get("init_args", {}):
+            network.init_args.species = recorded["init_args"]["species"] = list(self.model.potential.species)
 
     # ---- subcommands ------------------------------------------------------------------------------------------------
 

@@ -125,6 +125,13 @@ def check_cutoff(args: Sequence[str], cutoff: float) -> None:
         ConfigError: A file or an option gives one.
     """
     key = "model.model.init_args.cutoff"
+    other = [value for value in given_values(args, key) if str(value) != str(cutoff) and _number(value) != cutoff]
+    if other:
+        raise ConfigError(f"{key} must be left out, or be data.cutoff ({cutoff}), got {other[0]!r}. Set data.cutoff.")
+
+
+def given_values(args: Sequence[str], key: str) -> list[Any]:
+    """What files and then options give for a key with dots, the one that counts last."""
     given: list[Any] = []
     for path, section in _all_files(args):
         value: Any = {section: read_yaml(path)} if section else read_yaml(path)
@@ -135,9 +142,7 @@ def check_cutoff(args: Sequence[str], cutoff: float) -> None:
         name, equals, rest = flag.partition("=")
         if name == f"--{key}":
             given.append(rest if equals else following)
-    other = [value for value in given if value is not None and str(value) != str(cutoff) and _number(value) != cutoff]
-    if other:
-        raise ConfigError(f"{key} must be left out, or be data.cutoff ({cutoff}), got {other[0]!r}. Set data.cutoff.")
+    return [value for value in given if value is not None]
 
 
 def _number(value: Any) -> float | None:

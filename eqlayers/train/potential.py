@@ -14,13 +14,14 @@ from ..errors import ConfigError, DataError
 from ..models import Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
 from .agreement import check_network
-from .base import STAGES, TrainedModule, Values, error_metrics
+from .base import STAGES, Values, error_metrics
+from .fine_tuning import FineTuned
 from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
 
 __all__ = ["PotentialModule"]
 
 
-class PotentialModule(TrainedModule):
+class PotentialModule(FineTuned):
     r"""Trains a potential on energies, forces and stress.
 
     .. math:: L = w_E\, \overline{\ell(\Delta E / N \sigma)} + w_F\, \overline{c_Z\, \ell(\Delta F / \sigma)}
@@ -98,25 +99,23 @@ class PotentialModule(TrainedModule):
             "Set it to those of the data.",
         )
         self.save_hyperparameters(ignore=["model", "repulsion"])
-        self.potential = Potential(model, list(species), repulsion=repulsion)
-        weights = check_type(
+        check_type(
             "model.species_weights",
             species_weights or {},
             Mapping,
             "a mapping from atomic number to weight",
             "Pass a dict.",
         )
-        factors = [check_number(f"the weight of {z}", weights.get(z, 1.0), at_least=0) for z in self.potential.species]
         self.scale: Tensor
-        self.species_factors: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
-        self.register_buffer("species_factors", torch.tensor(factors))
+        self.use(Potential(model, list(species), repulsion=repulsion))
         self.errors = nn.ModuleDict({f"{stage}_{name}": error_metrics() for stage in STAGES for name in ERRORS})
         self.test_values = nn.ModuleDict(
             {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
         )
         self.test_values.update({"z": Values(), "atoms": Values(), "group": Values()})
         self.labels: tuple[str, ...] = ()
+        self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
 
     @property
     def model(self) -> nn.Module:
@@ -125,7 +124,7 @@ class PotentialModule(TrainedModule):
 
     def main_error(self) -> tuple[str, str]:
         """The error of the forces, or of what comes next among those that there are, and its unit."""
-        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in self.labels), "forces")
+        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in (self.judged or self.labels)), "forces")
         return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
 
     def unit(self) -> str:
@@ -155,6 +154,7 @@ class PotentialModule(TrainedModule):
         self.labels = tuple(
             name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
         )
+        self.judged = tuple(name for name in self.labels if name in data.labels)
         unlabelled = [
             name for name in self.potential.properties if not any(OUTPUTS[label] == name for label in self.labels)
         ]
@@ -168,6 +168,8 @@ class PotentialModule(TrainedModule):
         if stage == "fit":
             found = data.statistics
             self.scale.fill_(found.scale)
+            if self.goes_on_from(data):
+                return
             scales = {name: found.tensor_scales.get(name, 1.0) for name in self.potential.split.tensors}
             self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors, scales)
 

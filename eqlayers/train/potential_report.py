@@ -49,7 +49,7 @@ class PotentialReport(TestReport):
             "z",
             "atoms",
             "group",
-            *(f"{label}_{kind}" for label in pl_module.labels for kind in ("true", "error")),
+            *(f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")),
         ]
         values = {name: kept[name].compute().cpu().numpy() for name in names}
         if not trainer.is_global_zero:
@@ -71,7 +71,7 @@ class PotentialReport(TestReport):
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
         pictures = []
-        for label in pl_module.labels:
+        for label in pl_module.judged:
             true = values[f"{label}_true"].ravel()
             predicted = true + values[f"{label}_error"].ravel()
             there = np.flatnonzero(np.isfinite(true))
@@ -93,7 +93,7 @@ class PotentialReport(TestReport):
 
     def _rows(self, module: PotentialModule, values: dict[str, Array]) -> list[Row]:
         rows, z, atoms = [], values["z"], values["atoms"]
-        for label in module.labels:
+        for label in module.judged:
             unit, factor = LABELS[label]
             true, error = values[f"{label}_true"] * factor, values[f"{label}_error"] * factor
             if label == "energy":
@@ -121,7 +121,7 @@ class PotentialReport(TestReport):
             "num_train": data.statistics.num_train,
             "num_test": len(data.test_set),
             "network": type(module.model).__name__,
-            "labels": list(module.labels),
+            "labels": list(module.judged),
             "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
             "dataset": data.dataset,
             "split": data.split,
@@ -136,7 +136,7 @@ def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: t
     rows, atoms = [], values["atoms"]
     for place, group in enumerate(groups):
         own = values["group"] == place
-        for label in module.labels:
+        for label in module.judged:
             unit, factor = LABELS[label]
             mine = np.repeat(own, atoms.astype(int)) if label == "forces" else own
             true, error = values[f"{label}_true"][mine] * factor, values[f"{label}_error"][mine] * factor

@@ -89,6 +89,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     ),
     "StructureDataModule, published": (lambda v: data.StructureDataModule(published=v), (3, "", ["rmd17"], "md17")),
     "StructureDataModule, dtype": (lambda v: data.StructureDataModule(dtype=v), (None, 3, "x", torch.int64)),
+    "StructureDataModule, replay": (
+        lambda v: data.StructureDataModule(replay=v),
+        (3, "old.xyz", {}, {"path": 3}, {"path": "x", "number": 0}, {"path": "x", "labels": ["x"]}, {"file": "x"}),
+    ),
     "StructureDataModule, e0s": (lambda v: data.StructureDataModule(e0s=v), (None, 3, "x", {"Xx": 1.0})),
 }
 EVERY = [(name, value) for name, (_, values) in CALLS.items() for value in values]

@@ -1,0 +1,116 @@
+"""Structures of an earlier training that are mixed into a new one, so that what they taught is not forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqlayers.checks import check_choice, check_integer, check_items, check_number, check_path, check_type, is_integer
+from eqlayers.data.flat import rows_of_atoms
+from eqlayers.data.readers import read_keys
+from eqlayers.data.structures import LABELS, StructureArrays
+from eqlayers.data.units import read_units
+from eqlayers.errors import ConfigError, DataError
+
+__all__ = ["Replay", "only_labels", "read_replay", "replayed"]
+
+
+class Replay(NamedTuple):
+    """What is replayed.
+
+    Attributes:
+        path: File, or name of an embedded set.
+        number: Structures in every epoch, or their fraction of it.
+        labels: Those that count.
+        keys, units: As of :func:`eqlayers.data.read_structures`.
+    """
+
+    path: str
+    number: int | float = 0.5
+    labels: tuple[str, ...] = LABELS
+    keys: Mapping[str, str | None] = {}
+    units: Mapping[str, str] = {}
+
+
+def read_replay(given: Any) -> Replay | None:
+    """The option ``replay`` of a data module, checked.
+
+    Args:
+        given: None, or a mapping with ``path`` and perhaps ``number``, ``labels``, ``keys`` and ``units``.
+
+    Raises:
+        ConfigError: It is something else.
+
+    Example:
+        >>> read_replay({"path": "old.xyz", "labels": ["forces"]})[:3]
+        ('old.xyz', 0.5, ('forces',))
+    """
+    if given is None:
+        return None
+    fix = "Pass replay={'path': 'old.xyz', 'number': 0.5}."
+    options = dict(check_type("replay", given, Mapping, "a mapping with the path of a file, or None", fix))
+    for name in options:
+        check_choice("a key of replay", name, Replay._fields)
+    path = check_path("replay.path", options.get("path"), "a file of structures, or the name of an embedded set")
+    number, labels = options.get("number", 0.5), options.get("labels")
+    if is_integer(number):
+        check_integer("replay.number", number, 1, what="a number of structures, or a fraction of each epoch")
+    elif check_number("replay.number", number, above=0, fix="0.5 replays as many as there are new ones.") >= 1:
+        raise ConfigError(
+            f"replay.number must be a number of structures, or a fraction of each epoch below 1, got {number}. 0.5 "
+            "replays as many as there are new ones."
+        )
+    listed = LABELS if labels is None else check_items("replay.labels", labels, "a list of labels", "Pass ['forces'].")
+    for label in listed:
+        check_choice("replay.labels", label, LABELS)
+    return Replay(path, number, tuple(listed), read_keys(options.get("keys")), read_units(options.get("units")))
+
+
+def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> StructureArrays:
+    """The structures without other labels.
+
+    Example:
+        >>> atom = StructureArrays.of("a test", [1], [1], [[0, 0, 0]], energy=[-13.6], dipole=[[0, 0, 0]])
+        >>> only_labels(atom, ("dipole",)).labels
+        ('dipole',)
+    """
+    hidden = {name: np.full_like(getattr(structures, name), np.nan) for name in LABELS if name not in labels}
+    return replace(structures, **hidden)
+
+
+def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:
+    """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts.
+
+    Args:
+        replay: What is asked for.
+        old: The earlier structures, with labels that count only.
+        num_new: Training structures besides.
+        seed: Of the draw.
+
+    Raises:
+        DataError: There are too few.
+
+    Example:
+        >>> old = StructureArrays.of("a test", [1] * 4, [1] * 4, np.zeros((4, 3)), energy=[0, 1, 2, np.nan])
+        >>> sorted(replayed(Replay("old.xyz", 0.25), old, 9, seed=0).tolist())
+        [0, 1, 2]
+    """
+    labelled = np.zeros(len(old), dtype=bool)
+    for name in LABELS:
+        values = getattr(old, name)
+        rows = rows_of_atoms(old.n_atoms) if name == "forces" else np.arange(len(old))
+        labelled[rows[~np.isnan(values.reshape(len(values), -1)[:, 0])]] = True
+    number, usable = replay.number, np.flatnonzero(labelled)
+    wanted = number if is_integer(number) else round(num_new * number / (1 - number))
+    if wanted < 1 or wanted > len(usable):
+        raise DataError(
+            f"replay.number must be for 1 to {len(usable)} structures, those of {old.source} with labels among "
+            f"{', '.join(replay.labels)}, got {number}: {wanted} beside {num_new} new ones. "
+            f"{'Lower' if wanted > 1 else 'Raise'} it."
+        )
+    drawn = np.random.default_rng(seed).permutation(usable)[: int(wanted)]
+    return np.asarray(np.sort(drawn), dtype=np.int64)

@@ -1,0 +1,155 @@
+"""More species for a trained potential: what it knows stays, to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_number, check_type, got
+from ..errors import ConfigError
+from ..graph import Graph
+from .potential import Potential, read_species
+from .saving import build_potential, describe_potential
+
+_ROUNDINGS = 2**12  # of an energy of an atom: sums over hundreds of edges and channels, some layers deep
+_SURE = 0.05  # of the energies: half precision must not hide a factor of the number of species
+
+
+def extend_potential(
+    potential: Potential, species: Sequence[int], shifts: Mapping[int, float] | None = None
+) -> Potential:
+    """A copy of a potential that knows more species, for fine-tuning.
+
+    Energies and forces of structures of known species stay, to rounding. Weights of a new species are the mean of those
+    of the known ones, so that it begins as an average atom and not as a random one; its scale is the mean scale.
+    What a network computes from atomic numbers, such as covalent radii, is that of the new species.
+
+    The network must keep its arguments in ``options``, among them ``species``, and have axes of the number of species
+    wherever weights depend on it. One whose numbers depend on that number otherwise has a method
+    ``after_extension(before)``, called with the number of species before, that makes up for it, as that of
+    :class:`eqlayers.models.MACE`. The numbers of a cluster are compared before and after.
+
+    Args:
+        potential: It stays as it is.
+        species: Atomic numbers; those that the potential lacks are added behind its own.
+        shifts: In eV, by atomic number, of new species; 0 for those that are left out.
+
+    Returns:
+        A potential with the species, dtype, device and mode of the old one.
+
+    Raises:
+        ConfigError: A species that there cannot be, the shift of a known one, or a network for which it cannot be done.
+
+    Example:
+        >>> from eqlayers.models import NequIP
+        >>> water = Potential(NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2), [1, 8], {1: -13.6, 8: -2041.8})
+        >>> more = extend_potential(water, [8, 16], shifts={16: -10831.0})
+        >>> more.species, more.shifts.tolist(), more.network.embedding.weight.shape
+        ((1, 8, 16), [-13.6, -2041.8, -10831.0], torch.Size([3, 4]))
+    """
+    check_type("potential", potential, Potential, "a Potential", "Load one with load_potential(path).")
+    new = [z for z in read_species(species) if z not in potential.species]
+    given = check_type("shifts", shifts or {}, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
+    if not given.keys() <= set(new):
+        raise ConfigError(f"shifts must be of the new species {new}, got {list(given)}. Use set_statistics for others.")
+    with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
+        wider = build_potential(with_species(describe_potential(potential), [*potential.species, *new]))
+    take_weights(wider, potential)
+    for z, shift in given.items():
+        wider.shifts[wider.species.index(z)] = check_number(f"the shift of {z}", shift, fix="Look for NaN.")
+    return wider
+
+
+def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict[str, Any]:
+    """The description of a potential with other species.
+
+    Raises:
+        ConfigError: The species of its network cannot be changed.
+    """
+    network, old = description["network"], list(description["species"])
+    if list(species) == old:
+        return dict(description)
+    options = network["init_args"]
+    if "species" not in options or list(options["species"]) != old:
+        raise ConfigError(
+            f"the network must keep the argument `species` of the potential, {old}, in its options, got "
+            f"{got(options.get('species'))} of {network['class_path']}. Let its __init__ take species."
+        )
+    changed = {"class_path": network["class_path"], "init_args": {**options, "species": list(species)}}
+    return {**description, "network": changed, "species": list(species)}
+
+
+@torch.no_grad()
+def take_weights(potential: Potential, other: Potential) -> None:
+    """Give a potential all that another one has learned, and its dtype, device and mode.
+
+    Args:
+        potential: A fresh one of the same architecture, whose species begin with those of the other.
+        other: It stays as it is.
+
+    Raises:
+        ConfigError: They differ in more than species; the parameter is named.
+    """
+    potential.to(device=other.shifts.device, dtype=other.dtype).train(other.training)
+    mine, theirs, learned = potential.state_dict(), other.state_dict(), dict(potential.named_parameters())
+    strange = sorted(mine.keys() ^ theirs.keys())
+    if strange:
+        side = "the network to be trained" if strange[0] in mine else "the trained one"
+        raise _differ(strange[0], f"one in {side} alone")
+    before, after = len(other.species), len(potential.species)
+    for name, value in theirs.items():
+        if name != "species_index":  # which follows from the species
+            mine[name] = _rows(name, mine[name], value, before, after, name in learned or name == "scales")
+    potential.load_state_dict(mine)
+    for name, parameter in other.named_parameters():
+        learned[name].requires_grad_(parameter.requires_grad)
+    make_up = getattr(potential.network, "after_extension", None)
+    if make_up is not None and after > before:
+        make_up(before)
+    _compare(potential, other)
+
+
+def _rows(name: str, mine: Tensor, theirs: Tensor, before: int, after: int, averaged: bool) -> Tensor:
+    """Theirs, and behind them rows for more species: their mean, or those that are there already."""
+    if mine.shape == theirs.shape:
+        return theirs
+    axes = [axis for axis in range(mine.ndim) if mine.ndim == theirs.ndim and mine.shape[axis] != theirs.shape[axis]]
+    if len(axes) != 1 or (theirs.shape[axes[0]], mine.shape[axes[0]]) != (before, after):
+        raise _differ(name, f"{list(theirs.shape)} with {before} species and {list(mine.shape)} with {after}")
+    (axis,) = axes
+    if averaged:
+        new = theirs.mean(axis, keepdim=True).repeat_interleave(after - before, axis)
+    else:
+        new = mine.narrow(axis, before, after - before).to(theirs)
+    return torch.cat([theirs, new], axis)
+
+
+def _differ(name: str, came: str) -> ConfigError:
+    return ConfigError(
+        f"parameters must have equal shapes but for one axis, the species, got {name}, {came}. Use the architecture of "
+        "the trained potential, and one row of weights for each species."
+    )
+
+
+def _compare(potential: Potential, other: Potential) -> None:
+    """Raise unless the networks say the same of a cluster of all known species."""
+    made, count = torch.Generator().manual_seed(0), 2 * len(other.species)
+    side = int(count ** (1 / 3)) + 2
+    grid = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64)] * 3)[:count]
+    pos = 0.45 * other.cutoff * (grid + 0.2 * torch.rand(count, 3, generator=made, dtype=torch.float64))
+    pairs = (torch.cdist(pos, pos) < other.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
+    kind, where = torch.arange(len(other.species)).repeat(2), other.shifts.device
+    numbers = []
+    for one in (other, potential):
+        graph = Graph(pairs.to(where), count)
+        numbers.append(one.network(kind.to(where), one.geometry(pos.to(where, one.dtype), graph), graph))
+    size, error = float(numbers[0].abs().max()), float((numbers[1] - numbers[0]).abs().max())
+    if not error <= min(_ROUNDINGS * torch.finfo(other.dtype).eps, _SURE) * (1 + size):
+        raise ConfigError(
+            f"numbers of known species must stay when species are added, got a change of {error:.3g} beside {size:.3g} "
+            f"in {type(other.network).__name__}. Give the network a method after_extension(before) that makes up for "
+            "what depends on the number of species."
+        )

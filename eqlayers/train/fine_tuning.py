@@ -1,0 +1,206 @@
+"""A training that begins with a trained potential: its weights, more species, and shifts of other energies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import Subset
+from torch_geometric.loader import DataLoader
+
+from ..checks import check_flag, check_number, check_type
+from ..data.statistics import regression
+from ..data.structures import StructureArrays
+from ..errors import ConfigError
+from ..models import Potential, Structures, build_potential, describe_potential, read_potential
+from ..models.extend import take_weights, with_species
+from .agreement import differences
+from .base import TrainedModule
+from .configuration import given_values
+from .run import checkpoint_path
+
+__all__ = ["FineTuned", "begun", "fit_shifts", "with_network"]
+
+#: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
+MOST = 512
+#: Arguments of networks that may differ from those of the weights: of the data, or how they are computed.
+FREE = ("species", "mean_neighbors", "backend")
+
+
+def with_network(args: Sequence[str]) -> list[str]:
+    """A command line with the network, the repulsion and the cutoff of the potential that it begins with.
+
+    Of these, what a file or an option gives is left to it. Commands other than a fit, and a fit that goes on, take them
+    from the checkpoint, which knows all species.
+
+    Args:
+        args: Subcommand and options.
+
+    Raises:
+        ConfigError, DataError: The potential cannot be read.
+    """
+    start, resumed = given_values(args, "start_from"), given_values(args, "ckpt_path")
+    if not start or start[-1] in ("", "null", "None"):
+        return list(args)
+    named = {"runs": "runs", "name": "default"}
+    runs, name = ((given_values(args, key) or [default])[-1] for key, default in named.items())
+    path, folder = (resumed or start)[-1], Path(str(runs)) / str(name)
+    if args[0] != "fit" and not resumed:
+        path = checkpoint_path(folder)
+    elif not resumed and folder.resolve() in Path(str(path)).resolve().parents:
+        raise ConfigError(
+            f"start_from must be outside of the run's folder, which is written over, got {path}. Give the run another "
+            "--name."
+        )
+    described = read_potential(path).description
+    values = {"model.model": described["network"], "model.repulsion": described["repulsion"]}
+    cutoff = described["network"]["init_args"].get("cutoff")
+    values["data.cutoff"] = cutoff
+    added = [
+        option
+        for key, value in values.items()
+        if value is not None and not given_values(args, key) and not given_values(args, f"{key}.class_path")
+        for option in (f"--{key}", json.dumps(value))
+    ]
+    return [args[0], *added, *args[1:]]
+
+
+class FineTuned(TrainedModule):
+    """A training of a potential, which may begin with another one."""
+
+    potential: Potential
+    species_factors: Tensor
+    _begun: tuple[tuple[int, ...], bool] | None = None
+
+    def use(self, potential: Potential) -> None:
+        """Train this potential, with the weights by species that are configured."""
+        weights = self.hparams["species_weights"] or {}
+        factors = [check_number(f"the weight of {z}", weights.get(z, 1.0), at_least=0) for z in potential.species]
+        self.potential = potential
+        self.register_buffer("species_factors", torch.tensor(factors))
+
+    def begin_with(self, start: Potential, species: Sequence[int] = (), refit_shifts: bool = True) -> None:
+        """Take the weights, shifts and scales of a trained potential; call it before the fit.
+
+        Args:
+            start: The trained potential, of the architecture of this one.
+            species: Atomic numbers of the data; those that it does not know are added.
+            refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
+                energies of another method need it; those of new species always are.
+
+        Raises:
+            ConfigError: Another architecture, or one that takes no more species.
+        """
+        check_flag("refit_shifts", refit_shifts)
+        self.use(begun(self.potential, start, species))
+        self._begun = tuple(start.species), refit_shifts
+        added = sorted(set(self.potential.species) - set(start.species))
+        rank_zero_info(f"start: weights trained for {list(start.species)}, new species {added or 'none'}")
+
+    def goes_on_from(self, data: Any) -> bool:
+        """Whether the potential was trained before; its shifts are fitted then, and the rest belongs to the weights."""
+        if self._begun is not None:
+            fit_shifts(self.potential, data, *self._begun)
+        return self._begun is not None
+
+
+def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Potential:
+    """The configured potential with the weights of another one, and more species.
+
+    Args:
+        configured: A fresh one; of its arguments only species, mean_neighbors and backend may differ.
+        start: The trained one.
+        species: Atomic numbers of the data.
+
+    Returns:
+        A new potential whose species are those of ``start``, those configured, and those of the data.
+
+    Raises:
+        ConfigError: Another architecture, or one that takes no more species.
+    """
+    check_type("start_from", start, Potential, "a Potential", "Load one with load_potential(path).")
+    mine, theirs = describe_potential(configured), describe_potential(start)
+    found = differences("model.model", _bound(theirs["network"]), _bound(mine["network"]))
+    found += differences("model.repulsion", theirs["repulsion"], mine["repulsion"])
+    if found:
+        raise ConfigError(
+            f"the network must be that of the potential of start_from, got others (there -> configured): "
+            f"{', '.join(found)}. Leave out model.model and data.cutoff, which are taken from it."
+        )
+    every = list(dict.fromkeys([*start.species, *configured.species, *species]))
+    potential = build_potential(with_species(mine, every))
+    take_weights(potential, start)
+    return potential.to(configured.dtype).train(configured.training)
+
+
+def _bound(network: Mapping[str, Any]) -> dict[str, Any]:
+    options = {name: value for name, value in network["init_args"].items() if name not in FREE}
+    return {"class_path": network["class_path"], "init_args": options}
+
+
+def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: bool) -> None:
+    """Add to shifts what the energies of the training part lack, atom by atom.
+
+    It is the least-squares fit of the errors per atom by the composition, the shortest where it is not unique; so what
+    the network has learned stays, where a fit of whole energies would count the binding twice. With energies of free
+    atoms that are given, these are the shifts.
+
+    Args:
+        potential: The potential, which begins with trained weights.
+        data: The data module, set up.
+        known: Species whose shifts are trained.
+        refit: Whether these change as well.
+
+    Source:
+        The "change" of the energy bias in DeePMD-kit, Zeng et al. 2023, doi:10.1063/5.0155600.
+    """
+    before = dict(zip(potential.species, potential.shifts.tolist(), strict=True))
+    if "energy" not in potential.properties:
+        return
+    if data.e0s != "fit":
+        after, how = dict(data.statistics.shifts), "as given by data.e0s"
+    else:
+        rows = _with_energies(data.train_set.structures, data.train_set.rows)
+        part = data.train_set.structures.take(np.array(data.train_set.rows, np.int64)[rows]) if len(rows) else None
+        free = [z for z in (part.species if part is not None else ()) if refit or z not in known]
+        after, how = {}, f"fitted to {len(rows)} energies"
+        if part is not None and free:
+            atoms = part.n_atoms[:, None]
+            lacking = (part.energy - _energies(potential, data, rows))[:, None] / atoms
+            found = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
+            after = {z: before[z] + float(change) for z, change in zip(free, found, strict=True)}
+    potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
+    told = [f"{z}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
+    rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: those of the starting potential")
+
+
+def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[np.int64]:
+    """Places in the training part of structures with energies: some all over it, and one of each species at least."""
+    labelled = np.flatnonzero(~np.isnan(structures.energy[rows]))
+    if len(labelled) <= MOST:
+        return labelled
+    chosen = labelled[np.linspace(0, len(labelled) - 1, MOST).astype(np.int64)]
+    counts = structures.take(np.array(rows, np.int64)[labelled]).counts(structures.species)
+    rare = [labelled[np.flatnonzero(column)[:8]] for column in counts.T]
+    return np.unique(np.concatenate([chosen, *rare]))
+
+
+@torch.no_grad()
+def _energies(potential: Potential, data: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """``[len(rows)]`` eV."""
+    training, found = potential.training, []
+    potential.eval()
+    part = Subset(data.train_set, rows.tolist())
+    for batch in DataLoader(part, data.eval_batch_size, generator=torch.Generator()):  # no number of the global state
+        known = Structures.of(batch)
+        cell = None if known.cell is None else known.cell.to(potential.dtype)
+        found.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
+    potential.train(training)
+    return torch.cat(found).numpy()

@@ -1,0 +1,136 @@
+"""Replayed structures: how many, of which labels, in the training part alone, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.io import write
+
+from eqlayers.data import StructureDataModule
+from eqlayers.data.replay import read_replay
+from eqlayers.data.structure_dataset import StructureDataset
+from eqlayers.errors import ConfigError, DataError
+
+
+def file(path: Path, num: int, symbols: str, seed: int, stress: bool = False, bare: int = 0) -> str:
+    """Random molecules with forces that add up to 0; the first ``bare`` have no label."""
+    rng, made = np.random.default_rng(seed), []
+    for row in range(num):
+        atoms = Atoms(symbols, positions=rng.normal(scale=0.2, size=(3, 3)) + np.eye(3))
+        if row >= bare:
+            forces = rng.normal(size=(3, 3))
+            atoms.info["REF_energy"] = rng.normal() - 5.0
+            atoms.arrays["REF_forces"] = forces - forces.mean(0)
+        if stress:
+            atoms.set_cell([9.0, 9, 9])
+            atoms.pbc = True
+            atoms.info["REF_stress"] = 1e-3 * rng.normal(size=6)
+        made.append(atoms)
+    write(path, made, format="extxyz")
+    return str(path)
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Any:
+    new = file(tmp_path / "new.xyz", 20, "OH2", 0)
+    old = file(tmp_path / "old.xyz", 30, "SH2", 1, bare=4)
+
+    def build(replay: dict[str, Any] | None, **options: Any) -> StructureDataModule:
+        given = None if replay is None else {"path": old} | replay
+        data = StructureDataModule(new, replay=given, cutoff=4.0, cache_dir=str(tmp_path / "cache"), **options)
+        data.setup()
+        return data
+
+    return build
+
+
+def sulfur(dataset: StructureDataset) -> list[int]:
+    """Rows in the file of what is replayed."""
+    return [int(sample.idx) for sample in (dataset[n] for n in range(len(dataset))) if 16 in sample.z.tolist()]
+
+
+@pytest.mark.parametrize(("number", "want"), [(7, 7), (0.5, 16), (0.2, 4)])
+def test_a_number_or_a_fraction_of_each_epoch(module: Any, number: float, want: int) -> None:
+    data, plain = module({"number": number}), module(None)
+    again = sulfur(data.train_set)
+    assert len(again) == len(set(again)) == want
+    assert min(again) >= 4  # the first ones have no label
+    assert len(data.train_set) == len(plain.train_set) + want == data.statistics.num_train
+    for name in ("val_set", "test_set"):
+        parts = [[int(one.idx) for one in (getattr(d, name)[n] for n in range(2))] for d in (data, plain)]
+        assert parts[0] == parts[1]
+        assert sulfur(getattr(data, name)) == []
+    seen = [z for batch in data.train_dataloader() for z in batch.z.tolist()]
+    assert seen.count(16) == want
+    assert data.species == data.statistics.species == (1, 8, 16)
+    assert any(line.startswith(f"replay: {want} structures of") and "old.xyz" in line for line in data.report)
+
+
+def test_the_draw_depends_on_the_seed_of_the_split_alone(module: Any) -> None:
+    first, same, other = (
+        module({"number": 9}, **seeds) for seeds in ({"seed": 1}, {"seed": 2}, {"split_seed": 5, "seed": 1})
+    )
+    assert sulfur(first.train_set) == sulfur(same.train_set) != sulfur(other.train_set)
+
+
+def test_labels_that_do_not_count_are_hidden(module: Any) -> None:
+    data = module({"labels": ["forces"], "number": 10})
+    old = [sample for sample in (data.train_set[n] for n in range(26)) if 16 in sample.z.tolist()]
+    assert len(old) == 10
+    assert all(np.isnan(sample.energy.item()) and torch.isfinite(sample.forces).all() for sample in old)
+    assert np.isfinite(data.train_set[0].energy.item())
+    assert data.statistics.shifts[16] == 0.0  # no energy tells it
+
+
+def test_labels_that_only_the_replayed_have_are_trained_and_not_judged(module: Any, tmp_path: Path) -> None:
+    old = file(tmp_path / "cells.xyz", 12, "SH2", 2, stress=True)
+    data = module({"path": old, "number": 5})
+    assert data.labels == ("energy", "forces")
+    assert data.statistics.labels == ("energy", "forces", "stress")
+    assert torch.isnan(data.train_set[0].stress).all()
+    assert torch.isfinite(data.train_set[len(data.train_set) - 1].stress).all()
+
+
+def test_batches_by_edges_hold_the_replayed_as_well(module: Any) -> None:
+    data = module({"number": 8}, max_edges=30)
+    batches = list(data.train_dataloader())
+    assert sum(batch.num_graphs for batch in batches) == 24
+    assert all(batch.edge_index.shape[1] <= 30 for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "replay must be a mapping with the path of a file, or None"),
+        ({}, r"replay\.path must be a file of structures"),
+        ({"path": "x", "nmber": 3}, "a key of replay must be one of path, number"),
+        ({"path": "x", "number": 0}, r"replay\.number must be a number of structures"),
+        ({"path": "x", "number": "3"}, r"replay\.number must be"),
+        ({"path": "x", "number": 1.0}, r"replay\.number must be a number of structures, or a fraction of each epoch"),
+        ({"path": "x", "labels": "forces"}, r"replay\.labels must be a list of labels"),
+        ({"path": "x", "labels": ["charge"]}, r"replay\.labels must be one of energy"),
+        ({"path": "x", "keys": 3}, "keys must be a mapping"),
+        ({"path": "x", "units": {"energy": "x"}}, "energy"),
+    ],
+)
+def test_wrong_options(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_replay(given)
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (27, r"must be for 1 to 26 structures, those of .*old\.xyz with labels .* got 27: 27 beside 16 new.* Lower it"),
+        (0.9, r"got 0\.9: 144 beside 16 new ones\. Lower it"),
+        (0.01, r"got 0\.01: 0 beside 16 new ones\. Raise it"),
+    ],
+)
+def test_too_few_or_too_many(module: Any, number: float, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        module({"number": number})

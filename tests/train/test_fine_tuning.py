@@ -1,0 +1,275 @@
+"""Trainings that begin with a trained potential: what is kept, shifts of other energies, replay, and the command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from ase import Atoms
+from ase.io import write
+
+from eqlayers.cli import main
+from eqlayers.data import StructureArrays, StructureDataset, structure_edges
+from eqlayers.errors import ConfigError
+from eqlayers.integrations.ase import Calculator
+from eqlayers.models import NequIP, Potential, Structures, extend_potential, load_potential
+from eqlayers.nn import ZBL
+from eqlayers.train.fine_tuning import fit_shifts
+from eqlayers.train.potential import PotentialModule
+
+SMALL: dict[str, Any] = {"hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
+
+
+def network(species: list[int], **options: Any) -> NequIP:
+    torch.manual_seed(1)
+    return NequIP(species, **{**SMALL, **options})
+
+
+# -- shifts -----------------------------------------------------------------------------------------------------------
+
+CHANGE = {1: 0.25, 8: -3.0, 16: 70.0}
+
+
+def shifted(potential: Potential, molecules: list[list[int]], unlabelled: int = 0) -> SimpleNamespace:
+    """Structures whose energies are those of a potential and CHANGE of each atom; the first may have none."""
+    made, z = np.random.default_rng(0), [number for molecule in molecules for number in molecule]
+    sizes = [len(molecule) for molecule in molecules]
+    bare = StructureArrays.of("a test", sizes, z, made.normal(size=(len(z), 3)) + np.arange(len(z))[:, None])
+    edges = structure_edges(bare, 3.0)
+    data, energy = StructureDataset(bare, edges, dtype=torch.float64), []
+    for number, molecule in enumerate(molecules):
+        sample = data[number]
+        found = potential(Structures(sample.z, sample.pos, sample.edge_index), ("energy",))["energy"]
+        energy.append(float(found.detach()) + sum(CHANGE[kind] for kind in molecule))
+    energy[:unlabelled] = [np.nan] * unlabelled
+    labelled = replace(bare, energy=np.array(energy))
+    rows = np.arange(len(molecules))[::-1].copy()  # in another order than the file
+    statistics = SimpleNamespace(shifts={1: -13.6, 8: -2041.0})
+    return SimpleNamespace(
+        train_set=StructureDataset(labelled, edges, rows), e0s="fit", eval_batch_size=2, statistics=statistics
+    )
+
+
+MOLECULES = [[8, 1, 1], [16, 1, 1], [8, 8], [16, 1, 8], [1, 1], [16, 16, 8]]
+
+
+@pytest.fixture
+def potential() -> Potential:
+    made = Potential(network([1, 8, 16, 7]).double(), [1, 8, 16, 7], {1: -1.0, 8: -2.0, 16: -3.0, 7: -4.0}, 0.5)
+    return made.train()
+
+
+def test_shifts_take_what_the_energies_lack(potential: Potential) -> None:
+    data = shifted(potential, MOLECULES, unlabelled=1)
+    fit_shifts(potential, data, known=(1, 8), refit=True)
+    want = [-1.0 + CHANGE[1], -2.0 + CHANGE[8], -3.0 + CHANGE[16], -4.0]
+    assert potential.shifts.tolist() == pytest.approx(want, rel=1e-5)  # positions of the set are in float32
+    assert potential.scales.tolist() == [0.5] * 4
+    assert potential.training
+
+
+def test_shifts_of_known_species_may_stay(potential: Potential) -> None:
+    data = shifted(potential, [[16, 16], [1, 1], [16, 16, 16]])
+    before = potential.shifts.tolist()
+    fit_shifts(potential, data, known=(1, 8), refit=False)
+    assert potential.shifts.tolist() == pytest.approx([before[0], before[1], -3.0 + CHANGE[16], before[3]], rel=1e-5)
+    fit_shifts(potential, shifted(potential, MOLECULES), known=(1, 8, 16, 7), refit=False)
+    assert potential.shifts[:2].tolist() == before[:2]
+
+
+def test_of_one_composition_the_change_is_the_shortest(potential: Potential) -> None:
+    data = shifted(potential, [[8, 1, 1]] * 3)
+    fit_shifts(potential, data, known=(1, 8), refit=True)
+    lacking = 2 * CHANGE[1] + CHANGE[8]
+    want = [-1.0 + lacking * 2 / 5, -2.0 + lacking / 5, -3.0, -4.0]
+    assert potential.shifts.tolist() == pytest.approx(want, rel=1e-5)
+
+
+def test_energies_of_free_atoms_that_are_given_are_the_shifts(potential: Potential) -> None:
+    data = shifted(potential, MOLECULES)
+    data.e0s = {1: -13.6, 8: -2041.0}
+    fit_shifts(potential, data, known=(1, 8), refit=False)
+    assert potential.shifts.tolist() == [-13.6, -2041.0, -3.0, -4.0]
+    data.e0s = "fit"
+    fit_shifts(potential, shifted(potential, MOLECULES, unlabelled=6), known=(1, 8), refit=True)
+    assert potential.shifts.tolist() == [-13.6, -2041.0, -3.0, -4.0]
+
+
+def test_rare_species_are_among_the_many_energies_that_are_looked_at(potential: Potential) -> None:
+    data = shifted(potential, [[1, 1]] * 700 + [[8, 8]] * 11 + [[16, 1]] + [[1, 1]] * 600)
+    fit_shifts(potential, data, known=(1, 8), refit=True)
+    want = [-1.0 + CHANGE[1], -2.0 + CHANGE[8], -3.0 + CHANGE[16]]
+    assert potential.shifts[:3].tolist() == pytest.approx(want, rel=1e-5)
+
+
+# -- the module -------------------------------------------------------------------------------------------------------
+
+
+def test_a_module_begins_with_a_potential() -> None:
+    start = Potential(network([8, 1], mean_neighbors=5.0), [8, 1], {8: -2.0}, {8: 2.0, 1: 3.0})
+    made = PotentialModule(network([1, 8, 7]), species_weights={16: 4.0})
+    made.begin_with(start, [16, 1])
+    assert made.potential.species == made.model.species == (8, 1, 7, 16)
+    assert made.species_factors.tolist() == [1.0, 1.0, 1.0, 4.0]
+    assert made.potential.scales.tolist() == [2.0, 3.0, 2.5, 2.5]
+    assert torch.equal(made.model.embedding.weight[:2], start.network.embedding.weight)
+    assert float(made.model.steps[0].mean_neighbors) == 5.0
+
+
+def test_another_architecture_is_told() -> None:
+    start = Potential(network([1, 8]), [1, 8])
+    for made, message in (
+        (
+            PotentialModule(network([1, 8], layers=3)),
+            r"model\.model\.init_args\.layers: 2 -> 3\. Leave out model\.model",
+        ),
+        (PotentialModule(network([1, 8], cutoff_p=8)), r"cutoff_p: 6 -> 8"),
+        (PotentialModule(network([1, 8]), repulsion=ZBL()), r"model\.repulsion: None -> {'class_path'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            made.begin_with(start)
+    with pytest.raises(ConfigError, match="start_from must be a Potential"):
+        PotentialModule(network([1, 8])).begin_with("potential.pt")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="refit_shifts must be"):
+        PotentialModule(network([1, 8])).begin_with(start, refit_shifts="no")  # type: ignore[arg-type]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+CONFIG = """
+task: potential
+name: {name}
+runs: {folder}
+test_after_fit: {test}
+{start}
+data:
+  path: {folder}/{name}.xyz
+  train: 12
+  val: 4
+  cache_dir: {folder}/cache
+  {data}
+model:
+  learning_rate: {rate}
+  warmup_steps: 1
+  {model}
+trainer: {{accelerator: cpu, max_epochs: 1, log_every_n_steps: 1}}
+"""
+NETWORK = "model: {class_path: eqlayers.models.NequIP, init_args: {species: [1, 8], hidden: 4x0e + 4x1o, lmax: 1, "
+NETWORK += "layers: 2, radial_hidden: [8]}}"
+
+
+def springs(symbols: str, shift: float, cell: float | None = None) -> list[Atoms]:
+    """Molecules of three atoms with energies and forces of springs, and stress in cells."""
+    made, frames = np.random.default_rng(0), []
+    for _ in range(20):
+        pos = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.1 * made.standard_normal((3, 3))
+        vectors = pos[None] - pos[:, None]
+        lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
+        pull = 2 * vectors * ((lengths - 1) / lengths)[..., None]
+        atoms = Atoms(symbols, pos)
+        atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) + shift
+        atoms.arrays["REF_forces"] = pull.sum(1)
+        if cell is not None:
+            atoms.set_cell([cell] * 3)
+            atoms.pbc = True
+            stress = np.einsum("ija,ijb->ab", pull, vectors) / 2 / cell**3
+            atoms.info["REF_stress"] = stress.ravel()
+        frames.append(atoms)
+    return frames
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("fine_tuning")
+    write(made / "old.xyz", springs("OHH", -14.0), format="extxyz")
+    write(made / "new.xyz", springs("SHH", -40.0, cell=9.0), format="extxyz")
+    common = {"folder": made, "test": "true"}
+    rows: dict[str, dict[str, Any]] = {
+        "old": {"start": "", "data": "cutoff: 3.0", "rate": 0.01, "model": NETWORK},
+        "new": {
+            "start": f"start_from: {made}/old/potential.pt",
+            "data": f"replay: {{path: {made}/old.xyz, number: 0.5}}",
+            "rate": 1e-12,
+            "model": "stress_weight: 1.0",
+        },
+    }
+    for name, row in rows.items():
+        (made / f"{name}.yaml").write_text(CONFIG.format(name=name, **common, **row))
+    assert main(["fit", "-c", str(made / "old.yaml")]) == 0
+    assert main(["fit", "-c", str(made / "new.yaml"), "--refit_shifts", "false"]) == 0
+    return made
+
+
+def test_a_run_keeps_what_the_potential_knew(folder: Path) -> None:
+    """At a learning rate of nothing the energies of known structures are those before, with a species more."""
+    old, new = (load_potential(folder / name / "potential.pt") for name in ("old", "new"))
+    assert (old.species, new.species) == ((1, 8), (1, 8, 16))
+    assert new.shifts[:2].tolist() == old.shifts.tolist()
+    assert new.shifts[2] < -20.0  # fitted
+    for atoms in springs("OHH", -14.0)[:3]:
+        energies, forces = [], []
+        for potential in (old, new):
+            atoms.calc = Calculator(potential)
+            energies.append(atoms.get_potential_energy())
+            forces.append(atoms.get_forces())
+        assert energies[0] == pytest.approx(energies[1], abs=1e-4)
+        np.testing.assert_allclose(*forces, rtol=0, atol=1e-4)
+        assert np.abs(forces[0]).max() > 0.01
+
+
+def test_the_configuration_of_the_run_is_whole(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = yaml.safe_load((folder / "new" / "config.yaml").read_text())
+    assert kept["model"]["model"]["init_args"]["species"] == [1, 8, 16]
+    assert kept["data"]["cutoff"] == 3.0
+    errors = []
+    for config in (folder / "new.yaml", folder / "new" / "config.yaml"):
+        assert main(["test", "-c", str(config)]) == 0
+        errors.append(capsys.readouterr().out.split("test errors")[1].split("report:")[0])
+    assert errors[0] == errors[1]
+    assert "stress" in errors[0]  # which the old structures have not
+    last = str(folder / "new" / "checkpoints" / "last.ckpt")
+    more = ["--start_from", "gone.pt", "--trainer.max_epochs", "2", "--test_after_fit", "false"]
+    assert main(["fit", "-c", str(folder / "new.yaml"), "--ckpt_path", last, *more]) == 0  # nothing is begun again
+    assert torch.load(last, weights_only=True)["epoch"] == 1
+    assert torch.equal(load_potential(last).shifts, load_potential(folder / "new" / "potential.pt").shifts)
+
+
+def test_shifts_are_refitted_by_default(folder: Path) -> None:
+    quick = ["--name", "refitted", "--data.replay", "null", "--test_after_fit", "false"]
+    assert main(["fit", "-c", str(folder / "new.yaml"), *quick]) == 0
+    found, old = load_potential(folder / "refitted/checkpoints/last.ckpt"), load_potential(folder / "old/potential.pt")
+    assert found.shifts[0] != old.shifts[0]
+    assert found.shifts[1] == old.shifts[1]  # the data have no oxygen
+    wider = extend_potential(old, [16])
+    changes = (found.shifts - wider.shifts).tolist()
+    assert changes[0] == pytest.approx(2 * changes[2], rel=1e-6)  # the shortest for two hydrogen and a sulfur
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--start_from", "no/such.pt"], "a potential must be a file, got nothing at no/such.pt"),
+        (["--data.cutoff", "4.0"], "model.model.init_args.cutoff: 3.0 -> 4.0. Leave out model.model and data.cutoff"),
+        (["--model.model.init_args.layers", "3"], "model.model.init_args.layers: 2 -> 3"),
+        (["--name", "old"], "start_from must be outside of the run's folder, which is written over"),
+        (["--data.replay.number", "100"], "replay.number must be for 1 to 20 structures"),
+        (["--data.replay.parts", "100"], "a key of replay must be one of path, number"),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "-c", str(folder / "new.yaml"), "--name", "bad", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert (folder / "old" / "potential.pt").exists()
+
+
+def test_properties_of_molecules_do_not_begin_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "-c", "configs/qm9_mini.yaml", "--start_from", "x.pt"]) == 2
+    assert "got 'start_from'" in capsys.readouterr().err
