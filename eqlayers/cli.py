@@ -15,6 +15,7 @@ TRAINING = {
     "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
     "test": "errors on the test part, with table, metrics.json and pictures",
+    "report": "compare runs: eqlayers report runs/*",
     "predict": "write predictions.csv; with -m, energies and forces of structures by a potential",
 }
 
@@ -35,6 +36,7 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml --ckpt_path runs/qm9_mini/checkpoints/last.ckpt    (resume)
   eqlayers test -c configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
+  eqlayers report runs/* --output report                                                   (compare runs)
   eqlayers fit --help                                                                      (all keys)
 
 potentials are files of save_potential or checkpoints, and these commands have their own help:
@@ -112,11 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from .train import cli, warmup
+        from .train import cli, comparison, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    if args[0] == "warmup":
-        warmup.run(args[1:])
+    own = {"warmup": warmup.run, "report": comparison.run}
+    if args[0] in own:
+        own[args[0]](args[1:])
     else:
         cli.run(args)
     return 0

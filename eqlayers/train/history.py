@@ -15,6 +15,7 @@ from ..checks import check_flag, check_path
 from ..errors import DataError
 from ..files import atomic_write, read_json
 from .base import is_dry_run, trained_module
+from .summary import count_parameters
 
 __all__ = ["History", "read_history", "write_json"]
 
@@ -67,6 +68,8 @@ def check_rows(rows: Any, where: str) -> list[dict[str, float]]:
 class History(Callback):
     """Collects one row an epoch, in `history.json`; prints it where no progress bar is shown.
 
+    At the start it writes `summary.json`: network, parameters, training structures, and which error the rows hold.
+
     Args:
         folder: The run's folder.
         verbose: Whether to print a line an epoch.
@@ -87,8 +90,14 @@ class History(Callback):
         self.rows = check_rows(state_dict.get("rows"), "the checkpoint")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock where the last row stopped."""
+        """Start the clock where the last row stopped; say in `summary.json` what is trained."""
         self._started = time.perf_counter() - (self.rows[-1]["time_s"] if self.rows else 0.0)
+        module, statistics = trained_module(pl_module), getattr(trainer.datamodule, "statistics", None)  # type: ignore[attr-defined]
+        name, unit = module.main_error()
+        facts = {"network": type(module.model).__name__, "num_parameters": count_parameters(module)}
+        facts |= {"num_train": getattr(statistics, "num_train", None), "error": name, "unit": unit}
+        if trainer.is_global_zero and not is_dry_run(trainer):
+            write_json(self.folder / "summary.json", facts)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the row of this epoch."""

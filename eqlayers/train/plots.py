@@ -1,11 +1,13 @@
-"""Two pictures of a run: parity plot and learning curve. Drawn without matplotlib's global state."""
+"""Pictures of runs: parity plot, learning curve, curves of many runs. Drawn without matplotlib's global state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -15,7 +17,7 @@ from ..checks import check_items, got
 from ..errors import ConfigError, ShapeError
 from ..files import atomic_write
 
-__all__ = ["learning_curve", "number", "parity_plot", "save_figure"]
+__all__ = ["comparison_curves", "learning_curve", "number", "parity_plot", "save_figure"]
 
 BLUE, ORANGE, GREY = "#1f5fa8", "#d9730d", "#666666"
 
@@ -140,11 +142,49 @@ def learning_curve(
         axis.axhline(value, color=GREY, linestyle=style, linewidth=1.0, label=f"{label}: {number(value)} {unit}")
     if test is not None and len(steps):
         axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {number(test)} {unit}", zorder=5)
+    _logarithmic(axis)
+    axis.set(xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
+    axis.legend(fontsize=8)
+    return figure
+
+
+def _logarithmic(axis: Axes) -> None:
     axis.set_yscale("log")
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set(xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
     axis.grid(alpha=0.25, which="both")
-    axis.legend(fontsize=8)
+
+
+def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], against: str) -> Figure:
+    """Errors of many runs, with a panel for each kind of error.
+
+    Args:
+        panels: By what the vertical axis is: the runs' values of the horizontal axis and their errors, both `[N]`.
+        against: What the horizontal axis is.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> figure = comparison_curves({"forces (meV/A)": {"a": ([1, 2], [9.0, 5.0]), "b": ([1], [7.0])}}, "epochs")
+        >>> [len(axis.lines) for axis in figure.axes]
+        [2]
+    """
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = _figure(7.2 * columns, 4.2 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, (label, curves) in zip(axes, panels.items(), strict=False):
+        few = len(curves) <= 10
+        colours = colormaps["tab10"].colors if few else colormaps["turbo"](np.linspace(0.02, 0.95, len(curves)))  # type: ignore[attr-defined]
+        for (name, (x, y)), colour in zip(curves.items(), colours, strict=False):
+            x, y = _values("x", x), _values("y", y)
+            marker = "o" if len(x) < 40 else ""
+            axis.plot(x, y, label=name, color=colour, linewidth=1.3, marker=marker, markersize=2.5)
+        _logarithmic(axis)
+        axis.set(xlabel=against, ylabel=f"validation error, {label}")
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), ncols=1 + (len(curves) - 1) // 24)
+    for axis in axes[len(panels) :]:
+        axis.set_axis_off()
     return figure

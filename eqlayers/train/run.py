@@ -74,7 +74,8 @@ def clear_run(folder: str | Path) -> None:
     folder = Path(folder)
     for part in FOLDERS:
         stays_inside(folder / part, folder, "Remove the link.")
-    results = [*("history.json", "metrics.json", "predictions.csv", "parity.png", "learning_curve.png", "potential.pt")]
+    results = [*("summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png")]
+    results += ["potential.pt", "parity.png"]
     results += [f"parity_{label}.png" for label in ("energy", "forces", "stress")]
     for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
         path.unlink(missing_ok=True)

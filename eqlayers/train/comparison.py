@@ -1,0 +1,290 @@
+"""`eqlayers report`: runs beside each other, sorted by their errors, and what differs between their configurations."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..arguments import ArgumentParser
+from ..errors import ConfigError
+from ..files import atomic_write, check_output, few
+from .plots import comparison_curves, number, save_figure
+from .runs import Kind, Run, is_run, read_run
+
+__all__ = ["differences", "find_runs", "run", "sorted_runs"]
+
+#: Keys that always differ, or say nothing about the result.
+IGNORED = ("name", "runs", "ckpt_path")
+NETWORK = "model.model.init_args."
+#: What curves are drawn against -> key of the history, and the label of the axis.
+AXES = {"epochs": ("epoch", "epoch"), "steps": ("step", "optimizer step"), "time": ("time_s", "time of training (s)")}
+TABLES, PICTURE = ("report.md", "report.csv", "report.json"), "learning_curves.png"
+
+
+def run(args: Sequence[str]) -> None:
+    """Run `eqlayers report`.
+
+    Args:
+        args: Folders and options.
+
+    Raises:
+        ConfigError: None of the folders is a run, or the output is there already.
+    """
+    about = "Compare runs: their errors, sorted, what differs between their configurations, and their learning curves."
+    parser = ArgumentParser(prog="eqlayers report", description=about)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help=f"write {', '.join(TABLES)} and {PICTURE} to it")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier report there")
+    parser.add_argument("--against", choices=AXES, default="epochs", help="what curves are drawn against; epochs")
+    options = parser.parse_args(list(args))
+    if options.output is not None:
+        _check_folder(Path(options.output), options.overwrite)
+    runs, notes = find_runs(options.runs)
+    notes += [f"{run.label}: {note}" for run in runs for note in run.notes] + _incomparable(runs)
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=200)  # files are not narrow
+    groups = sorted_runs(runs)
+    for table in [_single(runs[0])] if len(runs) == 1 else [_table(kind, group) for kind, group in groups.items()]:
+        console.print(table)
+    differing = differences(runs)
+    if differing:
+        print("what differs between the configurations:")
+        for key, values in differing.items():
+            print(f"  {key}: {'; '.join(f'{value} ({few(names)})' for value, names in values.items())}")
+    for note in notes:
+        print(f"note: {note}")
+    if options.output is not None:
+        _write(Path(options.output), groups, differing, notes, options.against)
+
+
+def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
+    """The runs among some folders, each once, and a line on everything else.
+
+    Args:
+        folders: Folders of runs, or folders that hold them.
+
+    Raises:
+        ConfigError: There is none.
+
+    Example:
+        >>> find_runs(["no/such/run"])
+        Traceback (most recent call last):
+        ...
+        eqlayers.errors.ConfigError: at least one folder must be a run, got no/such/run, nothing there. ...
+    """
+    found: dict[Path, Path] = {}
+    other: list[str] = []
+    for folder in map(Path, folders):
+        inner = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
+        if is_run(folder):
+            found.setdefault(folder.resolve(), folder)
+        elif inner:
+            found |= {path.resolve(): path for path in inner if path.resolve() not in found}
+        else:
+            kind = "a folder without a run's files" if folder.is_dir() else "a file" if folder.exists() else ""
+            other.append(f"{folder}, {kind or 'nothing there'}")
+    if not found:
+        what = few([*other]) if other else "none"
+        raise ConfigError(f"at least one folder must be a run, got {what}. Pass folders such as runs/*.")
+    names = [path.name for path in found]
+    labels = [path.name if names.count(path.name) == 1 else str(given) for path, given in found.items()]
+    runs = [read_run(folder, label) for folder, label in zip(found.values(), labels, strict=True)]
+    return runs, [f"left out, as it is no run: {name}" for name in other]
+
+
+def sorted_runs(runs: Iterable[Run]) -> dict[Kind, list[Run]]:
+    """Runs by what they learn, the largest kind first, and in each by their error."""
+    kinds: dict[Kind, list[Run]] = {}
+    for found in sorted(runs, key=lambda run: run.order):
+        kinds.setdefault(found.kind, []).append(found)
+    return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
+
+
+def differences(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
+    """Keys of the configurations that differ: runs by value; '-' where a configuration has no such key.
+
+    Args:
+        runs: Those without a configuration do not count.
+
+    Example:
+        >>> differences([])
+        {}
+    """
+    known = [run for run in runs if run.config]
+    found: dict[str, dict[str, list[str]]] = {}
+    for key in dict.fromkeys(key for run in known for key in run.config):
+        values: dict[str, list[str]] = {}
+        for run in known:
+            if key in run.config or not key.startswith(NETWORK):  # another network has other options
+                values.setdefault(_text(run.config[key]) if key in run.config else "-", []).append(run.label)
+        if len(values) > 1 and key not in IGNORED:
+            found[key] = values
+    return found
+
+
+def _text(value: Any) -> str:
+    """A value of a configuration, equal for equal numbers: 10 and 10.0."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    whole = isinstance(value, float) and value.is_integer()
+    return value if isinstance(value, str) else json.dumps(int(value) if whole else value, default=str)
+
+
+def _incomparable(runs: Sequence[Run]) -> list[str]:
+    """A line for each kind whose errors were not measured on the same structures."""
+    said = []
+    for kind, group in sorted_runs(runs).items():
+        tests = {(run.data, run.num_test): run.label for run in group if run.errors}
+        if len(tests) > 1:
+            parts = [f"{num} of {data} ({label})" for (data, num), label in tests.items()]
+            said.append(f"errors of {kind.quantity} were measured on different test parts: {few(parts)}")
+    if len({run.kind for run in runs}) > 1:
+        said.append("errors of different quantities are not compared: each has a table of its own")
+    return said
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _count(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _error(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    whole = round(seconds)
+    return f"{seconds:.1f} s" if seconds < 60 else f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+#: Heading -> the text of a run.
+COLUMNS: dict[str, Callable[[Run], str]] = {
+    "run": lambda run: run.label,
+    "task": lambda run: run.kind.task,
+    "network": lambda run: run.network or "-",
+    "parameters": lambda run: _count(run.num_parameters),
+    "data": lambda run: (run.data or "-").rpartition("/")[2],
+    "structures": lambda run: _count(run.num_train),
+    "epochs": lambda run: _count(run.epochs),
+    "steps": lambda run: _count(run.steps),
+    "time": lambda run: _duration(run.time_s),
+}
+
+
+def _columns(kind: Kind, group: Sequence[Run]) -> dict[str, Callable[[Run], str]]:
+    """The columns of all, lowest validation error, and an error of the test for each quantity of the group."""
+    units = {name: error.unit for run in group for name, error in run.errors.items()}
+    units = {name: unit for name, unit in units.items() if name == kind.quantity} | units
+
+    def of(name: str) -> Callable[[Run], str]:
+        return lambda run: _error(run.errors[name].mae if name in run.errors else None)
+
+    best = {f"best validation, {kind.unit}": lambda run: _error(run.best)}
+    return COLUMNS | best | {f"{name.replace('_', ' ')}, {unit}": of(name) for name, unit in units.items()}
+
+
+def _table(kind: Kind, group: Sequence[Run]) -> Table:
+    table = Table(title=f"runs by the error of {kind}; test errors are mean absolute ones", title_justify="left")
+    columns = _columns(kind, group)
+    for name in columns:
+        wide = name in ("run", "network", "data")
+        table.add_column(name, justify="left" if wide or name == "task" else "right", overflow="fold")
+    for found in group:
+        table.add_row(*(escape(text(found)) for text in columns.values()))
+    return table
+
+
+def _single(found: Run) -> Table:
+    table = Table(title=f"run {escape(found.label)}", title_justify="left", show_header=False)
+    for name, text in COLUMNS.items():
+        table.add_row(name, escape(text(found)))
+    table.add_row("best validation", f"{_error(found.best)} {found.kind.unit}")
+    for name, error in found.errors.items():
+        rest = f"RMSE {_error(error.rmse)}, no geometry {_error(error.baseline)}"
+        table.add_row(f"test, {name.replace('_', ' ')}", f"{_error(error.mae)} {error.unit} ({rest})")
+    return table
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    there = [name for name in (*TABLES, PICTURE) if (folder / name).exists()]
+    if there and not overwrite:
+        raise ConfigError(
+            f"--output must be a folder without an earlier report, got {folder} with {few(there)}. "
+            "Name another, or pass --overwrite."
+        )
+    check_output(folder / TABLES[0], "--output")
+
+
+def _facts(found: Run) -> dict[str, Any]:
+    """A run as plain values; numbers that are not finite become None, which JSON and CSV can hold."""
+    names = ("label", "network", "data", "num_parameters", "num_train", "num_test", "epochs", "steps", "time_s", "best")
+    facts = {"folder": str(found.folder), **found.kind._asdict(), **{name: getattr(found, name) for name in names}}
+    for name, error in found.errors.items():
+        key = f"{name}_{{}} ({error.unit})"
+        facts |= {key.format("mae"): error.mae, key.format("rmse"): error.rmse}
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in facts.items()}
+
+
+def _markdown(groups: dict[Kind, list[Run]], differing: dict[str, Any], notes: list[str], picture: bool) -> str:
+    def row(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+    text = "# Runs\n"
+    for kind, group in groups.items():
+        columns = _columns(kind, group)
+        text += f"\nBy the error of {kind}; test errors are mean absolute ones.\n\n" + row(columns)
+        text += row("---" for _ in columns) + "".join(row(of(found) for of in columns.values()) for found in group)
+    if differing:
+        text += "\nWhat differs between the configurations:\n\n" + row(("key", "values")) + row(("---", "---"))
+        for key, values in differing.items():
+            text += row((key, "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())))
+    text += "".join(["\n", *(f"- {note}\n" for note in notes)]) if notes else ""
+    return text + (f"\n![Validation errors]({PICTURE})\n" if picture else "")
+
+
+def _write(
+    folder: Path, groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
+) -> None:
+    runs = [found for group in groups.values() for found in group]
+    key, label = AXES[axis]
+    panels: dict[str, dict[str, Any]] = {}
+    for found in runs:
+        pairs = zip([{"val_mae": math.nan}, *found.history], found.history, strict=False)
+        # an error that repeats to the last bit is of an epoch without validation
+        rows = [row for before, row in pairs if 0 < row["val_mae"] < math.inf and row["val_mae"] != before["val_mae"]]
+        if rows:
+            curve = ([row[key] for row in rows], [row["val_mae"] for row in rows])
+            panels.setdefault(f"{found.kind}", {})[found.label] = curve
+    rows_of = [_facts(found) for found in runs]
+    table = io.StringIO()
+    names = dict.fromkeys(name for facts in rows_of for name in facts)
+    writer = csv.DictWriter(table, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows_of)
+    whole = [facts | {"notes": found.notes} for facts, found in zip(rows_of, runs, strict=True)]
+    stored = json.dumps({"runs": whole, "differences": differing, "notes": notes}, indent=1, allow_nan=False) + "\n"
+    texts = (_markdown(groups, differing, notes, bool(panels)), table.getvalue(), stored)
+    for name, text in zip(TABLES, texts, strict=True):
+        with atomic_write(folder / name) as file:
+            file.write(text.encode())
+    if panels:
+        save_figure(comparison_curves(panels, label), folder / PICTURE)
+    else:
+        (folder / PICTURE).unlink(missing_ok=True)  # of an earlier report
+    print(f"report: {folder}/{', '.join((*TABLES, PICTURE) if panels else TABLES)}")

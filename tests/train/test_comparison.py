@@ -1,0 +1,258 @@
+"""Runs beside each other: what is read, how it is sorted, what is left out, and what is written."""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from eqlayers.cli import main
+from eqlayers.errors import ConfigError
+from eqlayers.train import checkpoint_path
+from eqlayers.train.comparison import differences, find_runs, run, sorted_runs
+from eqlayers.train.plots import comparison_curves
+from eqlayers.train.runs import Kind, read_run
+
+FORCES = Kind("potential", "forces", "meV/A")
+
+
+def config(**model: Any) -> dict[str, Any]:
+    network = {"class_path": "eqlayers.models.MACE", "init_args": {"hidden": "8x0e + 8x1o", "lmax": 2}}
+    return {
+        "task": "potential",
+        "name": "whatever",
+        "trainer": {"max_epochs": 3, "gradient_clip_val": 10},
+        "model": {"model": network, "learning_rate": 0.01} | model,
+        "data": {"path": "frames/ethanol.xyz", "split": "time", "cutoff": 4.0},
+    }
+
+
+def history(*errors: float) -> list[dict[str, float]]:
+    return [
+        {"epoch": n, "step": 10 * n, "train_mae": 1.0, "val_mae": error, "learning_rate": 0.1, "time_s": 40.0 * n}
+        for n, error in enumerate(errors, 1)
+    ]
+
+
+def metrics(forces: float, **other: Any) -> dict[str, Any]:
+    return {
+        "test_energy_mae_meV": 2.0,
+        "test_energy_rmse_meV": 3.0,
+        "test_forces_mae_meV_A": forces,
+        "test_forces_rmse_meV_A": 2 * forces,
+        "test_forces_on_C_mae_meV_A": 1.0,
+        "baseline_forces_mae_meV_A": 700.0,
+        "train_time_s": 120.0,
+        "epochs": 3,
+        "num_parameters": 39312,
+        "num_train": 320,
+        "num_test": 40,
+        "dataset": "frames/ethanol.xyz",
+        "split": "time",
+    } | other
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    """A run's folder of the files that are given: mappings and lists, or text for damaged ones."""
+
+    def build(name: str, **files: Any) -> Path:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        for file, content in files.items():
+            path = folder / (f"{file}.yaml" if file == "config" else f"{file}.json")
+            dumped = yaml.safe_dump(content) if file == "config" else json.dumps(content)
+            path.write_text(content if isinstance(content, str) else dumped)
+        return folder
+
+    return build
+
+
+def test_everything_about_a_run(make: Callable[..., Path]) -> None:
+    folder = make("a", config=config(), history=history(30.0, 20.0, 25.0), metrics=metrics(21.0))
+    found = read_run(folder)
+    assert (found.label, found.kind, found.network) == ("a", FORCES, "MACE hidden 8x0e+8x1o, lmax 2, cutoff 4")
+    assert (found.num_parameters, found.num_train, found.epochs, found.steps) == (39312, 320, 3, 30)
+    assert (found.time_s, found.best, found.data) == (120.0, 20.0, "frames/ethanol.xyz (time)")
+    assert list(found.errors) == ["forces", "energy"], "that of the kind first, and no single species"
+    assert found.errors["forces"] == ("meV/A", 21.0, 42.0, 700.0)
+    assert found.notes == []
+
+
+def test_a_property(make: Callable[..., Path]) -> None:
+    """Its unit stands in the file, as the key's has no signs; a run before its first test takes it from the target."""
+    values = {"test_alpha_mae_a0_3": 0.5, "test_alpha_rmse_a0_3": 0.7, "unit": "a0^3", "target": "alpha"}
+    settings = {"data": {"dataset": "mini", "target": "alpha", "split": "random"}}
+    tested = read_run(make("tested", config=settings, metrics=values))
+    early = read_run(make("early", config=settings, history=history(4.0)))
+    assert tested.kind == early.kind == Kind("property", "alpha", "a0^3")
+    assert (tested.errors["alpha"].mae, early.best, early.num_parameters) == (0.5, 4.0, None)
+
+
+def test_a_run_in_its_first_epoch_says_what_it_trains(make: Callable[..., Path]) -> None:
+    summary = {"network": "MACE", "num_parameters": 7, "num_train": 5, "error": "energy_per_atom_mae_meV"}
+    found = read_run(make("a", config=config(), summary=summary | {"unit": "meV"}))
+    assert (found.kind.quantity, found.num_parameters, found.num_train) == ("energy_per_atom", 7, 5)
+    assert found.notes == ["not tested; epochs done: none"]
+
+
+@pytest.mark.parametrize(
+    ("files", "note"),
+    [
+        ({"history": history(9.0)}, "not tested; epochs done: 1 of 3"),
+        ({"history": history(9, 8, 7), "metrics": metrics(5.0, epochs=2)}, "tested after epoch 2 and trained further"),
+        (
+            {"history": history(9.0), "metrics": metrics(5.0, epochs=None, checkpoint="else.ckpt")},
+            "its test errors are of other weights: else.ckpt",
+        ),
+        ({"metrics": '{"test_'}, "the errors of a run must be JSON, got in .*metrics.json, line 1"),
+        ({"metrics": "[1]"}, "metrics.json must hold keys with values, got another content"),
+        ({"metrics": metrics("many")}, "test_forces_mae_meV_A must be a number, got 'many'"),
+        ({"metrics": metrics(5.0), "history": "[{}]"}, "the history of a run must be a list of epochs"),
+        ({"metrics": metrics(5.0), "config": "a: [1"}, "a configuration must be YAML, got in .*config.yaml, line 1"),
+        ({"metrics": metrics(5.0), "config": None}, "config.yaml must hold keys with values"),
+    ],
+)
+def test_what_is_unfinished_or_damaged_is_said_and_the_rest_is_kept(
+    make: Callable[..., Path], files: dict[str, Any], note: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("good", config=config(), metrics=metrics(6.0), history=history(7.0, 6.5, 6.0))
+    folder = make("odd", **{"config": config(), **files})
+    run([str(folder.parent)])
+    shown = capsys.readouterr().out
+    (said,) = [line for line in shown.splitlines() if line.startswith("note: odd")]
+    assert read_run(folder).notes
+    assert re.search(note, said)
+    assert "│ good" in shown
+    assert "│ odd" in shown
+
+
+def test_runs_are_sorted_by_their_error_and_untested_ones_come_last(make: Callable[..., Path]) -> None:
+    make("early", config=config(), history=history(1.0, 0.5), summary={"error": "forces_mae_meV_A", "unit": "meV/A"})
+    make("worse", config=config(), metrics=metrics(9.0))
+    make("nan", config=config(), metrics=metrics(float("nan")))
+    make("better", config=config(), metrics=metrics(5.0))
+    folder = make("dipole", config={"data": {"target": "mu", "dataset": "mini"}}, history=history(0.2))
+    runs, _ = find_runs([folder, folder.parent])
+    groups = sorted_runs(runs)
+    assert [run.label for run in groups.pop(FORCES)] == ["better", "worse", "early", "nan"]
+    assert [run.label for run in groups.pop(Kind("property", "mu", "D"))] == ["dipole"]
+    assert groups == {}
+
+
+def test_each_run_counts_once_and_equal_names_are_told_apart(make: Callable[..., Path], tmp_path: Path) -> None:
+    first = make("a", config=config())
+    second = tmp_path / "other" / "a"
+    second.mkdir(parents=True)
+    (second / "config.yaml").write_text("task: potential\n")
+    (tmp_path / "link").symlink_to(first)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    runs, notes = find_runs([first, tmp_path / "link", first.parent, second, empty, tmp_path / "none"])
+    assert [run.label for run in runs] == [str(first), str(second)]
+    assert [note.rpartition(", ")[2] for note in notes] == ["a folder without a run's files", "nothing there"]
+    with pytest.raises(ConfigError, match=r"a run must be a folder that `eqlayers fit` wrote, got .*, which has none"):
+        read_run(empty)
+
+
+def test_only_keys_that_differ(make: Callable[..., Path]) -> None:
+    network = {"class_path": "mine.Net", "init_args": {"width": 8, "lmax": 2}}
+    other = config(learning_rate=0.02, model=network, stress_weight=1.0) | {"name": "another"}
+    other["trainer"] = {"max_epochs": 3, "gradient_clip_val": 10.0}
+    runs = [read_run(make(name, config=c)) for name, c in (("a", config()), ("b", config()), ("c", other))]
+    assert differences(runs) == {
+        "model.learning_rate": {"0.01": ["a", "b"], "0.02": ["c"]},
+        "model.model.class_path": {"eqlayers.models.MACE": ["a", "b"], "mine.Net": ["c"]},
+        "model.stress_weight": {"-": ["a", "b"], "1": ["c"]},
+    }, "not names, equal numbers, nor options of another network"
+    assert differences(runs[:1]) == differences(runs[:2]) == {}
+
+
+def test_errors_on_different_test_parts(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    make("a", config=config(), metrics=metrics(5.0))
+    folder = make("b", config=config(), metrics=metrics(6.0, num_test=30))
+    run([str(folder.parent)])
+    said = "errors of forces were measured on different test parts: 40 of frames/ethanol.xyz (time) (a), 30 of"
+    assert said in capsys.readouterr().out
+
+
+def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path) -> None:
+    make("a|b", config=config(), metrics=metrics(5.0), history=history(9.0, float("nan"), 6.0))
+    folder = make("c", config=config(learning_rate=0.02), metrics=metrics(4.0), history=history(9.0))
+    output = tmp_path / "report"
+    run([str(folder.parent), "--output", str(output)])
+    assert sorted(os.listdir(output)) == ["learning_curves.png", "report.csv", "report.json", "report.md"]
+    with (output / "report.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["label"], float(row["forces_mae (meV/A)"])) for row in rows] == [("c", 4.0), ("a|b", 5.0)]
+    text = (output / "report.md").read_text()
+    tables = [line.replace(r"\|", "").count("|") for line in text.splitlines() if line.startswith("|")]
+    assert tables[0] == tables[1] == tables[2] == tables[3]
+    assert "0.01 (a\\|b); 0.02 (c)" in text
+    stored = json.loads((output / "report.json").read_text())
+    assert stored["differences"] == {"model.learning_rate": {"0.02": ["c"], "0.01": ["a|b"]}}
+    before = {name: (output / name).read_bytes() for name in os.listdir(output)}
+    with pytest.raises(ConfigError, match=r"without an earlier report, got .* with report.md, .* pass --overwrite"):
+        run([str(folder), "--output", str(output)])
+    assert {name: (output / name).read_bytes() for name in os.listdir(output)} == before
+    (folder / "history.json").unlink()
+    run([str(folder), "--output", str(output), "--overwrite", "--against", "time"])
+    assert sorted(os.listdir(output)) == ["report.csv", "report.json", "report.md"], "no picture of an earlier report"
+
+
+def test_a_single_run_gives_its_summary(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run([str(make("only", config=config(), metrics=metrics(21.5), history=history(30.0, 20.0, 25.0)))])
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in ("run only", "39,312", "2:00", "21.5 meV/A (RMSE 43, no geometry 700)", "20 meV/A"):
+        assert part in shown, part
+    assert "differs" not in shown
+
+
+def test_curves_of_each_kind_have_a_panel_and_each_run_a_colour() -> None:
+    many = {f"run {n}": ([1.0, 2.0], [n + 2.0, n + 1.0]) for n in range(30)}
+    axes = comparison_curves({"forces (meV/A)": many, "mu (D)": {"one": ([5.0], [0.3])}}, "epoch").axes
+    assert [len(axis.lines) for axis in axes] == [30, 1]
+    assert len({tuple(np.round(line.get_color(), 6)) for line in axes[0].lines}) == 30
+    assert np.asarray(axes[0].lines[3].get_ydata()).tolist() == [5.0, 4.0]
+    assert axes[1].get_ylabel() == "validation error, mu (D)"
+
+
+def test_a_run_that_was_trained_lacks_nothing(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    trainer, module, data = make_run()
+    trainer.fit(module, datamodule=data)
+    folder = tmp_path / "run"
+    before = read_run(folder)
+    assert (before.kind, before.num_train) == (Kind("property", "U0", "meV"), 96)
+    trainer.test(module, datamodule=data, ckpt_path=str(checkpoint_path(folder)), verbose=False)
+    found, recorded = read_run(folder), json.loads((folder / "metrics.json").read_text())
+    assert found.num_parameters == before.num_parameters == recorded["num_parameters"]
+    assert found.errors["U0"].mae == recorded["test_U0_mae_meV"]
+    assert (found.best, found.time_s) == (recorded["best_val_U0_mae_meV"], recorded["train_time_s"])
+    assert (found.epochs, found.steps) == (3, 9)
+    assert found.notes == ["no config.yaml: what differs from the others is not known"], "the command line writes it"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("report", "eqlayers report must have RUN after it, got nothing"),
+        ("report none", "at least one folder must be a run, got none, nothing there. Pass folders such as runs/*."),
+        ("report a.txt .", "at least one folder must be a run, got a.txt, a file, ., a folder without a run's files."),
+        ("report . --against loss", "--against must be one of epochs, steps, time, got 'loss'"),
+        ("report . -o a.txt", "--output must be a file that can be written, got 'a.txt/report.md'"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("kept")
+    assert main(line.split()) == 2
+    assert f"eqlayers: error: {message}" in capsys.readouterr().err
+    assert (tmp_path / "a.txt").read_text() == "kept"
