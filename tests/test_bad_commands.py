@@ -132,7 +132,7 @@ OPTIONS = {
     "--data.batch_size 2.5": r"data\.batch_size must be an integer, got '2\.5'",
     "--data.num_workers -1": r"num_workers must be an integer, at least 0, got -1",
     "--data.limit_train 0": r"limit_train must be an integer, at least 1, got 0",
-    "--data.limit_train 5000": r"limit_train: expected at most the 2228 molecules of the training part; got 5000",
+    "--data.limit_train 5000": r"limit_train must be at most the 2228 of the training part, got 5000",
     "--data.seed -1": r"seed must be an integer, at least 0, got -1",
     "--data.offline x": r"data\.offline must be true or false, got 'x'",
     "--data.shifts none": r"data\.shifts must be one of regression, atomref, got 'none'",

@@ -18,7 +18,7 @@ from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_ed
 from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
-from eqlayers.data.splits import DATASETS, SPLIT_SEED, check_split, make_split
+from eqlayers.data.splits import DATASETS, check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
 from eqlayers.data.targets import Target, get_target
 from eqlayers.errors import ConfigError
@@ -136,13 +136,7 @@ class MoleculeDataModule(LightningDataModule):
         molecules = self._load()
         edges = neighbor_edges(molecules, self.cutoff, self._cache())
         train, val, test = make_split(self.split, self.dataset, molecules.heavy)
-        if self.limit_train is not None:
-            if self.limit_train > len(train):
-                raise ConfigError(
-                    f"limit_train: expected at most the {len(train)} molecules of the training part; got "
-                    f"{self.limit_train}; lower it or leave it out"
-                )
-            train = train[np.random.default_rng(SPLIT_SEED).permutation(len(train))[: self.limit_train]]
+        train = limited(train, self.limit_train)
         atomref = thermochemical_atomref(self.target) if self.shifts == "atomref" else None
         self.statistics = compute_statistics(molecules, edges, train, self.target, atomref)
         self.train_set = MoleculeDataset(molecules, edges, train)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.checks import check_choice, got
-from eqlayers.errors import DataError, IndexRangeError, ShapeError
+from eqlayers.errors import ConfigError, DataError, IndexRangeError, ShapeError
 
 __all__ = ["QM9_SIZE", "SPLITS", "Split", "make_split"]
 
@@ -108,6 +108,25 @@ def check_rows(name: str, rows: Any, num: int) -> IntArray:
             f"{name} must be from 0 to {num - 1}, got {array.min()} to {array.max()}. Count the molecules from 0."
         )
     return array
+
+
+def limited(rows: IntArray, limit: int | None) -> IntArray:
+    """Some rows of the training part: drawn once, and nested for growing numbers; all if ``limit`` is None.
+
+    Raises:
+        ConfigError: There are not so many.
+
+    Example:
+        >>> len(limited(np.arange(10), 3)), set(limited(np.arange(10), 3)) < set(limited(np.arange(10), 4))
+        (3, True)
+    """
+    if limit is None:
+        return rows
+    if limit > len(rows):
+        raise ConfigError(
+            f"limit_train must be at most the {len(rows)} of the training part, got {limit}. Lower it or leave it out."
+        )
+    return rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))[:limit]]
 
 
 def check_split(name: str, dataset: str) -> None:

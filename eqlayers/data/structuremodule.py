@@ -24,7 +24,7 @@ from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.replay import only_labels, read_replay, replayed
-from eqlayers.data.splits import SPLIT_SEED
+from eqlayers.data.splits import SPLIT_SEED, limited
 from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
 from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
 from eqlayers.data.structure_statistics import (
@@ -62,6 +62,8 @@ class StructureDataModule(LightningDataModule):
             `split_structures`. With a ``val_path`` and no ``test_path`` there is no test part unless ``test`` or
             ``train`` asks for one.
         published: "rmd17" or "3bpa": every file must be one of this set, whole, and with its molecule; else None.
+        limit_train: Train on this many structures of the training part, drawn once and nested for growing numbers; all
+            if None. ``train`` with the split "time" takes the first ones, which are alike.
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
         units: Unit by quantity; see `read_structures`.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
@@ -124,6 +126,7 @@ class StructureDataModule(LightningDataModule):
         split_seed: int = SPLIT_SEED,
         dtype: str | torch.dtype = "float32",
         cache_dir: str | None = None,
+        limit_train: int | None = None,
     ) -> None:
         super().__init__()
         check_path("path", path, "a file of structures, or the name of an embedded set")
@@ -147,6 +150,7 @@ class StructureDataModule(LightningDataModule):
         self.cutoff = check_cutoff(cutoff)
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
+        self.limit_train = None if limit_train is None else check_integer("limit_train", limit_train, 1)
         self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
         self.num_workers = check_integer("num_workers", num_workers, 0)
         self.seed, self.split_seed = check_integer("seed", seed, 0), check_seed("split_seed", split_seed)
@@ -255,6 +259,7 @@ class StructureDataModule(LightningDataModule):
         parts = {name: drawn_from[rows] for name, rows in zip(_PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
         parts |= {name: own[name][usable[name]] for name in ("val", "test") if name in own}
+        parts["train"] = limited(parts["train"], self.limit_train)
         self._num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])

@@ -252,7 +252,7 @@ def test_bad_options(options, message):
 
 
 def test_bad_limit_and_stage(make):
-    with pytest.raises(ConfigError, match=r"expected at most the 2228 molecules of the training part; got 2229"):
+    with pytest.raises(ConfigError, match=r"must be at most the 2228 of the training part, got 2229"):
         make("mini", "U0", limit_train=2229)
     with pytest.raises(ConfigError, match=r"stage must be one of train, val, test, got 'fit'"):
         make("mini", "U0").baselines("fit")
