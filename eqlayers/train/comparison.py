@@ -6,10 +6,11 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -53,7 +54,8 @@ def run(args: Sequence[str]) -> None:
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=200)  # files are not narrow
     groups = sorted_runs(runs)
-    for table in [_single(runs[0])] if len(runs) == 1 else [_table(kind, group) for kind, group in groups.items()]:
+    several = (table for kind, group in groups.items() for table in _tables(kind, group))
+    for table in [_single(runs[0])] if len(runs) == 1 else several:
         console.print(table)
     differing = differences(runs)
     if differing:
@@ -84,16 +86,26 @@ def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     found: dict[Path, Path] = {}
     other: list[str] = []
     for folder in map(Path, folders):
-        inner = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
-        if is_run(folder):
+        try:
+            inner = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
+            own = is_run(folder)
+            kind = (
+                "a folder without a run's files"
+                if folder.is_dir()
+                else "a file"
+                if folder.exists()
+                else "nothing there"
+            )
+        except OSError as error:  # of another user
+            inner, own, kind = [], False, error.strerror or type(error).__name__
+        if own:
             found.setdefault(folder.resolve(), folder)
         elif inner:
             found |= {path.resolve(): path for path in inner if path.resolve() not in found}
         else:
-            kind = "a folder without a run's files" if folder.is_dir() else "a file" if folder.exists() else ""
-            other.append(f"{folder}, {kind or 'nothing there'}")
+            other.append(f"{folder}, {kind}")
     if not found:
-        what = few([*other]) if other else "none"
+        what = few(other) if other else "none"
         raise ConfigError(f"at least one folder must be a run, got {what}. Pass folders such as runs/*.")
     names = [path.name for path in found]
     labels = [path.name if names.count(path.name) == 1 else str(given) for path, given in found.items()]
@@ -184,6 +196,10 @@ COLUMNS: dict[str, Callable[[Run], str]] = {
 }
 
 
+#: Columns that say what was trained.
+DESCRIPTION = ("task", "network", "parameters", "data", "structures")
+
+
 def _columns(kind: Kind, group: Sequence[Run]) -> dict[str, Callable[[Run], str]]:
     """The columns of all, lowest validation error, and an error of the test for each quantity of the group."""
     units = {name: error.unit for run in group for name, error in run.errors.items()}
@@ -196,15 +212,20 @@ def _columns(kind: Kind, group: Sequence[Run]) -> dict[str, Callable[[Run], str]
     return COLUMNS | best | {f"{name.replace('_', ' ')}, {unit}": of(name) for name, unit in units.items()}
 
 
-def _table(kind: Kind, group: Sequence[Run]) -> Table:
-    table = Table(title=f"runs by the error of {kind}; test errors are mean absolute ones", title_justify="left")
+def _tables(kind: Kind, group: Sequence[Run]) -> Iterator[Table]:
+    """What was measured, and what was trained: together they would be wider than most terminals."""
     columns = _columns(kind, group)
-    for name in columns:
-        wide = name in ("run", "network", "data")
-        table.add_column(name, justify="left" if wide or name == "task" else "right", overflow="fold")
-    for found in group:
-        table.add_row(*(escape(text(found)) for text in columns.values()))
-    return table
+    title = f"runs of task {kind.task} by the error of {kind}; test errors are mean absolute ones"
+    for names, above in (([name for name in columns if name not in DESCRIPTION], title), (["run", *DESCRIPTION], None)):
+        table = Table(title=above, title_justify="left", box=box.SIMPLE_HEAD)
+        for name in names:
+            text = name in ("run", "task", "network", "data")
+            align: Any = "left" if text else "right"
+            heading = name if text else name.replace(" ", "\n")
+            table.add_column(heading, justify=align, overflow="fold", no_wrap=not text, min_width=8 if text else None)
+        for found in group:
+            table.add_row(*(escape(columns[name](found)) for name in names))
+        yield table
 
 
 def _single(found: Run) -> Table:

@@ -92,7 +92,8 @@ class History(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock where the last row stopped; say in `summary.json` what is trained."""
         self._started = time.perf_counter() - (self.rows[-1]["time_s"] if self.rows else 0.0)
-        module, statistics = trained_module(pl_module), getattr(trainer.datamodule, "statistics", None)  # type: ignore[attr-defined]
+        module = trained_module(pl_module)
+        statistics = getattr(getattr(trainer, "datamodule", None), "statistics", None)
         name, unit = module.main_error()
         facts = {"network": type(module.model).__name__, "num_parameters": count_parameters(module)}
         facts |= {"num_train": getattr(statistics, "num_train", None), "error": name, "unit": unit}

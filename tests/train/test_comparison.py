@@ -14,7 +14,7 @@ import yaml
 
 from eqlayers.cli import main
 from eqlayers.errors import ConfigError
-from eqlayers.train import checkpoint_path
+from eqlayers.train import checkpoint_path, comparison
 from eqlayers.train.comparison import differences, find_runs, run, sorted_runs
 from eqlayers.train.plots import comparison_curves
 from eqlayers.train.runs import Kind, read_run
@@ -129,8 +129,8 @@ def test_what_is_unfinished_or_damaged_is_said_and_the_rest_is_kept(
     (said,) = [line for line in shown.splitlines() if line.startswith("note: odd")]
     assert read_run(folder).notes
     assert re.search(note, said)
-    assert "│ good" in shown
-    assert "│ odd" in shown
+    assert re.search("^ *good  +3 ", shown, re.MULTILINE)
+    assert re.search("^ *odd  ", shown, re.MULTILINE)
 
 
 def test_runs_are_sorted_by_their_error_and_untested_ones_come_last(make: Callable[..., Path]) -> None:
@@ -159,6 +159,20 @@ def test_each_run_counts_once_and_equal_names_are_told_apart(make: Callable[...,
     assert [note.rpartition(", ")[2] for note in notes] == ["a folder without a run's files", "nothing there"]
     with pytest.raises(ConfigError, match=r"a run must be a folder that `eqlayers fit` wrote, got .*, which has none"):
         read_run(empty)
+
+
+def test_a_folder_that_cannot_be_read(make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [make(name, config=config()) for name in ("open", "closed")]
+
+    def asked(folder: Path) -> bool:
+        if folder.name == "closed":
+            raise PermissionError(13, "Permission denied")
+        return True
+
+    monkeypatch.setattr(comparison, "is_run", asked)
+    runs, notes = find_runs(folders)
+    assert [run.label for run in runs] == ["open"]
+    assert notes == [f"left out, as it is no run: {folders[1]}, Permission denied"]
 
 
 def test_only_keys_that_differ(make: Callable[..., Path]) -> None:
