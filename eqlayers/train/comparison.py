@@ -19,9 +19,9 @@ from ..arguments import ArgumentParser
 from ..errors import ConfigError
 from ..files import atomic_write, check_output, few
 from .plots import comparison_curves, number, save_figure
-from .runs import Kind, Run, is_run, read_run
+from .runs import Kind, Run, is_run, read_run, what_is
 
-__all__ = ["differences", "find_runs", "run", "sorted_runs"]
+__all__ = ["differences", "find_runs", "run", "sorted_runs", "validated"]
 
 #: Keys that always differ, or say nothing about the result.
 IGNORED = ("name", "runs", "ckpt_path")
@@ -89,13 +89,7 @@ def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
         try:
             inner = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
             own = is_run(folder)
-            kind = (
-                "a folder without a run's files"
-                if folder.is_dir()
-                else "a file"
-                if folder.exists()
-                else "nothing there"
-            )
+            kind = what_is(folder)
         except OSError as error:  # of another user
             inner, own, kind = [], False, error.strerror or type(error).__name__
         if own:
@@ -279,6 +273,21 @@ def _markdown(groups: dict[Kind, list[Run]], differing: dict[str, Any], notes: l
     return text + (f"\n![Validation errors]({PICTURE})\n" if picture else "")
 
 
+def validated(history: Sequence[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
+    """A key of the epochs that were validated, and their errors.
+
+    An error that repeats to the last bit is of an epoch without validation.
+
+    Example:
+        >>> errors = (float("nan"), 9.0, 9.0, 7.0)
+        >>> validated([{"epoch": n, "val_mae": error} for n, error in enumerate(errors, 1)], "epoch")
+        ([2, 4], [9.0, 7.0])
+    """
+    pairs = zip([{"val_mae": math.nan}, *history], history, strict=False)
+    rows = [row for before, row in pairs if 0 < row["val_mae"] < math.inf and row["val_mae"] != before["val_mae"]]
+    return [row[key] for row in rows], [row["val_mae"] for row in rows]
+
+
 def _write(
     folder: Path, groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
 ) -> None:
@@ -286,11 +295,8 @@ def _write(
     key, label = AXES[axis]
     panels: dict[str, dict[str, Any]] = {}
     for found in runs:
-        pairs = zip([{"val_mae": math.nan}, *found.history], found.history, strict=False)
-        # an error that repeats to the last bit is of an epoch without validation
-        rows = [row for before, row in pairs if 0 < row["val_mae"] < math.inf and row["val_mae"] != before["val_mae"]]
-        if rows:
-            curve = ([row[key] for row in rows], [row["val_mae"] for row in rows])
+        curve = validated(found.history, key)
+        if curve[0]:
             panels.setdefault(f"{found.kind}", {})[found.label] = curve
     rows_of = [_facts(found) for found in runs]
     table = io.StringIO()

@@ -13,9 +13,9 @@ from ..data.targets import TARGETS
 from ..errors import ConfigError, EqlayersError
 from ..files import read_json, read_yaml
 from .history import read_history
-from .potential import SHOWN
+from .labels import SHOWN
 
-__all__ = ["Error", "Kind", "Run", "flattened", "is_run", "read_run"]
+__all__ = ["Error", "Kind", "Run", "flattened", "is_run", "read_run", "what_is"]
 
 #: Files of which a run has at least one.
 FILES = ("config.yaml", "summary.json", "history.json", "metrics.json")
@@ -100,6 +100,16 @@ def is_run(folder: str | Path) -> bool:
     return any((Path(check_path("folder", folder)) / name).is_file() for name in FILES)
 
 
+def what_is(folder: Path) -> str:
+    """What there is in place of a run.
+
+    Example:
+        >>> what_is(Path("no/such/run"))
+        'nothing there'
+    """
+    return "a folder without a run's files" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
+
+
 def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
     """The keys of nested mappings joined by dots.
 
@@ -131,8 +141,7 @@ def read_run(folder: str | Path, label: str | None = None) -> Run:
     """
     folder = Path(check_path("folder", folder))
     if not is_run(folder):
-        found = "which has none of its files" if folder.is_dir() else "a file" if folder.exists() else "nothing there"
-        raise ConfigError(f"a run must be a folder that `eqlayers fit` wrote, got {folder}, {found}. {FIX}")
+        raise ConfigError(f"a run must be a folder that `eqlayers fit` wrote, got {folder}, {what_is(folder)}. {FIX}")
     return _Reader(folder).run(label or folder.resolve().name)
 
 

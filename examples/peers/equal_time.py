@@ -278,7 +278,6 @@ def main() -> None:
         show(results, args.docs, {part: args.seconds or PARTS[part][0] for part in PARTS})
         return
     torch.set_num_threads(1)
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what is read is the same in every point
     done = {tuple(result[name] for name in Point._fields) for result in results}
     asked = [point for part in parts for point in points(part, args.seconds, args)]
     absent = sorted({point.model for point in asked if not MODELS[point.model].there})
@@ -302,4 +301,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # what is read is the same in every point
     main()

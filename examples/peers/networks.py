@@ -14,7 +14,7 @@ import torch
 import torch.utils.data.dataloader
 from torch import Tensor, nn
 
-from eqlayers.models import MACE, MoleculeNetwork, NequIP, Potential, Structures
+from eqlayers.models import MACE, TFN, MoleculeNetwork, NequIP, Potential, Structures
 from eqlayers.train.module import atom_shifts
 
 
@@ -93,17 +93,21 @@ class Peer(nn.Module):
 
 
 class Ours(nn.Module):
-    """A network of atoms' energies in a potential."""
+    """A network of atoms in a potential: energies with forces, energies, or the norm of a dipole."""
 
-    def __init__(self, network: nn.Module, statistics: Any, forces: bool) -> None:
+    def __init__(self, network: nn.Module, statistics: Any, quantity: str) -> None:
         super().__init__()
-        self.potential, self.forces = Potential(network, network.species), forces
-        self.potential.set_statistics(statistics.shifts, statistics.scale, statistics.mean_neighbors)
+        self.potential, self.quantity = Potential(network, network.species), quantity
+        dipole = {"dipole": statistics.scale} if quantity == "mu" else None
+        self.potential.set_statistics(statistics.shifts, statistics.scale, statistics.mean_neighbors, dipole)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
         """See the top of this file."""
-        found = self.potential(Structures.of(batch), ("energy", "forces") if self.forces else ("energy",))
-        return found if self.forces else {"property": found["energy"]}
+        asked = {"forces": ("energy", "forces"), "U0": ("energy",), "mu": ("dipole",)}[self.quantity]
+        found = self.potential(Structures.of(batch), asked)
+        if self.quantity == "forces":
+            return found
+        return {"property": found["energy"] if self.quantity == "U0" else found["dipole"].norm(dim=1)}
 
 
 class Molecules(nn.Module):
@@ -121,8 +125,9 @@ class Molecules(nn.Module):
 
 def _potential(make: Callable[..., nn.Module], **options: Any) -> Callable[..., nn.Module]:
     def build(data: Any, quantity: str) -> nn.Module:
-        network = make(data.statistics.species, cutoff=data.cutoff, **options)
-        return Ours(network, data.statistics, quantity == "forces")
+        properties = ["dipole" if quantity == "mu" else "energy"]
+        network = make(data.statistics.species, cutoff=data.cutoff, properties=properties, **options)
+        return Ours(network, data.statistics, quantity)
 
     return build
 
@@ -174,13 +179,14 @@ MACE_SIZES: dict[str, Any] = {
     "layers": 2,
     "radial_hidden": [32],
 }
-NEQUIP_SIZES: dict[str, Any] = {"hidden": "16x0e + 16x1o + 16x2e", "lmax": 2, "layers": 3, "radial_hidden": [32]}
-ENERGIES, ALL = ("forces", "U0"), ("forces", "U0", "mu")
+DEGREE_2: dict[str, Any] = {"hidden": "16x0e + 16x1o + 16x2e", "lmax": 2, "layers": 3, "radial_hidden": [32]}
+ALL = ("forces", "U0", "mu")
 
 #: A network more is a line more.
 MODELS = {
-    "MACE": Model(HERE, "32 channels, degree 3, 2 layers", 2e-2, 4.0, ENERGIES, _potential(MACE, **MACE_SIZES)),
-    "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 1e-2, 4.0, ENERGIES, _potential(NequIP, **NEQUIP_SIZES)),
+    "MACE": Model(HERE, "32 channels, degree 3, 2 layers", 2e-2, 4.0, ALL, _potential(MACE, **MACE_SIZES)),
+    "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 1e-2, 4.0, ALL, _potential(NequIP, **DEGREE_2)),
+    "TFN": Model(HERE, "16 channels, degree 2, 3 layers", 1e-2, 4.0, ALL, _potential(TFN, **DEGREE_2)),
     "MoleculeNetwork": Model(HERE, "64 channels, degree 1, 3 layers", 5e-3, 5.0, ("U0", "mu"), _molecules),
     "PaiNN": Model(SCHNETPACK, "64 channels, 3 layers", 4e-3, 5.0, ALL, _peer(PaiNN, 64)),
     "SchNet": Model(("torch_geometric", "torch-geometric"), "64 channels, 3 layers", 2e-3, 5.0, ALL, _peer(SchNet, 64)),

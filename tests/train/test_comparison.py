@@ -157,7 +157,7 @@ def test_each_run_counts_once_and_equal_names_are_told_apart(make: Callable[...,
     runs, notes = find_runs([first, tmp_path / "link", first.parent, second, empty, tmp_path / "none"])
     assert [run.label for run in runs] == [str(first), str(second)]
     assert [note.rpartition(", ")[2] for note in notes] == ["a folder without a run's files", "nothing there"]
-    with pytest.raises(ConfigError, match=r"a run must be a folder that `eqlayers fit` wrote, got .*, which has none"):
+    with pytest.raises(ConfigError, match=r"must be a folder that `eqlayers fit` wrote, got .*, a folder without"):
         read_run(empty)
 
 
