@@ -71,13 +71,14 @@ def test_parts_do_not_depend_on_the_seed_of_training(module):
 
 def test_fewer_training_structures_are_nested_and_spread_over_the_training_part(module):
     whole, few, more = (module("ethanol_md", split="time", limit_train=num) for num in (None, 50, 200))
-    rows = [set(data.train_set.rows) for data in (few, more, whole)]
+    rows = [{int(sample.idx) for sample in data.train_set} for data in (few, more, whole)]
     assert rows[0] < rows[1] < rows[2] == set(range(1200))
     assert [len(part) for part in rows] == [50, 200, 1200]
     assert min(rows[0]) < 120
     assert max(rows[0]) > 1080
-    assert few.test_set.rows == whole.test_set.rows
-    assert few.val_set.rows == whole.val_set.rows
+    for part in ("val_set", "test_set"):
+        same = [[int(sample.idx) for sample in getattr(data, part)] for data in (few, whole)]
+        assert same[0] == same[1]
     assert few.statistics.num_train == 50
     with pytest.raises(ConfigError, match=r"limit_train must be at most the 1200 of the training part, got 1201"):
         module("ethanol_md", split="time", limit_train=1201)

@@ -196,8 +196,9 @@ def test_errors_on_different_test_parts(make: Callable[..., Path], capsys: pytes
     assert said in capsys.readouterr().out
 
 
-def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path) -> None:
-    make("a|b", config=config(), metrics=metrics(5.0), history=history(9.0, float("nan"), 6.0))
+def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_a_file = {"test_forces_of_300K_mae_meV_A": 3.0}  # for the files, not the screen
+    make("a|b", config=config(), metrics=metrics(5.0) | of_a_file, history=history(9.0, float("nan"), 6.0))
     folder = make("c", config=config(learning_rate=0.02), metrics=metrics(4.0), history=history(9.0))
     output = tmp_path / "report"
     run([str(folder.parent), "--output", str(output)])
@@ -205,7 +206,10 @@ def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path) -> None:
     with (output / "report.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["label"], float(row["forces_mae (meV/A)"])) for row in rows] == [("c", 4.0), ("a|b", 5.0)]
+    assert float(rows[1]["forces_of_300K_mae (meV/A)"]) == 3.0
+    assert "300K" not in capsys.readouterr().out
     text = (output / "report.md").read_text()
+    assert "forces of 300K, meV/A |" in text
     tables = [line.replace(r"\|", "").count("|") for line in text.splitlines() if line.startswith("|")]
     assert tables[0] == tables[1] == tables[2] == tables[3]
     assert "0.01 (a\\|b); 0.02 (c)" in text
