@@ -22,7 +22,7 @@ from eqlayers.integrations.ase import Calculator
 from eqlayers.simulate import DynamicsSettings, run_dynamics
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / "examples" / "peers" / "ethanol.json"
+PEERS = ROOT / "examples" / "peers" / "equal_time.json"
 SETTINGS = DynamicsSettings(ensemble="nve", steps=10_000, timestep=0.5, temperature=500.0, interval=10, seed=1)
 
 
@@ -63,7 +63,7 @@ def picture(rows: np.ndarray, path: Path, caption: str) -> None:
 
 
 def table(metrics: dict) -> Table:
-    """Errors on the test part beside those that `nox -s peers` recorded."""
+    """Errors on the test part beside those of networks that `nox -s peers` trained for the same time."""
     shown = Table(title="ethanol, test errors (MAE)", title_justify="left")
     shown.add_column("network")
     for heading in ("energy, meV", "forces, meV/A", "training, s", "parameters"):
@@ -72,10 +72,12 @@ def table(metrics: dict) -> Table:
     keys = ("test_energy_mae_meV", "test_forces_mae_meV_A", "seconds", "num_parameters")
     for name, row in rows.items():
         shown.add_row(name, *(f"{row[key]:,.4g}" if key != "num_parameters" else f"{row[key]:,}" for key in keys))
-    recorded = json.loads(PEERS.read_text()) if PEERS.exists() else {}
-    for name, row in recorded.items():
-        numbers = (row["energy_mae_meV"], row["forces_mae_meV_A"], row["seconds"])
-        shown.add_row(f"{row['package']}: {name}", *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
+    recorded = json.loads(PEERS.read_text())["points"] if PEERS.exists() else []
+    of_set = [row for row in recorded if row["set"] == "ethanol_md" and row["frames"] is None and not row["failed"]]
+    for row in sorted(of_set, key=lambda row: row["test"]["forces"]):
+        numbers = (row["test"]["energy"], row["test"]["forces"], row["seconds"])
+        name = f"{row['model']}, {row['about']} (recorded)"
+        shown.add_row(name, *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")
     return shown
 
 
