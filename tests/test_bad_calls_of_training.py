@@ -13,7 +13,7 @@ import eqlayers.data as data
 import eqlayers.train as train
 from eqlayers.data import TARGETS, Edges, MoleculeArrays, MoleculeDataModule, MoleculeDataset, neighbor_edges
 from eqlayers.files import atomic_write
-from eqlayers.models import MoleculeNetwork
+from eqlayers.models import MoleculeNetwork, NequIP
 
 NAN = float("nan")
 U0 = TARGETS["U0"]
@@ -43,6 +43,10 @@ def forward(**changed: Any) -> Any:
 
 def module(**options: Any) -> train.PropertyModule:
     return train.PropertyModule(**({"model": torch.nn.Linear(2, 2)} | options))
+
+
+def potential_module(**options: Any) -> train.PotentialModule:
+    return train.PotentialModule(**({"model": NequIP([1], "2x0e", 0, 1)} | options))
 
 
 WRONG_KINDS = (None, "x", 1.5, [1], {"a": 1}, object(), True)
@@ -196,6 +200,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "PropertyModule, warmup_steps": (lambda v: module(warmup_steps=v), (None, "1", -1, 1.5)),
     "PropertyModule, final_factor": (lambda v: module(final_factor=v), (None, "1", -0.1, 1.1, NAN)),
     "PropertyModule, loss": (lambda v: module(loss=v), (None, 3, [], "l3")),
+    "PotentialModule, model": (train.PotentialModule, (None, "x", torch.nn.Linear, 3, torch.nn.Linear(2, 2))),
+    "PotentialModule, loss": (lambda v: potential_module(loss=v), (None, 3, [], "l3")),
+    **{
+        f"PotentialModule, {name}_weight": (
+            lambda v, name=name: potential_module(**{f"{name}_weight": v}),
+            (None, "1", -1.0, NAN, True),
+        )
+        for name in ("energy", "forces", "stress", "second_energy", "second_forces")
+    },
+    "PotentialModule, second_stage": (lambda v: potential_module(second_stage=v), ("1", -0.1, 1.1, NAN, True)),
+    "PotentialModule, species_weights": (
+        lambda v: potential_module(species_weights=v),
+        (3, "x", [1.0], {1: -1.0}, {1: NAN}, {1: "x"}),
+    ),
+    "PotentialModule, repulsion": (lambda v: potential_module(repulsion=v), ("zbl", 3, torch.nn.Linear)),
+    "PotentialTestReport, folder": (train.PotentialTestReport, (None, 3, "", ["x"])),
     "metric_name, target": (train.metric_name, (None, "U0", 3)),
     "metric_name, kind": (lambda v: train.metric_name(U0, v), (None, "max", [])),
     "EMA": (train.EMA, (None, "0.9", 1.0, -0.1, NAN, True, [0.9])),

@@ -253,7 +253,8 @@ def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph
     """
     if not isinstance(edge_index, Graph):
         return Graph(edge_index, num_src, num_dst, copy=False)
-    if edge_index.num_src != num_src or num_dst not in (None, edge_index.num_dst):
+    # no `in`: torch's tracer takes a size that is known and one that is traced for different ones there
+    if edge_index.num_src != num_src or (num_dst is not None and edge_index.num_dst != num_dst):
         wanted = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
         raise ShapeError(
             f"the graph must have {wanted}, got {edge_index!r}. Build it with "

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..checks import check_device, check_dtype, check_integer, check_items, check_type
@@ -109,6 +111,30 @@ class Calculator(AseCalculator):
             )
         derivatives = not {"forces", "stress"}.isdisjoint(properties) and "energy" in self.potential.properties
         self.results.update(_evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0])
+
+    def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
+        """Second derivatives of the energy by positions, as ``ase.vibrations.VibrationsData`` takes them.
+
+        Args:
+            atoms: One structure; in a crystal, derivatives count all images of an atom as one.
+            chunk_size: Rows at once, of 3 A; see :meth:`eqlayers.models.Potential.hessian`.
+
+        Returns:
+            ``[A, 3, A, 3]`` eV/Angstrom^2.
+
+        Raises:
+            ConfigError, DataError, IndexRangeError: A structure that cannot be used.
+
+        Example:
+            >>> from ase.build import molecule
+            >>> from eqlayers.testing import ToyNetwork
+            >>> calculator = Calculator(Potential(ToyNetwork(2), species=[1, 8]), dtype=torch.float64)
+            >>> calculator.get_hessian(molecule("H2O")).shape
+            (3, 3, 3, 3)
+        """
+        checked = check_atoms(atoms, self.potential.species)
+        found = self.potential.hessian(collate(self.potential, [checked], [self.neighbors(checked)]), chunk_size)
+        return np.asarray(found.cpu())
 
 
 def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:

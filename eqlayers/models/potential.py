@@ -10,7 +10,15 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_choice, check_integer, check_items, check_module, check_number, check_type
+from ..checks import (
+    check_choice,
+    check_integer,
+    check_items,
+    check_module,
+    check_number,
+    check_optional,
+    check_type,
+)
 from ..errors import ConfigError, IndexRangeError, ShapeError
 from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
@@ -79,7 +87,8 @@ class Potential(KeepsFloat64):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        self.network, self.repulsion = check_module("network", network), repulsion
+        self.network = check_module("network", network)
+        self.repulsion = check_optional(check_module, "repulsion", repulsion)
         self.species = read_species(species)
         self.cutoff = check_number("network.cutoff", getattr(network, "cutoff", None), above=0, unit=" of Angstrom")
         self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
@@ -212,8 +221,13 @@ class Potential(KeepsFloat64):
         return asked
 
     def atomic_energies(self, structures: Structures) -> Tensor:
-        """``[A]`` float64 in eV, differentiable by positions and cells; of checked structures."""
-        return self._predicted(structures)["energies"]
+        """``[A]`` float64 in eV, differentiable by positions and cells.
+
+        Raises:
+            ConfigError: The network predicts no energy. ShapeError, DTypeError, IndexRangeError: As of ``forward``.
+        """
+        self._asked(("energy",))
+        return self._predicted(structures.checked(self.dtype))["energies"]
 
     def _predicted(self, structures: Structures) -> dict[str, Tensor]:
         """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
@@ -249,9 +263,11 @@ class Potential(KeepsFloat64):
             ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
 
         Raises:
-            ShapeError: More than one structure. ConfigError: The network predicts no energy.
+            ShapeError: More than one structure. ConfigError: The network predicts no energy, or chunk_size is no
+                positive integer.
         """
         self._asked(("energy",))
+        check_optional(lambda name, value: check_integer(name, value, 1), "chunk_size", chunk_size)
         structures = structures.checked(self.dtype)
         if structures.num_graphs != 1:
             raise ShapeError(f"structures must be one for a Hessian, got {structures.num_graphs}. Take one at a time.")

@@ -294,7 +294,8 @@ def _build(what: str, described: Any) -> torch.nn.Module:
         kind = getattr(importlib.import_module(place), name, None)
     except (ImportError, ValueError) as error:
         raise ConfigError(
-            f"{what} must be of a class that can be imported, got {path!r}: {error}. Install its package."
+            f"{what} must be of a class that can be imported, got {path!r}: {error}. Install its package, or name the "
+            "folder of its file: PYTHONPATH=folder eqlayers ..."
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
         raise ConfigError(f"{what} must be of a class of torch.nn.Module, got {path!r}. Correct its name.")

@@ -22,7 +22,7 @@ from ..models import load_potential
 from ..testing import check_potential
 from .describe import describe, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
-from .frames import check_trajectory, frames, one_frame, with_results
+from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
 from .relaxation import OPTIMIZERS, relax
 from .watch import progress
 
@@ -124,10 +124,11 @@ def _relax(options: argparse.Namespace) -> int:
     atoms, source = one_frame(options.structure), Path(options.structure)
     name = options.output or str(source.with_name(f"{source.stem}_relaxed.xyz"))
     output = check_trajectory(name, "--output", new=False)
+    check_different(("STRUCTURE", source), ("--output", output), ("--trajectory", options.trajectory))
     calculator = _calculator(options)
     names = ("cell", "pressure", "fmax", "steps", "optimizer", "trajectory")
     found = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
-    ase.io.write(str(output), with_results(found.atoms, calculator.results))
+    write_frame(output, with_results(found.atoms, calculator.results))
     rows = [
         ("structure", f"{options.structure}, {found.atoms.get_chemical_formula()}"),
         _ran(options, calculator),
@@ -174,6 +175,8 @@ def _md_options(parser: argparse.ArgumentParser) -> None:
 def _md(options: argparse.Namespace) -> int:
     source = Path(options.structure)
     output = options.output or str(source.with_name(f"{source.stem}_md.traj"))
+    taken = None if options.restart else source  # a restart may be of the trajectory itself
+    check_different(("STRUCTURE", taken), ("--output", output), ("--log", options.log))
     names = ("ensemble", "steps", "timestep", "temperature", "pressure", "friction", "interval", "seed")
     settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
     atoms, calculator = one_frame(source), _calculator(options)
@@ -195,6 +198,8 @@ def _md(options: argparse.Namespace) -> int:
         pressure = -moved.get_stress(include_ideal_gas=True)[:3].mean() / GPa
         rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
     print(lines(rows))
+    if options.restart and found.first == found.last:
+        print(f"Nothing was left to do: --steps is the number in all, and there are {found.last}.")
     if not found.stopped:
         return 0
     typed = [word for word in options.typed if word != "--restart"]
@@ -216,6 +221,7 @@ def _predict(options: argparse.Namespace) -> int:
     output = check_output(options.output, "--output")
     if output.suffix not in (".xyz", ".extxyz"):
         raise ConfigError(f"--output must end in .xyz or .extxyz, got {options.output!r}. Change it.")
+    check_different(("STRUCTURES", options.structures), ("--output", output))
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
     potential = as_potential(options.model, dtype, options.device)
     kept: list[Any] = []

@@ -53,7 +53,7 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
         if isinstance(value, Mapping):
             rows += _flat(value, f"{prefix}{name}.")
         else:
-            rows.append((f"{prefix}{name}", str(value)))
+            rows.append((f"{prefix}{name}", f"{value:.6g}" if isinstance(value, float) else str(value)))
     return rows
 
 

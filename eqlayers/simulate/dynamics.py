@@ -16,10 +16,12 @@ from ase.md.nptberendsen import NPTBerendsen
 from ase.md.verlet import VelocityVerlet
 
 from ..checks import check_choice, check_integer, check_number, check_seed, check_type
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from ..files import check_output
 from .frames import check_trajectory, one_frame, written_to
 from .watch import progress, stop_asked
+
+_LONGEST_WAY = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,000 K moves by 0.16 in a femtosecond
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,10 @@ class DynamicsSettings:
         check_choice("ensemble", self.ensemble, ENSEMBLES)
         check_integer("steps", self.steps, 0)
         check_number("timestep", self.timestep, above=0, at_most=100, unit=" of fs", fix="0.5 to 2 are usual.")
-        check_number("temperature", self.temperature, at_least=0, unit=" of K", fix="300 is that of a room.")
+        periodic = ENSEMBLES[self.ensemble].periodic  # barostats divide by the temperature
+        above, least = (0.0, None) if periodic else (None, 0.0)
+        fix = "300 is that of a room."
+        check_number("temperature", self.temperature, above=above, at_least=least, unit=" of K", fix=fix)
         check_number("pressure", self.pressure, unit=" of GPa", fix="0 is usual.")
         check_number("friction", self.friction, at_least=0, unit=" per ps", fix="1 to 10 are usual.")
         check_integer("interval", self.interval, 1)
@@ -168,6 +173,11 @@ def run_dynamics(
         raise ConfigError("restart must be from a trajectory, got none. Name that of the run which was stopped.")
     place = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
     moved = one_frame(place) if restart and place is not None else atoms.copy()
+    if moved.numbers.tolist() != atoms.numbers.tolist():
+        raise ConfigError(
+            f"a restart must be of the atoms of the trajectory, got {atoms.get_chemical_formula()}, where {place} has "
+            f"{moved.get_chemical_formula()}. Name the structure that it began with."
+        )
     first = moved.info.get("step") if restart else 0
     if not isinstance(first, (int, np.integer)):
         raise ConfigError(f"a restart must be from a trajectory of dynamics, got {place} without steps. Begin anew.")
@@ -180,6 +190,8 @@ def run_dynamics(
         _give_velocities(moved, settings)
     moved.calc = calculator
     moved.info["step"] = int(first)
+    moved.get_forces()  # what cannot be computed is told before a file is made
+    _check_speed(moved, settings)
     dynamics = ensemble.make(moved, settings)
     dynamics.nsteps = int(first)
     logger = None if log is None else _logger(dynamics, moved, log, restart, ensemble.periodic)
@@ -189,6 +201,7 @@ def run_dynamics(
             written = int(first) if restart else -1
             for _ in dynamics.irun(max(0, settings.steps - int(first))):
                 step = moved.info["step"] = int(dynamics.nsteps)
+                _check_speed(moved, settings)
                 dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
                 due = step % settings.interval == 0
                 stopped = stop() and step < settings.steps
@@ -204,6 +217,17 @@ def run_dynamics(
             if logger is not None:
                 logger.close()
     return DynamicsOutcome(moved, int(first), int(moved.info["step"]), stopped)
+
+
+def _check_speed(atoms: Atoms, settings: DynamicsSettings) -> None:
+    """Raise where an atom would fly past its neighbours between two steps: forces of a step mean nothing then."""
+    ways = np.linalg.norm(atoms.get_velocities(), axis=1) * settings.timestep * units.fs
+    if not ways.max() <= _LONGEST_WAY:
+        raise DataError(
+            f"atoms must move by at most {_LONGEST_WAY:g} Angstrom in a step, got {ways.max():.3g} of atom "
+            f"{int(ways.argmax())} at step {atoms.info['step']}: they fly apart. Shorten the timestep, relax the "
+            "structure first, or train the potential on such structures."
+        )
 
 
 def _give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:

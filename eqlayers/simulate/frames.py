@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from ase.calculators.singlepoint import SinglePointCalculator
 
 from ..checks import check_path
 from ..errors import ConfigError, DataError
-from ..files import check_output
+from ..files import atomic_write, check_output
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
@@ -60,6 +61,25 @@ def one_frame(path: str | Path, index: str = "-1") -> Atoms:
     return atoms
 
 
+def check_different(*named: tuple[str, str | Path | None]) -> None:
+    """Raise if two names lead to one file, of which one would be lost.
+
+    Args:
+        named: Option and file, in the order in which messages name them; None for one that is not used.
+
+    Raises:
+        ConfigError: They do.
+    """
+    seen: dict[Path, str] = {}
+    for option, path in named:
+        if path is None:
+            continue
+        place = Path(path).resolve()
+        if place in seen:
+            raise ConfigError(f"{option} must be another file than {seen[place]}, got {str(path)!r}. Name another.")
+        seen[place] = option
+
+
 def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
     """The path of a trajectory that can be written.
 
@@ -84,6 +104,17 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
     kept.info |= {name: results[name] for name in results if name not in all_properties}
     return kept
+
+
+def write_frame(path: Path, atoms: Atoms) -> None:
+    """Write one structure to a file of its own, whole or not at all."""
+    with atomic_write(path) as file:
+        if TRAJECTORIES[path.suffix] == "traj":
+            ase.io.write(file, atoms, format="traj")
+        else:
+            text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+            ase.io.write(text, atoms, format="extxyz")
+            text.detach()
 
 
 @contextmanager

@@ -114,6 +114,7 @@ def check_potential(
     worst: dict[str, PotentialRow] = {}
     for number, atoms in enumerate(listed):
         shaken = check_atoms(atoms, exact.species, f"structures[{number}]").copy()
+        NeighborLists(exact.cutoff)(shaken, f"structures[{number}]")  # atoms at one place, before they are moved
         shaken.set_constraint()
         shaken.positions += amplitude * (
             2 * torch.rand(len(shaken), 3, generator=generator, device="cpu").double().numpy() - 1

@@ -10,6 +10,8 @@ from .checkpoints import AtomicCheckpointIO, best_and_last, read_checkpoint
 from .history import History, read_history
 from .module import PropertyModule, metric_name
 from .plots import learning_curve, parity_plot
+from .potential import PotentialModule
+from .potential_report import PotentialTestReport
 from .predictions import PredictionTable
 from .quiet import quiet_lightning
 from .report import TestReport
@@ -22,6 +24,8 @@ __all__ = [
     "AtomicCheckpointIO",
     "History",
     "LayerSummary",
+    "PotentialModule",
+    "PotentialTestReport",
     "PredictionTable",
     "PropertyModule",
     "TestReport",

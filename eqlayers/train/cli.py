@@ -30,7 +30,7 @@ from .fine_tuning import with_network
 from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
-from .potential_report import PotentialReport
+from .potential_report import PotentialTestReport
 from .quiet import quiet_lightning
 from .report import TestReport
 from .restore import while_restoring
@@ -52,7 +52,7 @@ class Task(NamedTuple):
 TASKS = {
     "property": Task(PropertyModule, MoleculeDataModule, MoleculeNetwork, TestReport, {}),
     # forces are derivatives in validation, too, where inference mode would forbid them
-    "potential": Task(PotentialModule, StructureDataModule, NequIP, PotentialReport, {"inference_mode": False}),
+    "potential": Task(PotentialModule, StructureDataModule, NequIP, PotentialTestReport, {"inference_mode": False}),
 }
 
 

@@ -20,7 +20,7 @@ from .potential import PotentialModule
 from .report import TestReport, environment
 from .summary import count_parameters
 
-__all__ = ["PotentialReport"]
+__all__ = ["PotentialTestReport"]
 
 Array = NDArray[np.float64]
 MOST_POINTS = 20_000  # of a parity plot
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     baseline: float
 
 
-class PotentialReport(TestReport):
+class PotentialTestReport(TestReport):
     """Prints the table of errors, and writes `metrics.json`, `parity_*.png` and `learning_curve.png`."""
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

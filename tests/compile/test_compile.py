@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from eqlayers.graph import check_range
+from eqlayers.graph import Graph, check_range
+from eqlayers.nn import EdgeGeometry
 
 SMALL = ["every mode", "product, sparse", "convolution", "fixed scale", "gate", "linear", "radial"]
 LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
@@ -75,6 +76,20 @@ def test_an_index_out_of_range_is_found_in_a_compiled_graph() -> None:
     assert compiled(torch.tensor([0, 1]), 2).tolist() == [1, 2]
     with pytest.raises(RuntimeError, match="batch must lie in range, within the number of molecules"):
         compiled(torch.tensor([0, 2]), 2)
+
+
+def test_three_atoms_with_their_three_coordinates() -> None:
+    """The tracer knows the sizes of positions ``[3, 3]``, as their columns are checked, and traces that of ``[3]``."""
+    geometry = EdgeGeometry("0e + 1o")
+
+    def lengths(z: Tensor, pos: Tensor, edge_index: Tensor) -> Tensor:
+        return geometry(pos, Graph(edge_index, z.shape[0], copy=False)).lengths
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lengths, backend="aot_eager", fullgraph=True, dynamic=True)
+    for nodes, expected in ((3, [1.0, 1.0]), (5, [1.0, 1.0])):
+        pos = torch.arange(nodes)[:, None] * torch.tensor([0.0, 0.6, 0.8])
+        assert compiled(torch.ones(nodes), pos, torch.tensor([[0, 1], [1, 2]])).tolist() == pytest.approx(expected)
 
 
 # -- forces -----------------------------------------------------------------------------------------------------------

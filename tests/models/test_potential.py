@@ -9,6 +9,7 @@ from torch import Tensor
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.models import NequIP, Potential, Structures
 from eqlayers.nn import EdgeVectors
+from eqlayers.testing import ToyNetwork
 
 
 class Springs(torch.nn.Module):
@@ -192,3 +193,14 @@ def test_what_cannot_be_asked() -> None:
         springs(scale=0.0)
     with pytest.raises(ConfigError, match=r"network\.cutoff must be"):
         Potential(torch.nn.Linear(1, 1), [1])
+
+
+def test_energies_of_atoms_are_of_structures_as_users_make_them() -> None:
+    """Without the batch, that is."""
+    model = Potential(ToyNetwork(2), [1, 8])
+    pair = Structures(
+        torch.tensor([8, 1]), torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), torch.tensor([[0, 1], [1, 0]])
+    )
+    torch.testing.assert_close(model.atomic_energies(pair).sum()[None], model(pair)["energy"], rtol=0, atol=0)
+    with pytest.raises(DTypeError, match=r"pos must have the dtype of the model, torch\.float32, got torch\.float64"):
+        model.atomic_energies(pair._replace(pos=pair.pos.double()))

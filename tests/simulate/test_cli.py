@@ -113,6 +113,40 @@ def test_md_says_what_it_takes_and_forgets(capsys: pytest.CaptureFixture[str]) -
     )
 
 
+def test_a_restart_of_a_finished_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "md water.xyz -m toy.pt --timestep 0.5 --steps"
+    assert "Nothing" not in out(capsys, f"{line} 4")
+    assert "Nothing" not in out(capsys, f"{line} 6 --restart")
+    text = out(capsys, f"{line} 5 --restart")
+    assert text.splitlines()[-1] == "Nothing was left to do: --steps is the number in all, and there are 6."
+    # the trajectory itself is as good a name of the structure
+    assert (
+        rows(out(capsys, "md water_md.traj -m toy.pt --steps 8 --restart -o water_md.traj"))["steps"][:8] == "6 to 8 o"
+    )
+    assert main(shlex.split("md crystal.xyz -m toy.pt --steps 9 --restart -o water_md.traj")) == 2
+    assert "a restart must be of the atoms of the trajectory, got O4, where water_md.traj" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", ["traj", "xyz"])
+def test_a_relaxed_structure_is_written_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    out(capsys, f"relax water.xyz -m toy.pt -o a.{suffix}")
+    before = Path(f"a.{suffix}").read_bytes()
+    assert ase.io.read(f"a.{suffix}").get_potential_energy() < -460
+    write = ase.io.write
+
+    def fail(*args: object, **options: object) -> None:
+        write(*args, **options)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(ase.io, "write", fail)
+    assert main(shlex.split(f"relax crystal.xyz -m toy.pt -o a.{suffix}")) == 2
+    assert "no space left" in capsys.readouterr().err
+    assert Path(f"a.{suffix}").read_bytes() == before
+    assert not list(Path().glob("*.tmp"))
+
+
 def test_predict_writes_results_and_compares_with_known_ones(
     capsys: pytest.CaptureFixture[str], potential: Potential
 ) -> None:
@@ -139,6 +173,14 @@ def test_predict_writes_results_and_compares_with_known_ones(
 
 
 BAD = {
+    "relax water.xyz -m toy.pt -o ./water.xyz": "--output must be another file than STRUCTURE, got 'water.xyz'. Name",
+    "relax water.xyz -m toy.pt -o a.traj --trajectory a.traj": "--trajectory must be another file than --output, got",
+    "predict water.xyz -m toy.pt -o water.xyz": "--output must be another file than STRUCTURES, got 'water.xyz'",
+    "md water.xyz -m toy.pt -o a.traj --log a.traj": "--log must be another file than --output, got 'a.traj'",
+    "md copper.xyz -m toy.pt --log md.log": "atoms must be of the potential's species H, O, got also Cu",
+    "md water.xyz -m toy.pt --timestep 90 --temperature 2000": "atoms must move by at most 1 Angstrom in a step, got",
+    "md crystal.xyz -m toy.pt --ensemble npt --temperature 0": "temperature must be a positive number of K, got 0",
+    "check toy.pt same.xyz": "structures[0] must be at distinct places, got 0 and 1 at the same one",
     "info none.pt": "a potential must be a file, got nothing at none.pt",
     "check water.xyz": "a potential must be a file of save_potential, or a checkpoint",
     "check toy.pt --device cuda:77": "device must be one that torch can use here",
@@ -161,6 +203,7 @@ BAD = {
 @pytest.mark.parametrize(("line", "message"), BAD.items())
 def test_bad_commands_say_what_to_do(capsys: pytest.CaptureFixture[str], line: str, message: str) -> None:
     ase.io.write("copper.xyz", [ase.Atoms("H"), ase.Atoms("Cu")])
+    ase.io.write("same.xyz", ase.Atoms("OH"))
     before = sorted(os.listdir())
     assert main(shlex.split(line)) == 2
     error = capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
-from ase import Atoms
+from ase import Atoms, units
 
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations.ase import Calculator
@@ -100,6 +100,17 @@ def test_an_error_leaves_the_frames_until_then(potential: Potential, water: Atom
     with pytest.raises(DataError, match="positions of atoms must be finite"):
         run_dynamics(water, Eventful(potential, 10, lose), DynamicsSettings(steps=30, interval=2), path)
     assert [frame.info["step"] for frame in ase.io.read(path, ":")] == [0, 2, 4, 6, 8]
+
+
+def test_atoms_that_fly_apart_end_a_run(potential: Potential, water: Atoms, tmp_path: Path) -> None:
+    """Frames until then are kept."""
+    settings, path = DynamicsSettings(steps=200, timestep=10, temperature=100, interval=1), tmp_path / "a.traj"
+    with pytest.raises(
+        DataError, match=r"move by at most 1 Angstrom in a step, got \S+ of atom \d at step \d+: they fly"
+    ):
+        run_dynamics(water, Calculator(potential), settings, path)
+    speeds = [np.linalg.norm(frame.get_velocities(), axis=1).max() for frame in ase.io.read(path, ":")]
+    assert 0 < max(speeds) * 10 * units.fs <= 1
 
 
 def test_velocities(potential: Potential, crystal: Atoms) -> None:
