@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,22 +55,74 @@ class EpochSampler(torch.utils.data.Sampler[int]):
         return iter(order.tolist())
 
 
+class _Order(Iterable[int], Sized, Protocol): ...
+
+
+class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
+    """The batches of one of several processes: every sample in one of them, and as many batches in each.
+
+    Together the batches of a step are one batch of ``processes * batch_size`` samples in the given order, so several
+    processes take the steps that one would take with larger batches. What is left at the end is shared as well; if it
+    is less than a sample a process, the step before gets it.
+
+    Args:
+        sampler: The order, the same in all processes.
+        batch_size: Most samples in a batch of a process, but for the last one.
+        rank: Number of this process.
+        processes: How many there are.
+
+    Raises:
+        ConfigError: There are fewer samples than processes.
+
+    Example:
+        >>> [list(SharedBatchSampler(range(7), 2, rank, processes=2)) for rank in (0, 1)]
+        [[[0, 2], [4, 6]], [[1, 3], [5]]]
+    """
+
+    def __init__(self, sampler: _Order, batch_size: int, rank: int, processes: int) -> None:
+        self.sampler = sampler  # Lightning calls its set_epoch
+        self.batch_size, self.rank, self.processes = batch_size, rank, processes
+        check_shared(len(sampler), processes)
+
+    def __len__(self) -> int:
+        steps, rest = divmod(len(self.sampler), self.batch_size * self.processes)
+        return max(1, steps + (rest >= self.processes))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order, step = list(self.sampler), self.batch_size * self.processes
+        starts = [number * step for number in range(len(self))]
+        for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+            yield order[start:end][self.rank :: self.processes]
+
+
+def check_shared(num: int, processes: int) -> None:
+    """Refuse processes without a sample: the others would wait for them."""
+    if num < processes:
+        raise ConfigError(
+            f"each part of the data must hold a structure for each of the {processes} processes, got one with {num}. "
+            "Lower trainer.devices, or enlarge the part."
+        )
+
+
 class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
     """Random batches of at most some number of edges, and as many batches in every epoch.
 
     Memory grows with the edges of a batch, so it is flat where structures differ in size. Sizes are rounded up by
     1/16 at most and packed once, the largest first into the batch with the fewest edges; an epoch draws which
     structures of a size fill the places, and the order of the batches. A schedule of learning rates can therefore
-    count on the number of batches.
+    count on the number of batches. Several processes get as many each; only where the batches cannot be packed so,
+    the first ones of an epoch come twice.
 
     Args:
         sampler: Its order decides.
         n_edges: Edges of every sample, `[N]`.
         max_edges: Most edges in a batch.
         batch_size: Most samples in a batch.
+        rank: Number of this process among several, which get different batches, and as many each.
+        processes: How many there are.
 
     Raises:
-        ConfigError: A single sample has more edges than ``max_edges``.
+        ConfigError: A single sample has more edges than ``max_edges``, or there are fewer samples than processes.
 
     Example:
         >>> batches = EdgeBatchSampler(EpochSampler(4, seed=0), np.array([60, 40, 60, 40]), max_edges=128, batch_size=8)
@@ -78,7 +130,15 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
         (2, [0, 1, 2, 3])
     """
 
-    def __init__(self, sampler: EpochSampler, n_edges: NDArray[np.int64], max_edges: int, batch_size: int) -> None:
+    def __init__(
+        self,
+        sampler: EpochSampler,
+        n_edges: NDArray[np.int64],
+        max_edges: int,
+        batch_size: int,
+        rank: int = 0,
+        processes: int = 1,
+    ) -> None:
         check_type("sampler", sampler, EpochSampler, "an EpochSampler", "Pass EpochSampler(len(dataset), seed).")
         n_edges = check_integers("n_edges", n_edges, "[N], of each sample")
         max_edges, batch_size = check_integer("max_edges", max_edges, 1), check_integer("batch_size", batch_size, 1)
@@ -91,13 +151,17 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
                 f"max_edges must be at least the {n_edges.max()} edges of the largest structure, got {max_edges}. "
                 "Raise it, or lower the cutoff."
             )
+        self.processes = check_integer("processes", processes, 1)
+        self.rank = check_integer("rank", rank, 0, self.processes - 1)
+        if self.processes > 1:
+            check_shared(len(n_edges), self.processes)
         self.sampler = sampler  # Lightning calls its set_epoch
         step = 2 ** np.maximum(np.log2(np.maximum(n_edges, 1)).astype(np.int64) - 4, 0)
         self._sizes = np.minimum(-(-n_edges // step) * step, max_edges)
-        self._places = _pack(np.sort(self._sizes)[::-1], max_edges, batch_size)
+        self._places = _pack(np.sort(self._sizes)[::-1], max_edges, batch_size, self.processes)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return -(-len(self._places) // self.processes)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = np.fromiter(self.sampler, dtype=np.int64, count=len(self._sizes))
@@ -106,13 +170,21 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
         place_in_order[order] = np.arange(len(order))
         batches = [by_size[places] for places in self._places]
         batches.sort(key=lambda batch: int(place_in_order[batch].min()))
-        return iter([batch.tolist() for batch in batches])
+        batches += batches[: -len(batches) % self.processes]
+        return iter([batch.tolist() for batch in batches[self.rank :: self.processes]])
 
 
-def _pack(sizes: NDArray[np.int64], most: int, count: int) -> list[NDArray[np.int64]]:
-    """Places of descending sizes in as few batches as the rule "into the emptiest" needs."""
+def _pack(sizes: NDArray[np.int64], most: int, count: int, processes: int) -> list[NDArray[np.int64]]:
+    """Places of descending sizes in as few batches as the rule "into the emptiest" needs, as many for each process.
+
+    Where no such number will do, as for three batches of one sample on two processes, it is none of their multiples.
+    """
+    sizes = np.maximum(sizes, 1) if processes > 1 else sizes  # an isolated atom fills something, too
     num = max(-(-int(sizes.sum()) // most), -(-len(sizes) // count))
     while True:
+        num = -(-num // processes) * processes
+        if num > len(sizes) and processes > 1:
+            return _pack(sizes, most, count, 1)
         batches: list[list[int]] = [[] for _ in range(num)]
         heap = [(0, batch) for batch in range(num)]
         for place, size in enumerate(sizes.tolist()):
@@ -127,21 +199,41 @@ def _pack(sizes: NDArray[np.int64], most: int, count: int) -> list[NDArray[np.in
         num += max(1, num // 50)
 
 
-def make_loader(dataset: Any, num_workers: int, seed: int, on_gpu: bool, **batches: Any) -> DataLoader:
-    """A loader of graphs that draws nothing from the global random state.
+def make_loader(
+    dataset: Any,
+    num_workers: int,
+    seed: int,
+    trainer: Any,
+    batch_size: int,
+    sampler: EpochSampler | None = None,
+    max_edges: int | None = None,
+) -> DataLoader:
+    """A loader of graphs that draws nothing from the global random state; each of several processes gets its share.
 
     Args:
         dataset: Of ``torch_geometric.data.Data``.
         num_workers: Processes that build batches; 0 builds them in the main process.
         seed: Of the workers.
-        on_gpu: Whether batches go to a GPU.
-        **batches: ``batch_size`` and ``sampler``, or ``batch_sampler``.
+        trainer: Lightning's, which knows the device and the other processes; or None.
+        batch_size: Most samples in a batch of one process.
+        sampler: The order; that of the dataset if None.
+        max_edges: Most edges in a batch; needs a ``sampler``.
     """
+    rank, processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+    batches: dict[str, Any]
+    if max_edges is not None and sampler is not None:
+        edges = dataset.n_edges
+        batches = {"batch_sampler": EdgeBatchSampler(sampler, edges, max_edges, batch_size, rank, processes)}
+    elif processes > 1:
+        order = range(len(dataset)) if sampler is None else sampler
+        batches = {"batch_sampler": SharedBatchSampler(order, batch_size, rank, processes)}
+    else:
+        batches = {"batch_size": batch_size, "sampler": sampler}
     return DataLoader(
         dataset,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
-        pin_memory=on_gpu,
+        pin_memory=trainer is not None and trainer.strategy.root_device.type == "cuda",
         # A loader without a generator draws a seed for its workers from the global one at every epoch.
         generator=torch.Generator().manual_seed(seed),
         **batches,

@@ -185,8 +185,7 @@ class MoleculeDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def _loader(self, dataset: MoleculeDataset, batch_size: int, sampler: EpochSampler | None = None) -> DataLoader:
-        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        return make_loader(dataset, self.num_workers, self.seed, on_gpu, batch_size=batch_size, sampler=sampler)
+        return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, sampler)
 
     def _load(self) -> MoleculeArrays:
         if self._molecules is None:

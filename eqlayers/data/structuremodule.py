@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
 from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_path, check_seed
-from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, make_loader
+from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.neighbors import check_cutoff
@@ -271,16 +271,12 @@ class StructureDataModule(LightningDataModule):
     def train_dataloader(self) -> DataLoader:
         """Training batches that depend on `seed` and the epoch alone."""
         dataset = self._part("train")
-        sampler = EpochSampler(len(dataset), self.seed)
-        if self.max_edges is None:
-            return self._loader(dataset, batch_size=self.batch_size, sampler=sampler)
-        batches = EdgeBatchSampler(sampler, dataset.n_edges, self.max_edges, self.batch_size)
-        return self._loader(dataset, batch_sampler=batches)
+        return self._loader(dataset, self.batch_size, EpochSampler(len(dataset), self.seed), self.max_edges)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """Validation batches in the order of the split; an empty list without a validation part."""
         dataset = self._part("val")
-        return self._loader(dataset, batch_size=self.eval_batch_size) if len(dataset) else []
+        return self._loader(dataset, self.eval_batch_size) if len(dataset) else []
 
     def test_dataloader(self) -> DataLoader:
         """Test batches in the order of the split.
@@ -291,7 +287,7 @@ class StructureDataModule(LightningDataModule):
         dataset = self._part("test")
         if len(dataset) == 0:
             raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
-        return self._loader(dataset, batch_size=self.eval_batch_size)
+        return self._loader(dataset, self.eval_batch_size)
 
     def predict_dataloader(self) -> DataLoader:
         """Batches of the test part; `idx` tells the rows."""
@@ -302,9 +298,8 @@ class StructureDataModule(LightningDataModule):
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         return {"train": self.train_set, "val": self.val_set, "test": self.test_set}[name]
 
-    def _loader(self, dataset: StructureDataset, **batches: Any) -> DataLoader:
-        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
-        return make_loader(dataset, self.num_workers, self.seed, on_gpu, **batches)
+    def _loader(self, dataset: StructureDataset, batch_size: int, *order: Any) -> DataLoader:
+        return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)
 
 
 def _read_dtype(dtype: Any) -> torch.dtype:

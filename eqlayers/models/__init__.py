@@ -5,6 +5,7 @@ from .mace import MACE
 from .molecule import MoleculeNetwork
 from .nequip import NequIP
 from .potential import Potential
+from .recompute import recomputed
 from .saving import (
     SavedPotential,
     build_potential,
@@ -29,5 +30,6 @@ __all__ = [
     "extend_potential",
     "load_potential",
     "read_potential",
+    "recomputed",
     "save_potential",
 ]

@@ -12,6 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from ..checks import check_number
 from ..errors import ConfigError
+from .precision import to_precision
 
 __all__ = ["EMA", "ema_decay"]
 
@@ -56,6 +57,11 @@ class EMA(WeightAveraging):
 
     def _average(self, average: Any, current: Any, step: Tensor | int) -> None:
         get_ema_multi_avg_fn(ema_decay(int(step), self.decay))(average, current, step)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Make the copy, in the precision of the training."""
+        to_precision(trainer, pl_module)
+        super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over what was set after the copy was made: the device, and on a fresh start the data statistics."""

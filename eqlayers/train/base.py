@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 
-from ..checks import check_items, check_module, check_number, check_type, got
+from ..checks import check_flag, check_items, check_module, check_number, check_type, got
 from ..errors import ConfigError
+from ..models import recomputed
 from .agreement import check_checkpoint, data_facts, differences
+from .precision import to_precision
 from .restore import Restored, check_training, check_weights
 from .schedule import warmup_cosine
 
-__all__ = ["STAGES", "TrainedModule", "Values", "error_metrics", "is_dry_run", "parameter_groups", "trained_module"]
+__all__ = [
+    "STAGES",
+    "TrainedModule",
+    "Values",
+    "error_metrics",
+    "is_dry_run",
+    "parameter_groups",
+    "share_of_rows",
+    "trained_module",
+]
 
 STAGES = ("train", "val", "test")
 
@@ -50,6 +62,27 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
             (decayed if matrix and "bias" not in name else exempt).append(parameter)
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": exempt, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
+
+
+def share_of_rows(module: LightningModule, count: int) -> Tensor | float:
+    """What this process adds to a mean over the rows of all processes: the factor on its own mean.
+
+    Processes average their gradients, as if each had as many rows; the last batches of an epoch and labels that are
+    missing make them differ. With it, several processes have the gradient of one with all their rows.
+
+    Args:
+        module: What is trained.
+        count: Rows of this process.
+
+    Returns:
+        1 for one process; the number of processes times the fraction of their rows that are here, for several.
+    """
+    trainer = module._trainer
+    if trainer is None or trainer.world_size == 1 or not trainer.training:
+        return 1.0
+    own = torch.tensor(float(count), dtype=torch.float64, device=module.device)
+    mean: Tensor = trainer.strategy.reduce(own.clone(), reduce_op="mean")
+    return own / mean.clamp(min=1.0 / trainer.world_size)
 
 
 def is_dry_run(trainer: Trainer) -> bool:
@@ -97,6 +130,8 @@ class TrainedModule(Restored):
         betas: Decay rates of AdamW's two moments.
         warmup_steps: Optimizer steps of the linear rise of the learning rate.
         final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
+        checkpointing: Whether training forgets what the parts of the network compute and computes it again, for less
+            memory; see :func:`eqlayers.models.recomputed`.
 
     Raises:
         ConfigError: An option is out of range.
@@ -110,15 +145,21 @@ class TrainedModule(Restored):
         betas: tuple[float, float],
         warmup_steps: int,
         final_factor: float,
+        checkpointing: bool,
     ) -> None:
         super().__init__()
         check_module("model", model)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
+        check_flag("model.checkpointing", checkpointing)
         check_number("model.weight_decay", weight_decay, at_least=0, fix="Use a value such as 0.")
         warmup_cosine(warmup_steps, 1, final_factor)  # refuses what cannot be before the data are loaded
         rates = check_items("model.betas", betas, "two numbers", "(0.9, 0.999) is usual.")
         if len(rates) != 2 or not all(0 <= check_number("model.betas", rate, at_least=0) < 1 for rate in rates):
             raise ConfigError(f"model.betas must be two numbers from 0 to 1, got {got(betas)}. (0.9, 0.999) is usual.")
+
+    def setup(self, stage: str) -> None:
+        """Take the precision before a checkpoint is restored, whose numbers would be rounded otherwise."""
+        to_precision(self.trainer, self)
 
     def main_error(self) -> tuple[str, str]:
         """Name of the error that is shown for every epoch, without its stage, and its unit."""
@@ -131,6 +172,17 @@ class TrainedModule(Restored):
     def logged_names(self, data: Any) -> list[str]:
         """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
         raise NotImplementedError
+
+    def recomputing(self) -> AbstractContextManager[None]:
+        """In which the network is called."""
+        again = self.hparams["checkpointing"] and self.training
+        return recomputed(check_module("model", self.model)) if again else nullcontext()
+
+    def log_loss(self, name: str, loss: Tensor, batch: Any) -> None:
+        """Log the loss of a batch, of all processes together: in training after every step as well."""
+        often = name.startswith("train")
+        size = {"batch_size": batch.num_graphs, "sync_dist": True}
+        self.log(name, loss.detach(), on_step=often, on_epoch=True, prog_bar=often, **size)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, and a schedule that moves at every step."""

@@ -31,6 +31,7 @@ from .module import PropertyModule
 from .parser import Parser
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
+from .precision import check_precision
 from .quiet import quiet_lightning
 from .report import TestReport
 from .restore import while_restoring
@@ -216,11 +217,13 @@ class TrainingCLI(LightningCLI):
         if configured.get("logger") not in (None, True):
             own["logger"] = configured["logger"]
         try:
-            return super().instantiate_trainer(**own, **kwargs)
+            trainer = super().instantiate_trainer(**own, **kwargs)
         except (TypeError, ValueError) as error:  # Lightning's own class for this is caught by run()
             if isinstance(error, EqlayersError):
                 raise
             raise MisconfigurationException(str(error)) from error
+        check_precision(trainer)
+        return trainer
 
     def after_instantiate_classes(self) -> None:
         """Record the network's configuration in checkpoints: ``load_from_checkpoint(path)`` of the module suffices."""
@@ -248,9 +251,10 @@ class TrainingCLI(LightningCLI):
         resumed = self.config["fit"].get("ckpt_path") is not None
         exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
         again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
-        print(f"run: {self.folder}{again}", flush=True)
-        if not resumed and not is_dry_run(self.trainer) and self.trainer.is_global_zero:
-            clear_run(self.folder)
+        if self.trainer.is_global_zero:
+            print(f"run: {self.folder}{again}", flush=True)
+        if not is_dry_run(self.trainer) and self.trainer.is_global_zero:
+            clear_run(self.folder, keep=resumed)
 
     def test(self, model: TrainedModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
@@ -299,7 +303,7 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
 
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
-        SystemExit: With status 143, after SIGTERM.
+        SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
         with quiet_lightning():
@@ -318,5 +322,16 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
             f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
     except SIGTERMException:
-        print("eqlayers: interrupted by SIGTERM; resume with --ckpt_path <run>/checkpoints/last.ckpt", file=sys.stderr)
-        raise SystemExit(143) from None
+        raise stopped("SIGTERM", 143, args) from None
+    except SystemExit as error:  # which Lightning makes of Ctrl-C
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        raise stopped("Ctrl-C", 130, args) from None
+
+
+def stopped(by: str, status: int, args: Sequence[str]) -> SystemExit:
+    """Say what ended a command and how to go on."""
+    fit = args[0] == "fit"
+    more = "resume with --ckpt_path <run>/checkpoints/last.ckpt, if an epoch was finished" if fit else "type it again"
+    print(f"eqlayers: interrupted by {by}; files are whole; {more}", file=sys.stderr)
+    return SystemExit(status)

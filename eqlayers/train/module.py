@@ -17,7 +17,7 @@ from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
 from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_network
-from .base import STAGES, TrainedModule, Values, error_metrics
+from .base import STAGES, TrainedModule, Values, error_metrics, share_of_rows
 
 __all__ = ["LOSSES", "PropertyModule", "atom_shifts", "metric_name", "target_of"]
 
@@ -92,6 +92,8 @@ class PropertyModule(TrainedModule):
         warmup_steps: Optimizer steps of the linear rise of the learning rate.
         final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
         loss: ``"l1"``, ``"huber"`` (quadratic within one ``scale``) or ``"mse"``.
+        checkpointing: Whether training computes parts of the network twice, for less memory; see
+            :func:`eqlayers.models.recomputed`.
 
     Raises:
         ConfigError: An option is out of range.
@@ -113,8 +115,9 @@ class PropertyModule(TrainedModule):
         warmup_steps: int = 100,
         final_factor: float = 0.0,
         loss: Literal["l1", "huber", "mse"] = "l1",
+        checkpointing: bool = False,
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor)
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing)
         check_choice("model.loss", loss, LOSSES)
         self.save_hyperparameters(ignore=["model"])
         self.model = model
@@ -142,6 +145,7 @@ class PropertyModule(TrainedModule):
 
     def setup(self, stage: str) -> None:
         """Take target and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
+        super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)
         if data is None:
             raise ConfigError(
@@ -163,7 +167,9 @@ class PropertyModule(TrainedModule):
 
     def forward(self, batch: Any) -> Tensor:
         """Predictions `[G]` float64 in the target's unit for a batch of G molecules."""
-        prediction: Tensor = self.model(batch.z, batch.pos, batch.edge_index, batch.batch, batch.num_graphs)
+        pos = batch.pos.to(self.dtype)
+        with self.recomputing():
+            prediction: Tensor = self.model(batch.z, pos, batch.edge_index, batch.batch, batch.num_graphs)
         if prediction.shape != (batch.num_graphs,):
             raise ShapeError(
                 f"the network must return [G] = [{batch.num_graphs}], one number a molecule, got "
@@ -193,8 +199,8 @@ class PropertyModule(TrainedModule):
         loss: Tensor = LOSSES[self.hparams["loss"]](prediction / self.loss_scale, y / self.loss_scale)
         if not torch.isfinite(loss):
             raise self._not_finite(batch, prediction, y, batch_idx)
-        self.log("train/loss", loss, on_step=True, on_epoch=True, prog_bar=True, batch_size=batch.num_graphs)
-        return loss
+        self.log_loss("train/loss", loss, batch)
+        return loss * share_of_rows(self, batch.num_graphs)
 
     def _not_finite(self, batch: Any, prediction: Tensor, y: Tensor, batch_idx: int) -> DataError:
         where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"

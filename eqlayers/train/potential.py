@@ -14,7 +14,7 @@ from ..errors import ConfigError, DataError
 from ..models import Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
 from .agreement import check_network
-from .base import STAGES, Values, error_metrics
+from .base import STAGES, Values, error_metrics, share_of_rows
 from .fine_tuning import FineTuned
 from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
 
@@ -38,7 +38,7 @@ class PotentialModule(FineTuned):
     Args:
         model: Network as :class:`eqlayers.models.Potential` takes it, e.g. ``eqlayers.models.NequIP``, with an
             attribute ``species``.
-        learning_rate, weight_decay, betas, warmup_steps, final_factor: See :class:`TrainedModule`.
+        learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing: See :class:`TrainedModule`.
         loss: ``"l1"`` (of forces: the length of the error), ``"huber"`` (quadratic within one scale) or ``"mse"``.
         energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
         dipole_weight, polarizability_weight: :math:`w_\mu, w_\alpha`.
@@ -77,8 +77,9 @@ class PotentialModule(FineTuned):
         second_energy_weight: float = 10.0,
         second_forces_weight: float = 1.0,
         repulsion: nn.Module | None = None,
+        checkpointing: bool = False,
     ) -> None:
-        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor)
+        super().__init__(model, learning_rate, weight_decay, betas, warmup_steps, final_factor, checkpointing)
         check_choice("model.loss", loss, LOSSES)
         for name, weight in (
             ("energy_weight", energy_weight),
@@ -145,6 +146,7 @@ class PotentialModule(FineTuned):
 
     def setup(self, stage: str) -> None:
         """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
+        super().setup(stage)
         data = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "statistics"):
             raise ConfigError(
@@ -165,6 +167,12 @@ class PotentialModule(FineTuned):
                 "model.model.properties to what they have."
             )
         check_network(self.potential, data)
+        if getattr(data, "dtype", self.potential.dtype) != self.potential.dtype:
+            mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.potential.dtype, data.dtype))
+            raise ConfigError(
+                f"data.dtype must be that of the network, {mine}, got {theirs}. Set data.dtype to {mine}; "
+                "trainer.precision is that of the network."
+            )
         if stage == "fit":
             found = data.statistics
             self.scale.fill_(found.scale)
@@ -183,7 +191,8 @@ class PotentialModule(FineTuned):
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
         """What of the labels the data have; see :class:`eqlayers.models.Potential`."""
-        found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or None)
+        with self.recomputing():
+            found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or None)
         return found
 
     def _rows(self, batch: Any, found: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
@@ -209,13 +218,16 @@ class PotentialModule(FineTuned):
         size = LOSSES[self.hparams["loss"]]
         for name, value, label, factor in self._rows(batch, found):
             there = torch.isfinite(label).all(-1)
-            if not bool(there.any()):
-                continue
             self._log_errors(stage, name, value.detach()[there], label[there], batch)
             rows = size(((value - label) * factor)[there])
             if name == "forces" and self.hparams["species_weights"]:
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
-            total = total + weights[name] * rows.mean()
+            mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
+            total = total + weights[name] * mean * share_of_rows(self, len(rows))
+        if (
+            "energy" in found and "energy" not in self.labels
+        ):  # several processes wait for a gradient of every parameter
+            total = total + 0.0 * found["energy"].sum()
         if not torch.isfinite(total):
             where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
             raise DataError(
@@ -260,13 +272,13 @@ class PotentialModule(FineTuned):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""
         loss = self._step(batch, "train", batch_idx)
-        self.log("train/loss", loss.detach(), on_step=True, on_epoch=True, prog_bar=True, batch_size=batch.num_graphs)
+        self.log_loss("train/loss", loss, batch)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the validation part."""
         loss = self._step(batch, "val", batch_idx)
-        self.log("val/loss", loss, on_step=False, on_epoch=True, logger=True, batch_size=batch.num_graphs)
+        self.log_loss("val/loss", loss, batch)
         main, _ = self.main_error()
         errors: MetricCollection = self.errors[f"val_{main.split('_mae')[0]}"]  # type: ignore[assignment]
         self.log(
@@ -284,8 +296,7 @@ class PotentialModule(FineTuned):
         found = self(batch)
         for name, value, label, _ in self._rows(batch, found):
             there = torch.isfinite(label).all(-1)
-            if bool(there.any()):
-                self._log_errors("test", name, value.detach()[there], label[there], batch)
+            self._log_errors("test", name, value.detach()[there], label[there], batch)
             self._keep(f"{name}_true", label[:, 0] if name == "energy" else label)
             error = value.detach().double() - label.double()
             self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)

@@ -76,6 +76,8 @@ class PotentialTestReport(TestReport):
             predicted = true + values[f"{label}_error"].ravel()
             there = np.flatnonzero(np.isfinite(true))
             there = there[:: len(there) // MOST_POINTS + 1]
+            if not len(there):  # the training part has labels that the test part lacks
+                continue
             row = next(row for row in rows if row.name == label)
             unit = SHOWN[LABELS[label][0]].replace("me", "e")
             figure = parity_plot(
@@ -84,8 +86,9 @@ class PotentialTestReport(TestReport):
             pictures.append(f"parity_{label}.png")
             save_figure(figure, self.folder / pictures[-1])
         history = self._history(trainer)
-        if history:
-            main = next(row for row in rows if row.name == pl_module.main_error()[0].split("_mae")[0].replace("_", " "))
+        shown = pl_module.main_error()[0].split("_mae")[0].replace("_", " ")
+        main = next((row for row in rows if row.name == shown), None)
+        if history and main is not None:
             pictures.append("learning_curve.png")
             figure = learning_curve(history, main.name, main.unit, {"no geometry": main.baseline}, test=main.mae)
             save_figure(figure, self.folder / pictures[-1])
@@ -96,13 +99,16 @@ class PotentialTestReport(TestReport):
         for label in module.judged:
             unit, factor = LABELS[label]
             true, error = values[f"{label}_true"] * factor, values[f"{label}_error"] * factor
+            if not np.isfinite(error).any():
+                continue
             if label == "energy":
                 plain = true - np.nanmean(true / atoms) * atoms
                 rows += [_row(label, unit, error, plain), _row("energy per atom", unit, error / atoms, plain / atoms)]
             else:
                 rows.append(_row(label, unit, error, true))
             if label == "forces":
-                kinds = {chemical_symbols[int(number)]: z == number for number in np.unique(z)}
+                known = np.unique(z[np.isfinite(error[:, 0])])
+                kinds = {chemical_symbols[int(number)]: z == number for number in known}
                 rows += [_row(f"forces on {name}", unit, error[own], true[own]) for name, own in kinds.items()]
         return rows
 

@@ -65,8 +65,12 @@ def run_folder(runs: str | Path, name: str) -> Path:
     return folder
 
 
-def clear_run(folder: str | Path) -> None:
+def clear_run(folder: str | Path, keep: bool = False) -> None:
     """Remove the results of an earlier run: a new one that ends early must not be taken for it.
+
+    Args:
+        folder: The run's folder.
+        keep: Whether the run goes on, so that only halves of files go that a killed process left.
 
     Raises:
         ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
@@ -74,6 +78,10 @@ def clear_run(folder: str | Path) -> None:
     folder = Path(folder)
     for part in FOLDERS:
         stays_inside(folder / part, folder, "Remove the link.")
+    for path in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
+        path.unlink(missing_ok=True)
+    if keep:
+        return
     results = [*("summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png")]
     results += ["potential.pt", "parity.png"]
     results += [f"parity_{label}.png" for label in ("energy", "forces", "stress")]
@@ -140,8 +148,8 @@ def trainer_options(
         Keyword arguments; add more callbacks to ``callbacks``.
 
     Example:
-        >>> sorted(trainer_options("runs/x", progress=False, training=False))
-        ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar', 'logger', 'plugins']
+        >>> sorted(trainer_options("runs/x", progress=False, training=False))[:4]
+        ['callbacks', 'default_root_dir', 'enable_model_summary', 'enable_progress_bar']
     """
     callbacks, training = run_callbacks(folder, facts, progress, report), check_flag("training", training)
     return {
@@ -151,4 +159,5 @@ def trainer_options(
         "enable_progress_bar": any(isinstance(callback, RichProgressBar) for callback in callbacks),
         "logger": run_loggers(folder) if training else False,
         "plugins": [AtomicCheckpointIO()],
+        "use_distributed_sampler": False,  # the data modules share the structures, each once
     }

@@ -47,6 +47,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "EdgeBatchSampler, sampler": (lambda v: data.EdgeBatchSampler(v, [1, 1], 9, 9), (None, 2, [0, 1], range(2))),
     "EdgeBatchSampler, n_edges": (lambda v: data.EdgeBatchSampler(ORDER, v, 9, 9), (None, 2, [1], [0.5, 1], [10, 1])),
     "EdgeBatchSampler, max_edges": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], v, 9), (None, 0, "9", 1.5)),
+    "EdgeBatchSampler, rank": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, 9, v, 2), (None, 2, -1, "1", 0.5)),
+    "EdgeBatchSampler, processes": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, 9, 0, v), (None, 0, "2", 3)),
     "EdgeBatchSampler, batch_size": (lambda v: data.EdgeBatchSampler(ORDER, [1, 1], 9, v), (None, 0, "9", 1.5)),
     "compute_structure_statistics, structures": (
         lambda v: data.compute_structure_statistics(v, LISTS, np.arange(2)),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
+from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, SharedBatchSampler
 from eqlayers.errors import ConfigError
 
 
@@ -56,3 +57,64 @@ def test_what_is_refused():
         EdgeBatchSampler(EpochSampler(3, 0), np.array([1, 2]), 10, 2)
     assert list(sampler([40, 40], 40)) in ([[0], [1]], [[1], [0]])
     assert len(sampler([0, 0, 0], 1)) == 1
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+def test_processes_share_every_sample_once_in_as_many_batches(batch_size, processes):
+    for num in range(processes, 30):
+        shares = [SharedBatchSampler(range(num), batch_size, rank, processes) for rank in range(processes)]
+        batches = [list(share) for share in shares]
+        assert {len(own) for own in batches} == {len(share) for share in shares} == {len(batches[0])}
+        assert all(batch for own in batches for batch in own)
+        assert sorted(np.concatenate([batch for own in batches for batch in own]).tolist()) == list(range(num))
+        together = [sorted(np.concatenate(step).tolist()) for step in zip(*batches, strict=True)]
+        assert np.concatenate(together).tolist() == list(range(num))  # step by step, what one process would take
+        full = batch_size * processes
+        assert [len(step) for step in together[:-1]] == [full] * (len(together) - 1)
+        assert len(together[-1]) < full + processes
+
+
+def test_one_process_has_the_usual_batches():
+    usual = torch.utils.data.BatchSampler(range(11), 4, drop_last=False)
+    assert list(SharedBatchSampler(range(11), 4, 0, 1)) == [list(batch) for batch in usual]
+
+
+def test_processes_draw_the_same_order():
+    shares = [SharedBatchSampler(EpochSampler(20, 0), 3, rank, 2) for rank in (0, 1)]
+    first = [list(share) for share in shares]
+    second = [list(share) for share in shares]
+    for epoch in (first, second):
+        assert sorted(np.concatenate([batch for own in epoch for batch in own]).tolist()) == list(range(20))
+    assert first != second
+    shares[0].sampler.set_epoch(0)  # as Lightning does
+    assert list(shares[0]) == first[0]
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_share_batches_of_bounded_size(processes):
+    n_edges = np.random.default_rng(2).integers(0, 301, 100)
+    shares = [EdgeBatchSampler(EpochSampler(100, 0), n_edges, 400, 9, rank, processes) for rank in range(processes)]
+    for _ in range(2):
+        epoch = [list(share) for share in shares]
+        assert {len(own) for own in epoch} == {len(share) for share in shares}
+        assert sorted(np.concatenate([batch for own in epoch for batch in own]).tolist()) == list(range(100))
+        assert max(n_edges[batch].sum() for own in epoch for batch in own) <= 400
+    lone = [EdgeBatchSampler(EpochSampler(4, 0), np.zeros(4, int), 9, 9, rank, 2) for rank in (0, 1)]
+    assert sorted(len(batch) for share in lone for batch in share) == [2, 2]
+    # three batches of one sample each on two processes: the first comes twice
+    odd = [list(EdgeBatchSampler(EpochSampler(3, 0), np.full(3, 9), 9, 9, rank, 2)) for rank in (0, 1)]
+    assert [len(own) for own in odd] == [2, 2]
+    assert odd[1][1] == odd[0][0]
+    assert {batch[0] for own in odd for batch in own} == {0, 1, 2}
+
+
+def test_more_processes_than_samples_are_refused():
+    match = r"each part of the data must hold a structure for each of the 3 processes, got one with 2\. Lower"
+    with pytest.raises(ConfigError, match=match):
+        SharedBatchSampler(range(2), 4, 0, 3)
+    with pytest.raises(ConfigError, match=match):
+        EdgeBatchSampler(EpochSampler(2, 0), np.array([1, 1]), 9, 9, 0, 3)

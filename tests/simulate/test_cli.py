@@ -228,3 +228,25 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         assert f"usage: eqlayers {name}" in capsys.readouterr().out
     assert out(capsys, "").count("eqlayers md") == 1
     assert Path("toy.pt").exists()
+
+
+def test_ctrl_c_leaves_no_half_of_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    write, calls = ase.io.write, []
+
+    def interrupted(name: object, *args: object, **options: object) -> None:
+        write(name, *args, **options)
+        calls.append(name)
+        if len(calls) > 1:  # the second frame, or the relaxed structure
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ase.io, "write", interrupted)
+    write("two.xyz", [ase.io.read("water.xyz")] * 2)
+    before = sorted(path.name for path in Path.cwd().iterdir())
+    for line in (
+        "predict two.xyz -m toy.pt -o new.xyz --batch-size 1",
+        "relax water.xyz -m toy.pt -o new.traj --steps 1",
+    ):
+        assert main(line.split()) == 130
+        assert "eqlayers: interrupted" in capsys.readouterr().err
+    assert len(calls) == 3
+    assert sorted(path.name for path in Path.cwd().iterdir()) == before
