@@ -198,7 +198,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "PropertyModule, weight_decay": (lambda v: module(weight_decay=v), (None, "1", -1.0, NAN)),
     "PropertyModule, betas": (lambda v: module(betas=v), (None, 0.9, "ab", (0.9,), (0.9, 1.0), (NAN, 0.9), (0.9, "x"))),
     "PropertyModule, warmup_steps": (lambda v: module(warmup_steps=v), (None, "1", -1, 1.5)),
-    "PropertyModule, checkpointing": (lambda v: module(checkpointing=v), (None, "yes", 1, 0.5)),
+    "PropertyModule, checkpointing": (lambda v: module(checkpointing=v), (None, "yes", 2, 0.5)),
     "PropertyModule, final_factor": (lambda v: module(final_factor=v), (None, "1", -0.1, 1.1, NAN)),
     "PropertyModule, loss": (lambda v: module(loss=v), (None, 3, [], "l3")),
     "PotentialModule, model": (train.PotentialModule, (None, "x", torch.nn.Linear, 3, torch.nn.Linear(2, 2))),

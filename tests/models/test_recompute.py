@@ -52,7 +52,7 @@ def test_a_loss_of_forces_has_the_same_gradients(name: str) -> None:
 
 def test_third_derivatives() -> None:
     """Beyond what a loss of forces needs: parts of parts are computed again."""
-    potential, structures = Potential(NETWORKS["nequip"](), [1, 8]).double(), cluster(4)
+    potential, structures = Potential(NETWORKS["nequip"](), [1, 8]).double(), cluster(4).checked(torch.float64)
     direction = torch.randn(4, 3, dtype=torch.float64)
 
     def third() -> torch.Tensor:
