@@ -83,8 +83,7 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
     if keep:
         return
     results = [*("summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png")]
-    results += ["potential.pt", "parity.png"]
-    results += [f"parity_{label}.png" for label in ("energy", "forces", "stress")]
+    results += ["potential.pt", *(path.name for path in folder.glob("parity*.png"))]
     for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
         path.unlink(missing_ok=True)
 
