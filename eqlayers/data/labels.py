@@ -24,6 +24,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "polarizability": ("polarizability", "REF_polarizability", "dft_polarizability", "DFT_polarizability"),
     "config_type": ("config_type",),
 }
+_ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
+_ASYMMETRY = 0.1  # of the largest number: more is no noise
 _SHAPES: dict[str, tuple[int | str, ...]] = {
     "energy": (),
     "forces": ("A", 3),
@@ -113,6 +115,11 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
             array = voigt_6_to_full_3x3_stress(array)
         elif array.shape in ((9,), (3, 3)):
             array = array.reshape(3, 3)
+            if _is_asymmetric(array):
+                raise DataError(
+                    f"{name!r} in row {row} of {source} must be a symmetric matrix, got {array.tolist()}. Store both "
+                    "halves, or name another with keys."
+                )
             array = 0.5 * (array + array.T)
     if array.shape != shape:
         raise DataError(
@@ -122,21 +129,48 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
     return array
 
 
+def _is_asymmetric(matrix: NDArray[np.float64]) -> bool:
+    """Whether the halves differ by more than noise, as where only one of them was stored."""
+    off = np.abs(matrix - matrix.T).max()
+    single = off > 0 and any(not half.any() for half in (np.triu(matrix, 1), np.tril(matrix, -1)))
+    return bool(single or off > _ASYMMETRY * np.abs(matrix).max())
+
+
 def stress_of(
     source: str, labels: Mapping[str, NDArray[np.float64]], cell: NDArray[np.float64]
-) -> dict[str, NDArray[np.float64]]:
-    """Labels with the stress in place of virials: -virial / volume where there is no stress.
+) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+    """Labels with -virial / volume where there is no stress, without virials; and lines that say what was done.
+
+    Zeros of structures without a cell, where a stress means nothing, stand for a label that is missing.
 
     Raises:
-        DataError: Virials of a structure without a cell.
+        DataError: Stress or virials of a structure without a cell; both of a structure, and they differ.
     """
-    found = dict(labels)
+    found, said, rows = dict(labels), [], np.arange(len(cell))
+    volume = np.abs(np.linalg.det(cell))
+    for name in sorted({"stress", "virial"} & set(found)):
+        absent = (volume == 0) & (found[name] == 0).all(axis=(1, 2))
+        flat = (volume == 0) & ~np.isnan(found[name][:, 0, 0]) & ~absent
+        refuse(source, rows, f"a cell with a volume for {name}", np.flatnonzero(flat), "structures")
+        if absent.any():
+            found[name] = np.where(absent[:, None, None], np.nan, found[name])
+            said.append(f"{name}: left out of {int(absent.sum()):,} structures without a cell, where it is 0")
     virial = found.pop("virial", None)
-    if virial is not None and "stress" not in found:
-        known = ~np.isnan(virial[:, 0, 0])
-        volume = np.abs(np.linalg.det(cell))
-        flat = np.flatnonzero(known & (volume == 0))
-        refuse(source, np.arange(len(cell)), "a cell with a volume for virials", flat, "structures")
-        found["stress"] = np.full_like(virial, np.nan)
-        found["stress"][known] = -virial[known] / volume[known, None, None]
-    return found
+    if virial is None:
+        return found, said
+    derived = -virial / np.where(volume > 0, volume, 1.0)[:, None, None]
+    stress = found.get("stress", np.full_like(derived, np.nan))
+    size = np.abs(stress).max(axis=(1, 2))
+    differ = np.flatnonzero(np.abs(stress - derived).max(axis=(1, 2)) > _ROUNDED * size + _SMALL)  # NaN is not above
+    if len(differ):
+        row = int(differ[0])
+        raise DataError(
+            f"stress and virial of {source} must agree, stress = -virial / volume, got a mean stress of "
+            f"{np.trace(stress[row]) / 3:.4g} and {np.trace(derived[row]) / 3:.4g} eV/Angstrom^3 in row {row}, and "
+            f"others in {len(differ)} structures. Set units, or leave one out with keys={{'virial': None}}."
+        )
+    missing = np.isnan(stress[:, 0, 0]) & ~np.isnan(derived[:, 0, 0])
+    found["stress"] = np.where(missing[:, None, None], derived, stress)
+    if missing.any():
+        said.append(f"stress: -virial / volume, of {int(missing.sum()):,} structures")
+    return found, said

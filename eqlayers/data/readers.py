@@ -97,6 +97,7 @@ def read_structures(
     sizes = {name: unit_size(name, given.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
     cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
     labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
+    labels, of_stress = stress_of(str(file), labels, cell)
     structures = StructureArrays.of(
         str(file),
         n_atoms=[len(frame.z) for frame in frames],
@@ -104,10 +105,10 @@ def read_structures(
         pos=np.concatenate([frame.pos for frame in frames]) * sizes["pos"],
         cell=cell,
         pbc=np.stack([frame.pbc for frame in frames]),
-        **stress_of(str(file), labels, cell),
+        **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
-    return structures, _report(file, structures, columns, given, guessed, unused)
+    return structures, _report(file, structures, columns, given, guessed, of_stress, unused)
 
 
 def is_web_page(file: Path) -> bool:
@@ -123,6 +124,7 @@ def _report(
     columns: Mapping[str, Column],
     given: Mapping[str, str],
     guessed: Mapping[str, str],
+    of_stress: list[str],
     unused: set[str],
 ) -> list[str]:
     """What was found in a file, in lines."""
@@ -138,8 +140,7 @@ def _report(
         taken = "" if name in given or unit is None else " (taken for granted; set units if it is another)"
         names = " and ".join(repr(key) for key in column.names)
         lines.append(f"{name}: {names}{f' in {unit}{taken}' if unit else ''}, of {column.number:,} structures")
-    if "virial" in columns and "stress" not in columns:
-        lines.append("stress: -virial / volume")
+    lines += of_stress
     if unused:
         lines.append(f"not used: {few(sorted(unused))}")
     return lines
@@ -151,12 +152,15 @@ def _ase(file: Path) -> Iterator[Frame]:
         for atoms in iread(str(file), index=":"):
             others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
             found = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
+            values = {**others, **atoms.info, **found}
+            if np.shape(values.get("energies")) == (len(atoms),):  # of atoms, as ASE has it; rMD17's are of structures
+                values["energies of atoms"] = values.pop("energies")
             yield Frame(
                 atoms.numbers.astype(np.int64),
                 atoms.positions.astype(np.float64),
                 np.asarray(atoms.cell.array, dtype=np.float64),
                 np.asarray(atoms.pbc, dtype=bool),
-                {**others, **atoms.info, **found},
+                values,
             )
     except Exception as error:  # readers of a hundred formats fail in as many ways
         problem = " ".join(str(error).split())

@@ -147,8 +147,8 @@ class StructureArrays:
 
     @property
     def has_cells(self) -> bool:
-        """Whether one of the structures is periodic."""
-        return bool(self.pbc.any())
+        """Whether one of the structures is periodic or has a stress, which is by volume."""
+        return bool(self.pbc.any()) or "stress" in self.labels
 
     def counts(self, species: tuple[int, ...]) -> IntArray:
         """Number of atoms of every species in every structure, `[N, S]`."""

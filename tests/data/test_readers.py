@@ -77,19 +77,79 @@ def test_virials_become_stress(tmp_path, shape):
     made = frames(energy=float, virial=lambda row: symmetric(row).reshape(shape))
     found, report = read_structures(saved(tmp_path, made))
     assert found.stress == pytest.approx(-np.stack([symmetric(row) for row in range(3)]) / VOLUME)
-    assert "stress: -virial / volume" in report
+    assert "stress: -virial / volume, of 3 structures" in report
 
 
-def test_stress_goes_before_virials(tmp_path):
-    made = frames(energy=float, REF_stress=symmetric, REF_virial=lambda row: 7 * symmetric(row))
-    assert read_structures(saved(tmp_path, made))[0].stress[1] == pytest.approx(symmetric(1))
+def test_stress_and_virials_complete_each_other(tmp_path):
+    made = frames(REF_stress=symmetric, REF_virial=lambda row: -VOLUME * symmetric(row))
+    del made[0].info["REF_stress"], made[1].info["REF_virial"]
+    found, report = read_structures(saved(tmp_path, made))
+    assert found.stress == pytest.approx(np.stack([symmetric(row) for row in range(3)]))
+    assert "stress: -virial / volume, of 1 structures" in report
+
+
+def test_stress_and_virials_that_differ_are_refused(tmp_path):
+    made = frames(REF_stress=symmetric, REF_virial=lambda row: (-VOLUME if row else VOLUME) * symmetric(row))
+    found = r"got a mean stress of 2 and -2 eV/Angstrom\^3 in row 0, and others in 1 structures"
+    with pytest.raises(DataError, match=r"stress and virial of .* must agree, stress = -virial / volume, " + found):
+        read_structures(saved(tmp_path, made))
+    left, _ = read_structures(saved(tmp_path, made), {"virial": None})
+    assert left.stress[0] == pytest.approx(symmetric(0))
+
+
+def test_stress_without_periods_comes_with_its_cell(tmp_path):
+    made = frames(REF_stress=symmetric)
+    for atoms in made:
+        atoms.pbc = False
+    found, _ = read_structures(saved(tmp_path, made))
+    assert not found.pbc.any()
+    assert found.has_cells
+
+
+def test_zeros_without_a_cell_are_no_stress(tmp_path):
+    made = frames(REF_stress=lambda row: row * symmetric(row), REF_virial=lambda row: -row * VOLUME * symmetric(row))
+    made[0].set_cell(None)
+    made[0].pbc = False
+    found, report = read_structures(saved(tmp_path, made))
+    assert np.isnan(found.stress[:, 0, 0]).tolist() == [True, False, False]
+    for name in ("stress", "virial"):
+        assert f"{name}: left out of 1 structures without a cell, where it is 0" in report
+    made[0].info["REF_stress"] = np.eye(3)
+    with pytest.raises(DataError, match=r"a cell with a volume for stress; 1 of 3 structures .* rows 0"):
+        read_structures(saved(tmp_path, made))
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [[[2, 0.01, 0], [0, 2, 0.01], [0, 0, 2]], [[2, 0, 0], [0, 2, 0], [1, 0.5, 2]], [[2, 0, 1], [0, 2, 0], [0.5, 0, 2]]],
+)
+def test_half_a_matrix_is_refused(tmp_path, matrix):
+    made = frames(energy=float, polarizability=lambda row: np.array(matrix, dtype=float))
+    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be a symmetric matrix, got"):
+        read_structures(saved(tmp_path, made))
+
+
+def test_noise_of_matrices_is_averaged(tmp_path):
+    matrix = np.array([[2, 0.1, 0], [0.11, 2, 0], [0, 0, 2]])
+    found, _ = read_structures(saved(tmp_path, frames(polarizability=lambda row: matrix)))
+    assert found.polarizability[0] == pytest.approx(0.5 * (matrix + matrix.T))
+
+
+def test_what_calculators_leave_is_read(tmp_path):
+    made = frames()
+    for row, atoms in enumerate(made):
+        results = {"energy": -3.0 * row, "free_energy": -3.0 * row, "energies": -row * np.ones(3), "forces": force(row)}
+        atoms.calc = SinglePointCalculator(atoms, **results)
+    found, report = read_structures(saved(tmp_path, made))
+    assert found.energy.tolist() == [0.0, -3.0, -6.0]
+    assert report[-1] == "not used: energies of atoms, free_energy"
 
 
 def test_virials_need_a_cell(tmp_path):
     made = frames(energy=float, virial=symmetric)
     made[1].set_cell(None)
     made[1].pbc = False
-    with pytest.raises(DataError, match=r"a cell with a volume for virials; 1 of 3 structures .* rows 1"):
+    with pytest.raises(DataError, match=r"a cell with a volume for virial; 1 of 3 structures .* rows 1"):
         read_structures(saved(tmp_path, made))
 
 
