@@ -65,6 +65,38 @@ def neighbor_list(
     return np.stack([src[order], dst[order]]), shifts[order]
 
 
+def folded(
+    pos: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_], n_atoms: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Positions around the centre of each structure, each atom by its image there.
+
+    In float32 an atom at 1000 Angstrom has a place to 6e-5 only: far from the origin, or unwrapped in a long run.
+
+    Args:
+        pos: Positions in Angstrom of structures one after the other, `[A, 3]`.
+        cell: Cells with a volume, `[N, 3, 3]`.
+        pbc: Whether each lattice vector is a period, `[N, 3]`.
+        n_atoms: Number of atoms of each structure, `[N]`.
+
+    Returns:
+        The positions `[A, 3]`, and how many lattice vectors each was moved back by `[A, 3]` int64: the shift of an edge
+        grows by those of the receiver and falls by those of the sender.
+
+    Example:
+        >>> pos = np.array([[-1.0, 0.0, 0.0], [301.0, 0.0, 0.0]])
+        >>> [found.tolist() for found in folded(pos, 10.0 * np.eye(3)[None], np.array([[True] * 3]), np.array([2]))]
+        [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], [[-15, 0, 0], [15, 0, 0]]]
+    """
+    row = np.repeat(np.arange(len(n_atoms)), n_atoms)
+    sums = np.stack([np.bincount(row, weights=axis, minlength=len(n_atoms)) for axis in pos.T], axis=1)
+    placed = pos - (sums / np.maximum(n_atoms, 1)[:, None])[row]
+    inverse = np.linalg.inv(np.where(pbc.any(axis=1)[:, None, None], cell, np.eye(3)))
+    fraction = sum(placed[:, axis, None] * inverse[row, axis] for axis in range(3))
+    moved = np.where(pbc[row], np.rint(fraction), 0.0)
+    placed -= sum(moved[:, axis, None] * cell[row, axis] for axis in range(3))
+    return placed, moved.astype(np.int64)
+
+
 _WIDER = 1 + 1e-9
 _NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64))
 

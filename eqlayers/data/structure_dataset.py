@@ -19,7 +19,7 @@ from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import LABELS, StructureArrays, check_structures, completed_cells
 from eqlayers.errors import DataError, ShapeError
-from eqlayers.periodic import neighbor_list
+from eqlayers.periodic import folded, neighbor_list
 
 OF_STRUCTURES = tuple(name for name in LABELS if name != "forces")
 
@@ -64,7 +64,7 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
     ends = np.cumsum(data.n_atoms)
 
     def build() -> dict[str, NDArray[Any]]:
-        pairs, shifts, coincide = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], []
+        pairs, shifts, coincide, far = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], [], []
         for row, (end, num) in enumerate(zip(ends.tolist(), data.n_atoms.tolist(), strict=True)):
             try:
                 found = neighbor_list(data.pos[end - num : end], data.cell[row], data.pbc[row], cutoff)
@@ -73,7 +73,10 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
                 continue
             pairs.append(found[0].astype(np.int32))
             shifts.append(found[1].astype(np.int16))
+            if (shifts[-1] != found[1]).any():
+                far.append(row)
         refuse(data.source, data.idx, "atoms at distinct places", np.array(coincide, np.int64), "structures")
+        refuse(data.source, data.idx, "atoms within 32,767 lattice vectors", np.array(far, np.int64), "structures")
         n_edges = np.array([part.shape[1] for part in pairs[1:]], dtype=np.int64)
         return {"local": np.concatenate(pairs, axis=1), "shifts": np.concatenate(shifts), "n_edges": n_edges}
 
@@ -98,11 +101,12 @@ def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Pat
 class StructureDataset(torch.utils.data.Dataset[Data]):
     """Map-style dataset of structures: every sample is a few slices of flat tensors.
 
-    A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
-    int64 (src, dst; dst receives), `energy` `[1]` float64 (eV), `forces` `[A, 3]` (eV/Angstrom), `stress` `[1, 3, 3]`
-    (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom), `polarizability` `[1, 3, 3]` (Angstrom^3), `idx` and `group` `[1]`
-    int64 (a place in `groups`); if a structure of the set is periodic, all have `cell` `[1, 3, 3]` and `shifts`
-    `[E, 3]`. Missing labels are NaN. Batches of a loader have what ``eqlayers.models.Structures.of`` reads.
+    A sample is a `torch_geometric.data.Data` with `z` `[A]` int64, `pos` `[A, 3]` (Angstrom; images of the atoms around
+    their centre, where float32 is finest), `edge_index` `[2, E]` int64 (src, dst; dst receives), `energy` `[1]` float64
+    (eV), `forces` `[A, 3]` (eV/Angstrom), `stress` `[1, 3, 3]` (eV/Angstrom^3), `dipole` `[1, 3]` (e Angstrom),
+    `polarizability` `[1, 3, 3]` (Angstrom^3), `idx` and `group` `[1]` int64 (a place in `groups`); if a structure of
+    the set is periodic, all have `cell` `[1, 3, 3]` and `shifts` `[E, 3]`. Missing labels are NaN. Batches of a loader
+    have what ``eqlayers.models.Structures.of`` reads.
 
     Args:
         structures: The data set.
@@ -142,13 +146,16 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         names, group = np.unique(structures.config_type[chosen], return_inverse=True)
         self.groups: tuple[str, ...] = tuple(names.tolist())
         self._group = torch.from_numpy(group.astype(np.int64))
-        per_atom = {"z": structures.z, "pos": structures.pos, "forces": structures.forces}
+        cell = completed_cells(structures.cell, structures.pbc)
+        pos, moved = folded(structures.pos, cell, structures.pbc, structures.n_atoms)
+        per_atom = {"z": structures.z, "pos": pos, "forces": structures.forces}
         per_structure = {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
         self._periodic = structures.has_cells
         if self._periodic:
-            per_structure["cell"] = completed_cells(structures.cell, structures.pbc)
+            per_structure["cell"] = cell
         self._of_atoms = {name: self._tensor(name, array) for name, array in per_atom.items()}
         self._of_structures = {name: self._tensor(name, array) for name, array in per_structure.items()}
+        self._moved = torch.from_numpy(moved)
         self._local, self._shifts = torch.from_numpy(edges.local), torch.from_numpy(edges.shifts)
         self._atom_ends: list[int] = [0, *np.cumsum(structures.n_atoms).tolist()]
         self._edge_ends: list[int] = [0, *np.cumsum(edges.n_edges).tolist()]
@@ -166,7 +173,8 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         pairs = slice(self._edge_ends[row], self._edge_ends[row + 1])
         sample = Data(edge_index=self._local[:, pairs].long(), group=self._group[index].reshape(1))
         if self._periodic:
-            sample.shifts = self._shifts[pairs].to(self.dtype)
+            moved, (src, dst) = self._moved[atoms], sample.edge_index
+            sample.shifts = (self._shifts[pairs] + moved[dst] - moved[src]).to(self.dtype)
         for name, tensor in self._of_atoms.items():
             sample[name] = tensor[atoms]
         for name, tensor in self._of_structures.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from ase.data import atomic_numbers
+from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
 from eqlayers.checks import check_choice, check_number
@@ -19,6 +20,7 @@ from eqlayers.errors import ConfigError, DataError
 
 __all__ = ["StructureStatistics", "compute_structure_statistics", "lone_atoms", "read_e0s"]
 
+_FREE = 8.0  # Angstrom
 E0S = ("fit", "isolated", "none")
 
 
@@ -80,8 +82,15 @@ def _refuse_e0s(e0s: Any) -> str:
 
 
 def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
-    """Which structures are a single atom without periods, whose energy is that of a free atom, `[N]`."""
-    return (structures.n_atoms == 1) & ~structures.pbc.any(axis=1)
+    """Which structures are a single atom without images within 8 Angstrom, whose energy is that of a free atom, `[N]`.
+
+    Codes of plane waves compute free atoms in a large periodic box; no crystal has neighbours so far.
+    """
+    alone = structures.n_atoms == 1
+    for row in np.flatnonzero(alone & structures.pbc.any(axis=1)).tolist():
+        shortest = np.asarray(minkowski_reduce(structures.cell[row], structures.pbc[row])[0])
+        alone[row] = np.linalg.norm(shortest[structures.pbc[row]], axis=1).min() > _FREE
+    return alone
 
 
 def compute_structure_statistics(
@@ -104,10 +113,15 @@ def compute_structure_statistics(
         The statistics.
 
     Raises:
-        DataError: A species has no energy in ``e0s``, or none of its lone atoms has one.
+        DataError: A species has no energy in ``e0s``, or none of its lone atoms has one; no atom has a neighbour.
     """
     check_structure_edges(edges, check_structures(structures))
     train, given = check_rows("train", train, len(structures)), read_e0s(e0s)
+    if not edges.n_edges[train].any():
+        raise DataError(
+            f"the training part of {structures.source} must have atoms within the cutoff of {edges.cutoff:g} Angstrom "
+            "of each other, got none. Raise data.cutoff, or set the unit of positions."
+        )
     part, species = structures.take(train), structures.species
     counts, known = part.counts(species), ~np.isnan(part.energy)
     shifts, unique = np.zeros(len(species)), True

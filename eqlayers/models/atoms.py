@@ -175,11 +175,16 @@ def collate(
     """
     if not structures:
         raise ConfigError(f"structures must be at least one, got {got(structures)}. Leave out empty batches.")
+    from ..periodic import folded  # with vesin, which networks alone do not need
+
     sizes = [len(atoms) for atoms in structures]
     starts = np.cumsum([0, *sizes])
-    # around their centres: in float32 an atom at 1000 Angstrom has a place to 6e-5 only
-    pos = np.concatenate([atoms.positions - atoms.positions.mean(0) for atoms in structures])
+    cell = np.stack([periodic_cell(atoms) for atoms in structures])
+    pbc = np.stack([atoms.pbc for atoms in structures])
+    pos, moved = folded(np.concatenate([atoms.positions for atoms in structures]), cell, pbc, np.array(sizes))
     index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
+    back = torch.from_numpy(moved)
+    shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]
     device, dtype = potential.shifts.device, potential.dtype
     return Structures(
         z=torch.from_numpy(np.concatenate([atoms.numbers for atoms in structures]).astype(np.int64)).to(device),
@@ -187,6 +192,6 @@ def collate(
         edge_index=index.to(device),
         batch=torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(device),
         num_graphs=len(sizes),
-        cell=torch.from_numpy(np.stack([periodic_cell(atoms) for atoms in structures])).to(device, dtype),
-        shifts=torch.cat([shift for _, shift in neighbors]).to(device),
+        cell=torch.from_numpy(cell).to(device, dtype),
+        shifts=shifts.to(device),
     )

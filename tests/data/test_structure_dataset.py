@@ -57,7 +57,9 @@ def test_samples(mixed):
     assert len(dataset) == 2
     slab, crystal = dataset[0], dataset[1]
     assert slab.z.tolist() == [6, 1, 1, 8]
-    assert torch.equal(slab.pos, torch.from_numpy(mixed.pos[5:]))
+    moved = slab.pos - torch.from_numpy(mixed.pos[5:])
+    in_cell = (moved - moved[0]) @ torch.from_numpy(np.linalg.pinv(mixed.cell[2]))
+    assert in_cell == pytest.approx(in_cell.round().numpy(), abs=1e-14)
     assert torch.equal(slab.forces, torch.from_numpy(mixed.forces[5:]))
     assert slab.cell.shape == (1, 3, 3)
     assert slab.cell[0, 2].tolist() == [0, 0, 1000.0]
@@ -84,6 +86,28 @@ def test_batches_are_what_potentials_take(mixed, dtype):
     vectors = taken.pos[dst] - taken.pos[src] + (taken.shifts[:, None] @ taken.cell[taken.batch[src]])[:, 0]
     assert (vectors.norm(dim=1) < CUTOFF + 1e-5).all()
     assert torch.equal(taken.batch[src], taken.batch[dst])
+
+
+def test_far_and_unwrapped_atoms_keep_their_digits(mixed):
+    moved = np.random.default_rng(0).integers(-300, 300, size=(9, 3)) * np.repeat(mixed.pbc, mixed.n_atoms, axis=0)
+    pos = 1e4 + mixed.pos + (moved[:, None] @ np.repeat(mixed.cell, mixed.n_atoms, axis=0))[:, 0]
+    far = replace(mixed, pos=pos)
+    lengths = []
+    for structures, dtype in ((mixed, torch.float64), (far, torch.float32)):
+        dataset = StructureDataset(structures, structure_edges(structures, CUTOFF), dtype=dtype)
+        batch = next(iter(DataLoader(dataset, batch_size=3)))
+        src, dst = batch.edge_index
+        vectors = batch.pos[dst] - batch.pos[src] + (batch.shifts[:, None] @ batch.cell[batch.batch[src]])[:, 0]
+        lengths.append(vectors.double().norm(dim=1).sort().values)
+    size = 10.0  # Angstrom, of positions and shifts around the centre
+    assert lengths[1].numpy() == pytest.approx(lengths[0].numpy(), abs=8 * size * torch.finfo(torch.float32).eps)
+
+
+def test_lattice_vectors_without_number_are_refused(mixed):
+    crystal = mixed.take(np.array([0]))
+    crystal.pos[1] += 40_000 * crystal.cell[0, 0]
+    with pytest.raises(DataError, match=r"expected atoms within 32,767 lattice vectors; 1 of 1 structures .* rows 0"):
+        structure_edges(crystal, CUTOFF)
 
 
 def test_open_sets_have_no_cell(mixed):

@@ -84,15 +84,34 @@ def test_other_energies_of_free_atoms():
 
 
 def test_one_composition_does_not_determine_shifts():
-    water = StructureArrays.of("water", [3, 3], [8, 1, 1] * 2, np.arange(18.0).reshape(6, 3), energy=[-30.0, -30.0])
+    water = StructureArrays.of("water", [3, 3], [8, 1, 1] * 2, np.arange(18.0).reshape(6, 3) / 3, energy=[-30.0, -30.0])
     found = statistics(water)
     assert not found.unique
     assert 2 * found.shifts[1] + found.shifts[8] == pytest.approx(-30.0)
 
 
-def test_an_atom_in_a_cell_is_not_alone():
-    cells = {"cell": [3 * np.eye(3)] * 2, "pbc": [[True] * 3, [False] * 3]}
-    assert lone_atoms(StructureArrays.of("x", [1, 1], [1, 1], np.zeros((2, 3)), **cells)).tolist() == [False, True]
+@pytest.mark.parametrize(
+    ("cell", "pbc", "alone"),
+    [
+        (np.diag([3.0, 3.0, 3.0]), False, True),
+        (np.diag([3.0, 3.0, 3.0]), True, False),
+        (np.diag([9.0, 9.0, 9.0]), True, True),
+        (np.diag([9.0, 9.0, 7.0]), True, False),
+        (np.diag([9.0, 9.0, 7.0]), [True, True, False], True),
+        (np.diag([9.0, 0.0, 0.0]), [True, False, False], True),
+        (np.array([[20.0, 0, 0], [20, 5, 0], [0, 0, 20]]), True, False),  # a skewed cell of short images
+    ],
+)
+def test_free_atoms_may_be_in_a_large_box(cell, pbc, alone):
+    periods = np.broadcast_to(pbc, 3)[None]
+    found = StructureArrays.of("x", [1], [1], np.zeros((1, 3)), cell=cell[None], pbc=periods)
+    assert lone_atoms(found).tolist() == [alone]
+
+
+def test_structures_without_a_neighbour_are_refused():
+    pair = StructureArrays.of("far", [2], [1, 1], [[0, 0, 0], [9.0, 0, 0]], energy=[-1.0])
+    with pytest.raises(DataError, match="training part of far must have atoms within the cutoff of 4 Angstrom of each"):
+        compute_structure_statistics(pair, structure_edges(pair, 4.0), np.arange(1))
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ def test_mistakes_are_warnings(module, tmp_path):
         module(one, test_path=other, val=0)
     with pytest.warns(UserWarning, match="20 of 20 test structures are in the training part as well"):
         module(one, test_path=one, val=0)
-    with pytest.warns(UserWarning, match=r"have no neighbour within 0.5 Angstrom"):
-        module(one, cutoff=0.5)
+    with pytest.warns(UserWarning, match=r"have no neighbour within 1.2 Angstrom"):
+        module(one, cutoff=1.2)
 
 
 def test_the_report_is_logged_once(module, caplog):

@@ -58,3 +58,14 @@ def test_batches_count_on() -> None:
     assert (batch.num_graphs, batch.pos.dtype) == (2, torch.float32)
     with pytest.raises(ConfigError, match="structures must be at least one"):
         collate(potential, [], [])
+
+
+def test_unwrapped_atoms_keep_their_digits() -> None:
+    potential = Potential(ToyNetwork(1, cutoff=4.0), species=[29]).eval()
+    near = bulk("Cu", cubic=True) * (2, 1, 1)
+    near.rattle(0.05, seed=1)
+    far = near.copy()
+    far.positions += 1e4 + np.random.default_rng(0).integers(-300, 300, size=(8, 3)) @ near.cell.array
+    forces = [potential(collate(potential, [atoms], [NeighborLists(4.0)(atoms)]))["forces"] for atoms in (near, far)]
+    assert forces[0].abs().max() > 0.01
+    torch.testing.assert_close(*forces, rtol=0, atol=2e-5 * float(forces[0].abs().max()))
