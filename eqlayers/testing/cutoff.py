@@ -1,4 +1,4 @@
-"""How an atom leaves: what is left of energy, slope and curvature at the cutoff."""
+"""How an atom leaves: what is left of energies, dipoles and polarizabilities, slopes and curvatures at the cutoff."""
 
 from __future__ import annotations
 
@@ -12,7 +12,18 @@ _MOST = 16  # pairs of species
 _EXTRAPOLATED = torch.tensor([4.0, -6.0, 4.0, -1.0], dtype=torch.float64, device="cpu")
 _SECOND = torch.tensor([1.0, -2.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
 _THIRD = torch.tensor([-1.0, 3.0, -3.0, 1.0], dtype=torch.float64, device="cpu")
-_PARTS = (("energy", "eV"), ("slope", "eV/A"), ("curvature", "eV/A^2"))
+#: By property: value, slope and curvature with their units.
+_PARTS = {
+    "energy": (("energy", "eV"), ("slope", "eV/A"), ("curvature", "eV/A^2")),
+    "dipole": (("dipole", "e A"), ("slope of the dipole", "e"), ("curvature of the dipole", "e/A")),
+    "polarizability": (
+        ("polarizability", "A^3"),
+        ("slope of the polarizability", "A^2"),
+        ("curvature of the polarizability", "A"),
+    ),
+}
+# directions in which a wrong component shows
+_ALONG = {"dipole": [0.5, -0.3, 0.8], "polarizability": [[0.7, -0.2, 0.3], [-0.2, -0.4, 0.5], [0.3, 0.5, 0.9]]}
 
 
 def cutoff_rows(
@@ -20,8 +31,9 @@ def cutoff_rows(
 ) -> list[tuple[str, tuple[float, float], str]]:
     """Jumps at the cutoff of an atom that leaves another one, alone and with a third behind it.
 
-    Energy, slope and curvature at four distances just within the cutoff are extrapolated to it, where they must be
-    those without the edge. The second and third differences of the four values bound the error of that.
+    Energies, dipoles and polarizabilities, with slopes and curvatures, at four distances just within the cutoff are
+    extrapolated to it, where they must be those without the edge. The second and third differences of the four values
+    bound the error of that.
 
     Args:
         potential: In float64.
@@ -42,23 +54,27 @@ def cutoff_rows(
     species = torch.tensor(potential.species)[pairs]  # [P, 2], who leaves and who stays
     worst: dict[str, tuple[float, float]] = {}
     for others in (1, 2):
-        found = _leaving(potential, species, others)  # [3 parts, P, 5 distances]
-        values = found[:, :, :4] - found[:, :, 4:]  # by what the edge adds
-        jumps, second, third = (values @ weights for weights in (_EXTRAPOLATED, _SECOND, _THIRD))
-        jumps = jumps.abs()
-        scale = float(potential.scales.max()) + found[:, :, :4].abs().amax(dim=2)
-        shifts = 8 * torch.finfo(torch.float64).eps * float(potential.shifts.abs().max())
-        bounds = second.abs() + third.abs() + rounding * scale + shifts
-        for (name, _), jump, bound in zip(_PARTS, jumps, bounds, strict=True):
-            first = int((jump / bound).nan_to_num(nan=torch.inf).argmax())
-            pair = (float(jump[first]), float(bound[first]))
-            if name not in worst or not pair[0] * worst[name][1] <= worst[name][0] * pair[1]:
-                worst[name] = pair
-    return [(f"{name} at the cutoff", worst[name], unit) for name, unit in _PARTS]
+        for name, found in _leaving(potential, species, others).items():
+            values = found[:, :, :4] - found[:, :, 4:]  # by what the edge adds
+            jumps, second, third = (values @ weights for weights in (_EXTRAPOLATED, _SECOND, _THIRD))
+            size = potential.scales.max() if name == "energy" else potential.split.get_buffer(f"{name}_scale")
+            scale = float(size) + found[:, :, :4].abs().amax(dim=2)
+            shifts = 8 * torch.finfo(torch.float64).eps * float(potential.shifts.abs().max()) * (name == "energy")
+            bounds = second.abs() + third.abs() + rounding * scale + shifts
+            for (part, _), jump, bound in zip(_PARTS[name], jumps.abs(), bounds, strict=True):
+                first = int((jump / bound).nan_to_num(nan=torch.inf).argmax())
+                pair = (float(jump[first]), float(bound[first]))
+                if part not in worst or not pair[0] * worst[part][1] <= worst[part][0] * pair[1]:
+                    worst[part] = pair
+    parts = [pair for name in potential.properties for pair in _PARTS[name]]
+    return [(f"{part} at the cutoff", worst[part], unit) for part, unit in parts]
 
 
-def _leaving(potential: Potential, species: Tensor, others: int) -> Tensor:
-    """Energy, slope and curvature by the distance of the atom that leaves, ``[3, P, 5]``; the last without its edge."""
+def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Tensor]:
+    """Values, slopes and curvatures of each property by the distance of the atom that leaves, ``[3, P, 5]``.
+
+    The last distance is without its edge.
+    """
     cutoff, count = potential.cutoff, len(species)
     distances = cutoff * (1 - torch.tensor([1e-4, 2e-4, 3e-4, 4e-4, 1e-4], dtype=torch.float64))
     size = 1 + others
@@ -75,10 +91,27 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> Tensor:
     flat = pos.reshape(-1, 3).to(device).requires_grad_()
     batch = torch.arange(5 * count).repeat_interleave(size).to(device)
     structures = Structures(z.reshape(-1).to(device), flat, torch.cat(edges).T.to(device), batch, 5 * count)
+    found = {}
     with torch.enable_grad():
-        values = potential(structures, ("energy", "forces"), create_graph=True)
-        slope = -values["forces"].view(-1, size, 3)[:, 0, 2]
-        # structures know nothing of each other, so the gradient of the sum holds those of all
-        (second,) = torch.autograd.grad(slope.sum(), flat, materialize_grads=True, allow_unused=True)
-    curvature = second.view(-1, size, 3)[:, 0, 2]
-    return torch.stack([values["energy"], slope, curvature]).detach().view(3, count, 5).cpu()
+        asked = ["forces" if name == "energy" else name for name in potential.properties]
+        values = potential(structures, asked, create_graph=True)
+        for name in potential.properties:
+            value = values[name] if name == "energy" else _component(name, values[name])
+            # structures know nothing of each other, so the gradient of the sum holds those of all
+            slope = -values["forces"] if name == "energy" else _gradient(value, flat)
+            slope = slope.view(-1, size, 3)[:, 0, 2]
+            curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
+            found[name] = torch.stack([value, slope, curvature]).detach().view(3, count, 5).cpu()
+    return found
+
+
+def _component(name: str, tensor: Tensor) -> Tensor:
+    """``[G]``: tensors of structures along a direction."""
+    return tensor.flatten(1) @ tensor.new_tensor(_ALONG[name]).flatten()
+
+
+def _gradient(values: Tensor, pos: Tensor) -> Tensor:
+    """Of the sum; 0 where nothing depends on positions."""
+    if not values.requires_grad:
+        return torch.zeros_like(pos)
+    return torch.autograd.grad(values.sum(), pos, create_graph=True, materialize_grads=True, allow_unused=True)[0]

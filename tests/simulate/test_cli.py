@@ -46,8 +46,8 @@ def test_info_says_what_a_potential_is(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_check_passes_and_fails(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = out(capsys, "check toy.pt")
-    assert text.splitlines()[-1] == "21 of 21 properties hold"
-    assert out(capsys, "check toy.pt crystal.xyz --seed 3").splitlines()[-1] == "20 of 20 properties hold"
+    assert text.splitlines()[-1] == "22 of 22 properties hold"
+    assert out(capsys, "check toy.pt crystal.xyz --seed 3").splitlines()[-1] == "21 of 21 properties hold"
     forward = ToyNetwork.forward
     monkeypatch.setattr(ToyNetwork, "forward", lambda self, kind, *rest: forward(self, kind, *rest) / len(kind))
     text = out(capsys, "check toy.pt crystal.xyz", status=1)

@@ -166,15 +166,60 @@ def test_an_asymmetric_hessian_is_named() -> None:
     assert {"the Hessian is symmetric", "forces are slopes of the energy"} <= failed
 
 
+@pytest.mark.parametrize("factor", [-1.0, 2.0, 1.0 + 1e-9])
+def test_a_wrong_stress_is_named(factor: float) -> None:
+    class Pressed(Potential):
+        def forward(self, structures: Structures, *args: Any, **options: Any) -> dict[str, Tensor]:
+            found = super().forward(structures, *args, **options)
+            return found | ({"stress": factor * found["stress"]} if "stress" in found else {})
+
+    report = check_potential(Pressed(ToyNetwork(2), [1, 8]))
+    assert [row.name for row in report.failures] == ["stress is -virials / volume"]
+
+
+class Tensors(ToyNetwork):
+    """Dipoles and polarizabilities of pairs, which fade with a power of the distance to the cutoff."""
+
+    def __init__(self, power: int, properties: tuple[str, ...]) -> None:
+        super().__init__(2, cutoff=3.5)
+        self.power, self.properties = power, properties
+
+    def forward(self, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+        fade = ((self.cutoff - edges.lengths).clamp(min=0) ** self.power) * (edges.lengths < self.cutoff)
+        made = {"energy": super().forward(kind, edges, graph)[:, None]}
+        weight = fade * (1 + kind[graph.edge_index[0]])
+        made["dipole"] = pooled_rows(edges.vectors * weight[:, None], kind, graph)
+        trace = pooled_rows(fade[:, None], kind, graph)
+        made["polarizability"] = torch.cat([trace, 0 * made["dipole"], 0 * trace, 0 * trace], 1)
+        columns = [made[name][:, :1] for name in self.properties if name != "dipole"]
+        columns += [made[name] for name in self.properties if name == "dipole"]
+        return torch.cat(columns + [made[name][:, 1:] for name in self.properties if name == "polarizability"], 1)
+
+
+def pooled_rows(values: Tensor, kind: Tensor, graph: Any) -> Tensor:
+    return values.new_zeros(len(kind), values.shape[1]).index_add(0, graph.edge_index[1], values)
+
+
+@pytest.mark.parametrize("properties", [("dipole",), ("polarizability",), ("energy", "dipole", "polarizability")])
+@pytest.mark.parametrize("power", [0, 1, 2, 3])
+def test_tensors_fade_at_the_cutoff(power: int, properties: tuple[str, ...]) -> None:
+    failed = [row.name for row in check_potential(Potential(Tensors(power, properties), [1, 8])).failures]
+    part = ("", "slope of the ", "curvature of the ")[power : power + 1]
+    first = [f"{prefix}{name} at the cutoff" for name in properties if name != "energy" for prefix in part]
+    assert set(first) <= set(failed)
+    assert all("at the cutoff" in name or "Born" in name for name in failed)
+    assert power < 3 or not failed
+
+
 def test_what_must_hold_is_within_a_fraction_of_its_bound() -> None:
     """A bound that anything meets would be worth nothing; a report that fails by luck as well."""
     report, *others = (check_potential(potential(), seed=seed) for seed in range(4))
     assert report.ok
     assert [row.name for other in others for row in other.failures] == []
-    assert len(report.rows) == 21
-    assert {row.unit for row in report.rows} == {"eV", "eV/A", "eV/A^2"}
+    assert len(report.rows) == 22
+    assert {row.unit for row in report.rows} == {"eV", "eV/A", "eV/A^2", "eV/A^3"}
     assert all(row.bound < (1e-2 if "Hessian" in row.name else 1e-5) for row in report.rows)
-    assert len(str(report).splitlines()) == 21
+    assert len(str(report).splitlines()) == 22
 
 
 def test_the_users_structures_and_potential_stay() -> None:
@@ -196,6 +241,21 @@ def test_examples_have_honest_distances() -> None:
             distances = atoms.get_all_distances(mic=bool(atoms.pbc.any()))
             assert distances[np.triu_indices(len(atoms), 1)].min() > 0.5
             assert set(atoms.numbers) <= set(species)
+
+
+class Repulsion(torch.nn.Module):
+    """A pair potential of plain numbers."""
+
+    cutoff, irreps_sh = 4.0, "0e"
+
+    def forward(self, kind: Tensor, edges: Any, graph: Any) -> Tensor:
+        return pooled((1 - edges.lengths / self.cutoff).clamp(min=0) ** 4 / edges.lengths, kind, graph)
+
+
+def test_networks_without_parameters() -> None:
+    plain = Potential(Repulsion(), [1, 8])
+    assert (plain.dtype, plain.double().dtype) == (torch.float32, torch.float64)
+    assert check_potential(plain).ok
 
 
 def test_nan_is_a_failure() -> None:
