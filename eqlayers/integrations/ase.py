@@ -110,7 +110,8 @@ class Calculator(AseCalculator):
                 f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
             )
         derivatives = not {"forces", "stress"}.isdisjoint(properties) and "energy" in self.potential.properties
-        self.results.update(_evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0])
+        # in place of all results: this may be called directly, with other atoms and fewer properties than before
+        self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]
 
     def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
         """Second derivatives of the energy by positions, as ``ase.vibrations.VibrationsData`` takes them.

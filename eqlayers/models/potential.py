@@ -75,6 +75,7 @@ class Potential(KeepsFloat64):
     species_index: Tensor
     shifts: Tensor
     scales: Tensor
+    moved_to: Tensor
     kept_in_float64 = ("shifts", "scales")
 
     def __init__(
@@ -95,6 +96,7 @@ class Potential(KeepsFloat64):
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
         self.split = AtomicProperties(getattr(network, "properties", ("energy",)))
         self.register_buffer("species_index", places_of(self.species))
+        self.register_buffer("moved_to", torch.zeros((), dtype=torch.float32), persistent=False)
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scales", torch.ones(len(self.species), dtype=torch.float64))
         self.set_statistics(shifts or {}, scale)
@@ -142,8 +144,8 @@ class Potential(KeepsFloat64):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of positions, cells and forces: that of the network's parameters, float32 for one without."""
-        return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), torch.float32)
+        """Of positions, cells and forces: that of the network's parameters; for one without, what it was moved to."""
+        return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), self.moved_to.dtype)
 
     def forward(
         self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None

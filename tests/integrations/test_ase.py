@@ -160,6 +160,13 @@ def test_an_atom_alone_has_its_shift(potential: Potential) -> None:
     assert result["forces"].tolist() == [[0.0, 0.0, 0.0]]
 
 
+def test_results_are_of_the_last_atoms(potential: Potential) -> None:
+    calculator = Calculator(potential)
+    calculator.calculate(water(), ["forces"])
+    calculator.calculate(molecule("H2O"), ["energy"])  # past ASE's comparison of atoms
+    assert set(calculator.results) == {"energy", "free_energy", "energies"}
+
+
 def test_a_path_does_as_well(potential: Potential, tmp_path: Path) -> None:
     save_potential(potential, tmp_path / "a.pt")
     calc = Calculator(tmp_path / "a.pt")
