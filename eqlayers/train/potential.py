@@ -117,6 +117,7 @@ class PotentialModule(FineTuned):
         self.test_values.update({"z": Values(), "atoms": Values(), "group": Values()})
         self.labels: tuple[str, ...] = ()
         self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
+        self.watched: tuple[str, ...] = ()  # without those that the validation part lacks
 
     @property
     def model(self) -> nn.Module:
@@ -124,8 +125,9 @@ class PotentialModule(FineTuned):
         return self.potential.network
 
     def main_error(self) -> tuple[str, str]:
-        """The error of the forces, or of what comes next among those that there are, and its unit."""
-        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in (self.judged or self.labels)), "forces")
+        """The error of the forces, or of what comes next among those that the validation part has, and its unit."""
+        labels = self.watched or self.judged or self.labels
+        name = next((one for one in ERRORS if one.removesuffix("_per_atom") in labels), "forces")
         return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
 
     def unit(self) -> str:
@@ -157,6 +159,13 @@ class PotentialModule(FineTuned):
             name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
         )
         self.judged = tuple(name for name in self.labels if name in data.labels)
+        validated = getattr(data, "val_set", ())
+        self.watched = tuple(name for name in self.judged if name in getattr(validated, "labels", self.judged))
+        if len(validated) and not self.watched:
+            raise ConfigError(
+                f"the validation part must have one of the labels of the training part, {', '.join(self.judged)}, got "
+                "none of them. Correct data.val_path or data.keys, or set data.val to 0."
+            )
         unlabelled = [
             name for name in self.potential.properties if not any(OUTPUTS[label] == name for label in self.labels)
         ]
@@ -224,9 +233,7 @@ class PotentialModule(FineTuned):
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
             mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
             total = total + weights[name] * mean * share_of_rows(self, len(rows))
-        if (
-            "energy" in found and "energy" not in self.labels
-        ):  # several processes wait for a gradient of every parameter
+        if "energy" in found and "energy" not in self.labels:  # all processes wait for a gradient of every parameter
             total = total + 0.0 * found["energy"].sum()
         if not torch.isfinite(total):
             where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"

@@ -210,3 +210,25 @@ def test_what_does_not_fit_is_told(folder: Path, capsys: pytest.CaptureFixture[s
     ):
         assert main(["fit", "-c", config, "--name", "bad", *options]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_validation_is_by_labels_that_it_has(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without forces in its part, the error of the forces is no number that epochs can be compared by."""
+    frames = waters(24)[20:]
+    for atoms in frames:
+        atoms.arrays.pop("REF_forces", None)
+    write(folder / "val.xyz", frames, format="extxyz")
+    more = ["--data.train", "null", "--data.val", "null", "--data.val_path", str(folder / "val.xyz")]
+    config = ["fit", "-c", str(folder / "small.yaml"), "--name", "watched", *more, "--test_after_fit", "false"]
+    assert main([*config, "--trainer.max_epochs", "1"]) == 0
+    summary = json.loads((folder / "watched" / "summary.json").read_text())
+    assert summary["error"] == "energy_per_atom_mae_meV"
+    (row,) = json.loads((folder / "watched" / "history.json").read_text())
+    assert row["val_mae"] > 0  # not NaN
+    for atoms in frames:
+        del atoms.info["REF_energy"]
+    write(folder / "val.xyz", frames, format="extxyz")
+    assert main(config) == 2
+    assert "the validation part must have one of the labels of the training part, energy, forces, got" in (
+        capsys.readouterr().err
+    )
