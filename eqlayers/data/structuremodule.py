@@ -75,7 +75,8 @@ class StructureDataModule(LightningDataModule):
         cutoff: Neighbour distance in Angstrom.
         batch_size: Most structures in a training batch.
         max_edges: Most edges in a training batch, so that its memory is bounded; None does not bound them.
-        eval_batch_size: Structures in a validation, test or prediction batch.
+        eval_batch_size: Most structures in a validation, test or prediction batch; fewer where the largest would have
+            more than ``max_edges`` together.
         num_workers: Processes that build batches; 0 builds them in the main process.
         seed: Seed of the order of training batches; the split does not depend on it.
         split_seed: Seed of the split.
@@ -276,7 +277,7 @@ class StructureDataModule(LightningDataModule):
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """Validation batches in the order of the split; an empty list without a validation part."""
         dataset = self._part("val")
-        return self._loader(dataset, self.eval_batch_size) if len(dataset) else []
+        return self._loader(dataset, self._eval_size(dataset)) if len(dataset) else []
 
     def test_dataloader(self) -> DataLoader:
         """Test batches in the order of the split.
@@ -287,7 +288,7 @@ class StructureDataModule(LightningDataModule):
         dataset = self._part("test")
         if len(dataset) == 0:
             raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
-        return self._loader(dataset, self.eval_batch_size)
+        return self._loader(dataset, self._eval_size(dataset))
 
     def predict_dataloader(self) -> DataLoader:
         """Batches of the test part; `idx` tells the rows."""
@@ -297,6 +298,11 @@ class StructureDataModule(LightningDataModule):
         if not self._rows:
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         return {"train": self.train_set, "val": self.val_set, "test": self.test_set}[name]
+
+    def _eval_size(self, dataset: StructureDataset) -> int:
+        """Structures in a batch of which even the largest have no more edges together than a training batch."""
+        most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))
+        return max(1, min(self.eval_batch_size, most))
 
     def _loader(self, dataset: StructureDataset, batch_size: int, *order: Any) -> DataLoader:
         return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)

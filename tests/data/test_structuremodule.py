@@ -166,7 +166,7 @@ def test_batches_of_bounded_size(module):
     assert max(batch.edge_index.shape[1] for batch in batches) <= 900
     assert sorted(torch.cat([batch.idx for batch in batches]).tolist()) == sorted(data.train_set.rows)
     assert batches[0].pos.dtype == torch.float64
-    assert [batch.num_graphs for batch in data.val_dataloader()] == [32, 32, 32, 4]
+    assert max(batch.edge_index.shape[1] for batch in data.val_dataloader()) <= 900
 
 
 def test_labels_in_other_units(module, tmp_path):
@@ -175,6 +175,15 @@ def test_labels_in_other_units(module, tmp_path):
     plain = module(path)
     assert data.train_set[0].energy == pytest.approx(1e-3 * plain.train_set[0].energy)
     assert data.statistics.scale == pytest.approx(1e-3 * plain.statistics.scale)
+
+
+def test_memory_of_evaluation_is_bounded(module, tmp_path):
+    data = module(trimers(tmp_path, "a.xyz", 20, 0), train=10, val=10, max_edges=20)
+    assert data.val_set.n_edges.max() == 6
+    assert [batch.num_graphs for batch in data.val_dataloader()] == [3, 3, 3, 1]
+    huge = module(trimers(tmp_path, "b.xyz", 5, 1), test_path=trimers(tmp_path, "c.xyz", 3, 2), val=0, max_edges=6)
+    huge.max_edges = 5  # of a structure that is larger than those of the training part
+    assert [batch.num_graphs for batch in huge.test_dataloader()] == [1, 1, 1]
 
 
 def test_mistakes_are_warnings(module, tmp_path):
