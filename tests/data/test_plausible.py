@@ -82,6 +82,31 @@ def test_signs(ethanol, copper):
         physics(replace(copper, stress=-copper.stress))
 
 
+def test_stress_is_judged_beside_what_forces_do():
+    """Forty volumes near to each other: displacements change the energy more than a step of the volume does."""
+    made = []
+    for row in range(40):
+        atoms = bulk("Cu", a=3.61 * (0.95 + 0.1 * row / 40), cubic=True) * (2, 1, 1)
+        atoms.rattle(0.02, seed=row)
+        atoms.calc = EMT()
+        labels = (atoms.get_potential_energy(), atoms.get_stress(voigt=False), atoms.get_forces())
+        made.append((*labels, atoms.positions, atoms.cell.array))
+    energy, stress, forces, pos, cell = map(np.array, zip(*made, strict=True))
+    labels = {
+        "energy": energy,
+        "stress": stress,
+        "forces": forces.reshape(-1, 3),
+        "cell": cell,
+        "pbc": np.ones((40, 3)),
+    }
+    rattled = StructureArrays.of("Cu", [8] * 40, [29] * 320, pos.reshape(-1, 3), **labels)
+    assert physics(rattled) == []
+    with pytest.raises(DataError, match=r"stress must have the sign of ASE, got the opposite"):
+        physics(replace(rattled, stress=-rattled.stress))
+    (said,) = physics(replace(rattled, stress=rattled.stress / GPa))
+    assert "as by stress in GPa" in said
+
+
 def test_units_of_stress(copper):
     (said,) = physics(replace(copper, stress=copper.stress / GPa))
     assert "as by stress in GPa: set units of energy and stress" in said
