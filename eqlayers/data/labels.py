@@ -103,7 +103,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
 
 
 def _value(source: str, row: int, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """A value as numbers of a shape; six numbers of Voigt or nine in a row become a symmetric matrix."""
+    """A value as numbers of a shape; six numbers of Voigt, or nine in a row, become a symmetric matrix."""
     try:
         array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
@@ -111,7 +111,7 @@ def _value(source: str, row: int, name: str, value: Any, label: str, shape: tupl
     if shape == () and array.size == 1:
         array = array.reshape(())
     if label in ("stress", "virial", "polarizability"):
-        if array.shape == (6,):
+        if array.shape == (6,) and label != "polarizability":  # of which programs print six numbers in any order
             array = voigt_6_to_full_3x3_stress(array)
         elif array.shape in ((9,), (3, 3)):
             array = array.reshape(3, 3)

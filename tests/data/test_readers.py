@@ -129,6 +129,12 @@ def test_half_a_matrix_is_refused(tmp_path, matrix):
         read_structures(saved(tmp_path, made))
 
 
+def test_six_numbers_of_a_polarizability_have_no_usual_order(tmp_path):
+    path = saved(tmp_path, frames(energy=float, polarizability=lambda row: np.arange(6.0)))
+    with pytest.raises(DataError, match=r"'polarizability' in row 0 of .* must be numbers \[3, 3\], got array"):
+        read_structures(path)
+
+
 def test_noise_of_matrices_is_averaged(tmp_path):
     matrix = np.array([[2, 0.1, 0], [0.11, 2, 0], [0, 0, 2]])
     found, _ = read_structures(saved(tmp_path, frames(polarizability=lambda row: matrix)))
