@@ -90,7 +90,8 @@ def folded(
     row = np.repeat(np.arange(len(n_atoms)), n_atoms)
     sums = np.stack([np.bincount(row, weights=axis, minlength=len(n_atoms)) for axis in pos.T], axis=1)
     placed = pos - (sums / np.maximum(n_atoms, 1)[:, None])[row]
-    inverse = np.linalg.inv(np.where(pbc.any(axis=1)[:, None, None], cell, np.eye(3)))
+    periodic: NDArray[np.bool_] = np.any(pbc, axis=1)
+    inverse = np.linalg.inv(np.where(periodic[:, None, None], cell, np.eye(3)))
     fraction = sum(placed[:, axis, None] * inverse[row, axis] for axis in range(3))
     moved = np.where(pbc[row], np.rint(fraction), 0.0)
     placed -= sum(moved[:, axis, None] * cell[row, axis] for axis in range(3))
