@@ -111,7 +111,8 @@ class Calculator(AseCalculator):
             )
         derivatives = not {"forces", "stress"}.isdisjoint(properties) and "energy" in self.potential.properties
         # in place of all results: this may be called directly, with other atoms and fewer properties than before
-        self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]
+        with torch.inference_mode(False):  # in which forces cannot be had
+            self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]
 
     def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
         """Second derivatives of the energy by positions, as ``ase.vibrations.VibrationsData`` takes them.
@@ -170,7 +171,9 @@ def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int =
         for atoms, name in zip(batch, names, strict=True):
             check_atoms(atoms, potential.species, name)
         lists = NeighborLists(potential.cutoff)
-        yield from _evaluate(potential, batch, [lists(*named) for named in zip(batch, names, strict=True)])
+        with torch.inference_mode(False):  # in which forces cannot be had
+            found = _evaluate(potential, batch, [lists(*named) for named in zip(batch, names, strict=True)])
+        yield from found
         start += len(batch)
 
 

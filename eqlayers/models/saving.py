@@ -192,7 +192,11 @@ def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: A
         raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}")
     kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
     potential.to(next((found for found in kept if found.is_floating_point), potential.dtype))
-    potential.load_state_dict(saved.state)
+    try:
+        potential.load_state_dict(saved.state)
+    except RuntimeError as error:  # of layers that look at what they are given
+        problem = " ".join(str(error).split())
+        raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}") from None
     return potential.to(device=device, dtype=dtype).eval()
 
 

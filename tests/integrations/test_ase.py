@@ -167,6 +167,17 @@ def test_results_are_of_the_last_atoms(potential: Potential) -> None:
     assert set(calculator.results) == {"energy", "free_energy", "energies"}
 
 
+def test_forces_can_be_had_in_inference_mode(potential: Potential) -> None:
+    atoms, expected = water(), water()
+    atoms.calc, expected.calc = Calculator(potential), Calculator(potential)
+    with torch.inference_mode():
+        forces, (result,) = atoms.get_forces(), predict(potential, [atoms])
+    assert np.array_equal(forces, expected.get_forces())
+    assert np.array_equal(result["forces"], forces)
+    atoms.rattle(0.01)  # with the neighbours that were found there
+    assert atoms.get_forces().any()
+
+
 def test_a_path_does_as_well(potential: Potential, tmp_path: Path) -> None:
     save_potential(potential, tmp_path / "a.pt")
     calc = Calculator(tmp_path / "a.pt")

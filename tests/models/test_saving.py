@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, DataError, DTypeError
 from eqlayers.models import (
+    MACE,
     Potential,
     Structures,
     build_potential,
@@ -175,6 +176,14 @@ CLASSES = [
     ("eqlayers.testing.ToyNetwork", {"num_species": 0}, "num_species must be an integer, at least 1, got 0"),
     (None, {}, "the network must be given by class_path and init_args"),
 ]
+
+
+def test_weights_that_a_layer_refuses(tmp_path: Path) -> None:
+    """Couplings rounded to half precision are none that rotate."""
+    network = MACE([1], hidden="2x0e + 2x1o", correlation=2, lmax=2)
+    save_potential(Potential(network, [1]).bfloat16(), tmp_path / "half.pt")
+    with pytest.raises(DataError, match=r"its weights are not those of MACE: .* must hold equivariant tensors"):
+        load_potential(tmp_path / "half.pt")
 
 
 @pytest.mark.parametrize(("path", "options", "message"), CLASSES, ids=str)
