@@ -75,8 +75,8 @@ ERRORS = {
 }
 #: Part -> seconds of a point, its sets, its numbers of frames.
 PARTS: dict[str, tuple[float, tuple[str, ...], tuple[int | None, ...]]] = {
-    "curve": (120.0, ("ethanol_md",), FRAMES),
-    "table": (330.0, tuple(SETS), (None,)),
+    "curve": (40.0, ("ethanol_md",), FRAMES),
+    "table": (60.0, tuple(SETS), (None,)),
 }
 
 
@@ -263,7 +263,7 @@ def main() -> None:
     """Train what is asked for and not finished, or show the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="both by default")
-    parser.add_argument("--seconds", type=float, help="of a point; 120 for the curve and 330 for the table by default")
+    parser.add_argument("--seconds", type=float, help="of a point; 40 for the curve and 60 for the table by default")
     parser.add_argument("--set", choices=SETS, action="append", help="all by default")
     parser.add_argument("--model", choices=MODELS, action="append", help="all by default")
     parser.add_argument("--frames", type=int, choices=FRAMES, action="append", help="of the curve; all by default")
