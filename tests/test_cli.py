@@ -13,6 +13,7 @@ import yaml
 
 from eqlayers.cli import main, molecules
 from eqlayers.errors import ConfigError
+from eqlayers.models import NequIP, Potential, save_potential
 from eqlayers_kernels.c.build import cache as disk
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,6 +209,11 @@ def test_every_configuration_runs(path: Path, tmp_path: Path) -> None:
         shutil.copytree(ROOT / "tests" / "fixtures" / "qm9", fixture)
         options += ["--data.root", str(fixture), "--data.num_workers=0", "--trainer.accelerator=cpu"]
         options += ["--model.model.init_args.hidden", "8x0e + 8x1o + 8x2e"]
+    if path.stem == "fine_tuning":
+        start = tmp_path / "potential.pt"
+        network = NequIP([1, 6, 8], "4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0)
+        save_potential(Potential(network, network.species), start)
+        options += ["--start_from", str(start)]
     assert main(["fit", "-c", str(path), *options]) == 0
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from ..checks import check_module
+from ..torch_internals import tree_flatten, tree_unflatten
 
 __all__ = ["recomputed"]
 
@@ -70,7 +70,7 @@ def _parts(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What ``forward`` gives, from a node that keeps tensors of the arguments and the parameters only."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
+    leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     parameters = tuple(parameter for parameter in part.parameters() if parameter.requires_grad)
     given = [leaves[place] for place in places]
@@ -84,7 +84,7 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
         again = list(constants)
         for place, tensor in zip(places, tensors[len(parameters) :], strict=True):
             again[place] = tensor
-        args, kwargs = pytree.tree_unflatten(again, structure)
+        args, kwargs = tree_unflatten(again, structure)
         if returned:  # the same random numbers
             with torch.random.fork_rng(state[1][0]):
                 torch.set_rng_state(state[0])
@@ -92,13 +92,13 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
                 found = forward(*args, **kwargs)
         else:
             found = forward(*args, **kwargs)
-        flat, shape = pytree.tree_flatten(found)
+        flat, shape = tree_flatten(found)
         returned[:] = [shape, [None if isinstance(value, Tensor) else value for value in flat]]
         return tuple(value for value in flat if isinstance(value, Tensor))
 
     tensors = iter(_Recomputed.apply(run, parameters, *parameters, *given))
     shape, others = returned
-    return pytree.tree_unflatten([next(tensors) if value is None else value for value in others], shape)
+    return tree_unflatten([next(tensors) if value is None else value for value in others], shape)
 
 
 class _Recomputed(torch.autograd.Function):
