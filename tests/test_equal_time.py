@@ -108,7 +108,7 @@ def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
     points = [point for part in script.PARTS for point in script.points(part, None, chosen)]
     assert len(points) == len(set(points)) == 52
     assert {point.set for point in points} == set(script.SETS)
-    assert sum(point.seconds for point in points) == 25 * 120 + 27 * 330
+    assert sum(point.seconds for point in points) == 25 * 40 + 27 * 60
 
 
 @pytest.mark.parametrize("name", ["ethanol_md", "mini_qm9 U0", "mini_qm9 mu"])
