@@ -26,6 +26,7 @@ from eqlayers.train import history, potential_report
 from eqlayers.train.base import TrainedModule
 from eqlayers.train.potential import PotentialModule
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background would ignore it
 sent, where, left = getattr(signal, sys.argv[1]), sys.argv[2], int(sys.argv[3])
 owner, name = {
     "step": (PotentialModule, "training_step"),
