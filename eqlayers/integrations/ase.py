@@ -109,7 +109,7 @@ class Calculator(AseCalculator):
                 f"stress must be of a periodic structure with three lattice vectors, got pbc {checked.pbc.tolist()} "
                 f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
             )
-        derivatives = not {"forces", "stress"}.isdisjoint(properties) and "energy" in self.potential.properties
+        derivatives = not {"forces", "stress"}.isdisjoint(properties)
         # in place of all results: this may be called directly, with other atoms and fewer properties than before
         with torch.inference_mode(False):  # in which forces cannot be had
             self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]

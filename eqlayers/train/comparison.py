@@ -276,15 +276,12 @@ def _markdown(groups: dict[Kind, list[Run]], differing: dict[str, Any], notes: l
 def validated(history: Sequence[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
     """A key of the epochs that were validated, and their errors.
 
-    An error that repeats to the last bit is of an epoch without validation.
-
     Example:
-        >>> errors = (float("nan"), 9.0, 9.0, 7.0)
+        >>> errors = (float("nan"), 9.0, float("nan"), 7.0)
         >>> validated([{"epoch": n, "val_mae": error} for n, error in enumerate(errors, 1)], "epoch")
         ([2, 4], [9.0, 7.0])
     """
-    pairs = zip([{"val_mae": math.nan}, *history], history, strict=False)
-    rows = [row for before, row in pairs if 0 < row["val_mae"] < math.inf and row["val_mae"] != before["val_mae"]]
+    rows = [row for row in history if 0 < row["val_mae"] < math.inf]
     return [row[key] for row in rows], [row["val_mae"] for row in rows]
 
 

@@ -79,7 +79,7 @@ class History(Callback):
         self.folder = Path(check_path("folder", folder))
         self.verbose = check_flag("verbose", verbose)
         self.rows: list[dict[str, float]] = []
-        self._started = 0.0
+        self._started, self._validated = 0.0, False
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, for the checkpoint."""
@@ -100,15 +100,20 @@ class History(Callback):
         if trainer.is_global_zero and not is_dry_run(trainer):
             write_json(self.folder / "summary.json", facts)
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The trainer shows an error until the next one: only a row of its own epoch has it."""
+        self._validated = not trainer.sanity_checking
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the row of this epoch."""
         name, unit = trained_module(pl_module).main_error()
         values = trainer.callback_metrics
+        validated, self._validated = self._validated, False
         row = {
             "epoch": trainer.current_epoch + 1,
             "step": trainer.global_step,
             "train_mae": _number(values.get(f"train/{name}")),
-            "val_mae": _number(values.get("val/mae")),
+            "val_mae": _number(values.get("val/mae") if validated else None),
             "learning_rate": float(trainer.optimizers[0].param_groups[0]["lr"]),
             "time_s": time.perf_counter() - self._started,
         }

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["ERRORS", "LABELS", "LOSSES", "SHOWN", "unit_of"]
+__all__ = ["ERRORS", "LABELS", "LOSSES", "SHOWN", "Label", "unit_of"]
 
-#: label -> (unit of errors, factor from eV, Angstrom and elementary charges)
+
+class Label(NamedTuple):
+    """Units of a label: of values, and of errors as people and names of metrics have it, with the factor to it."""
+
+    values: str
+    errors: str
+    unit: str
+    factor: float
+
+
 LABELS = {
-    "energy": ("meV", 1e3),
-    "forces": ("meV_A", 1e3),
-    "stress": ("meV_A3", 1e3),
-    "dipole": ("me_A", 1e3),
-    "polarizability": ("A3", 1.0),
+    "energy": Label("eV", "meV", "meV", 1e3),
+    "forces": Label("eV/A", "meV/A", "meV_A", 1e3),
+    "stress": Label("eV/A^3", "meV/A^3", "meV_A3", 1e3),
+    "dipole": Label("e A", "me A", "me_A", 1e3),
+    "polarizability": Label("A^3", "A^3", "A3", 1.0),
 }
-SHOWN = {"meV": "meV", "meV_A": "meV/A", "meV_A3": "meV/A^3", "me_A": "me A", "A3": "A^3"}
+#: Unit in names of metrics -> as people have it.
+SHOWN = {label.unit: label.errors for label in LABELS.values()}
 #: What errors are logged of; the first that the data have is the main one.
 ERRORS = ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
 
@@ -44,4 +56,4 @@ def unit_of(name: str) -> str:
         >>> unit_of("energy_per_atom"), unit_of("dipole")
         ('meV', 'me_A')
     """
-    return LABELS["energy" if name.startswith("energy") else name][0]
+    return LABELS["energy" if name.startswith("energy") else name].unit

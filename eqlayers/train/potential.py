@@ -259,7 +259,7 @@ class PotentialModule(FineTuned):
         }
 
     def _log_errors(self, stage: str, name: str, value: Tensor, label: Tensor, batch: Any) -> None:
-        unit, factor = LABELS[name]
+        unit, factor = LABELS[name].unit, LABELS[name].factor
         kinds = {name: (value, label)}
         if name == "energy":
             there = torch.isfinite(batch.energy)

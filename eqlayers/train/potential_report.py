@@ -28,7 +28,7 @@ MOST_GROUPS = 20  # of test structures in the table
 
 
 class Row(NamedTuple):
-    """Errors of one quantity in its unit, and of the predictor that sees no geometry."""
+    """Errors of one quantity in a unit as names of metrics have it, and of the predictor that sees no geometry."""
 
     name: str
     unit: str
@@ -65,7 +65,7 @@ class PotentialTestReport(TestReport):
             return
         write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, [*rows, *of_groups]))
         if hasattr(pl_module.model, "options"):
-            errors = {f"{row.name}, {row.unit}": row.mae for row in rows}
+            errors = {f"{row.name}, {SHOWN[row.unit]}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom, e", "test errors (MAE)": errors}
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
@@ -79,10 +79,8 @@ class PotentialTestReport(TestReport):
             if not len(there):  # the training part has labels that the test part lacks
                 continue
             row = next(row for row in rows if row.name == label)
-            unit = SHOWN[LABELS[label][0]].replace("me", "e")
-            figure = parity_plot(
-                true[there], predicted[there], label, unit, f"{label}: MAE {number(row.mae)} {row.unit}"
-            )
+            caption = f"{label}: MAE {number(row.mae)} {SHOWN[row.unit]}"
+            figure = parity_plot(true[there], predicted[there], label, LABELS[label].values, caption)
             pictures.append(f"parity_{label}.png")
             save_figure(figure, self.folder / pictures[-1])
         history = self._history(trainer)
@@ -90,14 +88,14 @@ class PotentialTestReport(TestReport):
         main = next((row for row in rows if row.name == shown), None)
         if history and main is not None:
             pictures.append("learning_curve.png")
-            figure = learning_curve(history, main.name, main.unit, {"no geometry": main.baseline}, test=main.mae)
+            figure = learning_curve(history, main.name, SHOWN[main.unit], {"no geometry": main.baseline}, test=main.mae)
             save_figure(figure, self.folder / pictures[-1])
         print(f"report: {self.folder}/metrics.json, {', '.join(pictures)}")
 
     def _rows(self, module: PotentialModule, values: dict[str, Array]) -> list[Row]:
         rows, z, atoms = [], values["z"], values["atoms"]
         for label in module.judged:
-            unit, factor = LABELS[label]
+            unit, factor = LABELS[label].unit, LABELS[label].factor
             true, error = values[f"{label}_true"] * factor, values[f"{label}_error"] * factor
             if not np.isfinite(error).any():
                 continue
@@ -116,7 +114,7 @@ class PotentialTestReport(TestReport):
         history, data = self._history(trainer), trainer.datamodule  # type: ignore[attr-defined]
         metrics: dict[str, Any] = {}
         for row in rows:
-            name, unit = row.name.replace(" ", "_"), row.unit.replace("/", "_").replace("^", "").replace(" ", "_")
+            name, unit = row.name.replace(" ", "_"), row.unit
             metrics[f"test_{name}_mae_{unit}"], metrics[f"test_{name}_rmse_{unit}"] = row.mae, row.rmse
             metrics[f"baseline_{name}_mae_{unit}"] = row.baseline
         return metrics | {
@@ -143,7 +141,7 @@ def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: t
     for place, group in enumerate(groups):
         own = values["group"] == place
         for label in module.judged:
-            unit, factor = LABELS[label]
+            unit, factor = LABELS[label].unit, LABELS[label].factor
             mine = np.repeat(own, atoms.astype(int)) if label == "forces" else own
             true, error = values[f"{label}_true"][mine] * factor, values[f"{label}_error"][mine] * factor
             if np.isfinite(error).any():
@@ -157,7 +155,7 @@ def _row(name: str, unit: str, error: Array, baseline: Array) -> Row:
     size = np.abs(error)
     return Row(
         name,
-        SHOWN[unit],
+        unit,
         float(size.mean()),
         float(np.sqrt(np.square(error).mean())),
         float(size.max()),
@@ -171,5 +169,5 @@ def _table(rows: list[Row]) -> Table:
     for heading in ("unit", "MAE", "RMSE", "largest", "no geometry, MAE"):
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(row.name, row.unit, *map(number, (row.mae, row.rmse, row.largest, row.baseline)))
+        table.add_row(row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline)))
     return table

@@ -13,7 +13,7 @@ from ..data.targets import TARGETS
 from ..errors import ConfigError, EqlayersError
 from ..files import read_json, read_yaml
 from .history import read_history
-from .labels import SHOWN
+from .labels import ERRORS, SHOWN
 
 __all__ = ["Error", "Kind", "Run", "flattened", "is_run", "read_run", "what_is"]
 
@@ -211,7 +211,7 @@ class _Reader:
         if isinstance(recorded, str) and isinstance(self.summary.get("unit"), str):
             return Kind(task, recorded.partition("_mae")[0], self.summary["unit"])
         if errors:
-            name = next((name for name in ("forces", "energy_per_atom") if name in errors), next(iter(errors)))
+            name = next((name for name in ERRORS if name in errors), next(iter(errors)))
             return Kind(task, name, errors[name].unit)
         if task == "property" and target in TARGETS:
             return Kind(task, target, TARGETS[target].report_unit)
