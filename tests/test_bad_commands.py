@@ -159,7 +159,7 @@ OPTIONS = {
     "--model.model.init_args.lmax -1": r"lmax must be an integer, at least 0, got -1",
     "--model.model.init_args.layers -1": r"layers must be an integer, at least 0, got -1",
     "--model.model.init_args.hidden 5": r"hidden must be irreps such as .*, got '5'",
-    "--model.model.init_args.hidden 3x1o": r"hidden must hold even scalars \(0e\) for the embedding, got 3x1o",
+    "--model.model.init_args.hidden 3x1o": r"hidden must hold even scalars \(0e\), got 3x1o",
     "--model.model.init_args.readout both": r"readout must be one of scalar, vector, extent, got 'both'",
     "--model.model.init_args.pooling max": r"pooling must be one of sum, mean, got 'max'",
     "--model.model.init_args.backend cuda": r"backend must be one of .* or None, got 'cuda'",

@@ -150,18 +150,8 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
     # the same for every copy of an irrep, so a number for each irrep is enough
     factor = {ir: before.get(ir, 1.0) for _, ir in step.irreps_in}
     _copy_linear(step.up, conv.linear_1, [step.irreps_in[p.i_in].ir for p in step.up.instructions], factor)
-    # from the receiver to the sender: odd harmonics change their sign
-    signs = [
-        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
-        for p in step.product.instructions
-        for _ in range(p.path_shape[0])
-    ]
-    *inner, last = _matrices(conv.edge_mlp)
-    exact = second_moment("silu") ** 0.5
-    for number, (mine, theirs) in enumerate(zip(step.radial.weights, [*inner, last], strict=True)):
-        same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5
-        mine.copy_(theirs.weight * same * (math.sqrt(2 / cutoff) if number == 0 else exact))
-    step.radial.weights[-1].mul_(torch.tensor(signs, dtype=types.dtype))
+    for mine, (theirs, factors) in zip(step.radial.weights, _radial(step, conv, cutoff), strict=True):
+        mine.copy_(theirs.weight * factors.to(types.dtype))
     step.get_buffer("mean_neighbors").fill_(float(conv.avg_num_neighbors_norm.norm_const.double().flatten()[0]) ** -2)
     columns = _columns(step.gate, gate)
     blocks = _blocks(conv.linear_2)
@@ -179,6 +169,23 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
                 lambda ir, n=number: maps[ir][n],
                 out=step.self_connection.weight[number],
             )
+
+
+def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
+    """The matrices of nequip's radial network, and by what ours are larger, in the last one column by column."""
+    matrices, exact = _matrices(conv.edge_mlp), second_moment("silu") ** 0.5
+    # from the receiver to the sender: odd harmonics change their sign
+    signs = [
+        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
+        for p in step.product.instructions
+        for _ in range(p.path_shape[0])
+    ]
+    found = []
+    for number, theirs in enumerate(matrices):
+        same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5 * (exact if number else math.sqrt(2 / cutoff))
+        columns = torch.tensor(signs if number == len(matrices) - 1 else [1.0], dtype=torch.float64)
+        found.append((theirs, same * columns))
+    return found
 
 
 def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, float]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor, nn
 from ..checks import check_type, got
 from ..errors import ConfigError
 from ..models import NequIP, Potential
-from ..nn.activation import second_moment
-from .from_nequip import _blocks, _columns, _core, _factors, _matrices
+from ..models.properties import even_scalars
+from .from_nequip import _blocks, _columns, _core, _factors, _matrices, _radial
 
 __all__ = ["to_nequip"]
 
@@ -76,7 +75,7 @@ def _built(potential: Potential, network: NequIP, widths: list[int]) -> nn.Modul
     per_type = {"scales": potential.scales.tolist(), "shifts": potential.shifts.tolist()}
     # irreps that cannot arise are left out by both
     hidden = [options["hidden"]] * (options["layers"] - 1)
-    scalars = str(o3.Irreps([(mul, ir) for mul, ir in o3.Irreps(options["hidden"]) if ir.is_scalar()]))
+    scalars = str(even_scalars(o3.Irreps(options["hidden"])))
     try:
         set_global_state()
         made: nn.Module = FullNequIPGNNModel(
@@ -106,16 +105,8 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
     for path, view in _views(step.up, step.up.weight):
         ir = step.irreps_in[path.i_in].ir
         blocks[ir].copy_(view / factor[ir])
-    signs = [
-        (-1.0) ** step.product.irreps_in2[p.i_in2].ir.l
-        for p in step.product.instructions
-        for _ in range(p.path_shape[0])
-    ]
-    exact, weights = second_moment("silu") ** 0.5, [weight.detach().cpu() for weight in step.radial.weights]
-    weights[-1] = weights[-1] * torch.tensor(signs, dtype=types.dtype)
-    for number, (theirs, mine) in enumerate(zip(_matrices(conv.edge_mlp), weights, strict=True)):
-        same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5
-        theirs.weight.copy_(mine / (same * (math.sqrt(2 / cutoff) if number == 0 else exact)))
+    for mine, (theirs, factors) in zip(step.radial.weights, _radial(step, conv, cutoff), strict=True):
+        theirs.weight.copy_(mine.detach().cpu() / factors.to(types.dtype))
     conv.avg_num_neighbors_norm.norm_const.fill_(float(step.get_buffer("mean_neighbors")) ** -0.5)
     columns = _columns(step.gate, gate)
     _gather(step.down, step.down.weight, columns, _blocks(conv.linear_2))

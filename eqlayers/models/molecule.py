@@ -21,7 +21,7 @@ from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from .potential import kinds_of, places_of, read_species
-from .properties import pooled
+from .properties import even_scalars, pooled
 
 LARGEST_DEGREE = 11  # of e3nn's representations
 #: What is read of each atom: energies; charges and vectors; energies and charges.
@@ -92,9 +92,7 @@ class MoleculeNetwork(KeepsFloat64):
         self.readout = check_choice("readout", readout, READOUTS)
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")
-        scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
-        if scalars.dim == 0:
-            raise IrrepsError(f"hidden must hold even scalars (0e) for the embedding, got {irreps}. Add '64x0e'.")
+        scalars = even_scalars(irreps)
         if readout == "vector" and o3.Irrep("1o") not in irreps:
             raise IrrepsError(f"hidden must hold vectors (1o) for a vector read-out, got {irreps}. Add '64x1o'.")
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)

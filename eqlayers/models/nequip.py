@@ -11,14 +11,13 @@ from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
 from ..checks import check_integer, check_number
-from ..errors import IrrepsError
 from ..graph import Graph
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from .potential import read_species
-from .properties import kept_irreps, property_irreps, read_properties
+from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 
 class NequIP(torch.nn.Module):
@@ -92,9 +91,7 @@ class NequIP(torch.nn.Module):
             "backend": backend,
         }
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
-        scalars = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
-        if scalars.dim == 0:
-            raise IrrepsError(f"hidden must hold even scalars (0e) for the read-out, got {irreps}. Add '32x0e'.")
+        scalars = even_scalars(irreps)
         width = scalars.dim if embedding is None else check_integer("embedding", embedding, 1, fix="32 is usual.")
         self.embedding = torch.nn.Embedding(len(self.species), width)
         steps, current = [], o3.Irreps([(width, "0e")])

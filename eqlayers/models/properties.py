@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..checks import check_choice, check_items, check_number
-from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ..nn._common.base import KeepsFloat64
 
 #: Irreps that each property takes of an atom.
@@ -55,6 +55,22 @@ def property_irreps(properties: Sequence[str]) -> o3.Irreps:
     """
     asked = [ir for name in read_properties(properties) for _, ir in PROPERTIES[name]]
     return o3.Irreps([(1, ir) for ir in sorted(asked, key=lambda ir: ir.l)]).simplify()
+
+
+def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
+    """The even scalars among the irreps of features, which networks begin with.
+
+    Raises:
+        IrrepsError: There are none.
+
+    Example:
+        >>> even_scalars(o3.Irreps("8x0e + 4x0o + 8x1o"))
+        8x0e
+    """
+    found = o3.Irreps([(mul, ir) for mul, ir in hidden if ir.is_scalar()])
+    if found.dim == 0:
+        raise IrrepsError(f"hidden must hold even scalars (0e), got {hidden or 'none'}. Add '32x0e'.")
+    return found
 
 
 def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_integer, check_number
-from ..errors import IrrepsError
 from ..graph import Graph
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from ..nn.interaction import channelwise_instructions
 from ..nn.radial import ScalarNetwork, hidden_widths
 from .nequip import reachable
 from .potential import read_species
-from .properties import kept_irreps, property_irreps, read_properties
+from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 
 class TFN(torch.nn.Module):
@@ -77,9 +76,7 @@ class TFN(torch.nn.Module):
         self.properties = read_properties(properties)
         self.irreps_sh = o3.Irreps.spherical_harmonics(check_integer("lmax", lmax, 0, fix="2 is usual."))
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
-        current = o3.Irreps([(mul, ir) for mul, ir in irreps if ir.is_scalar()])
-        if current.dim == 0:
-            raise IrrepsError(f"hidden must hold even scalars (0e) for the embedding, got {irreps}. Add '32x0e'.")
+        current = even_scalars(irreps)
         self.embedding = torch.nn.Embedding(len(self.species), current.dim)
         self.basis = BesselBasis(num_basis, cutoff)
         widths = hidden_widths("radial_hidden", radial_hidden)

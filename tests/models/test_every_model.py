@@ -1,8 +1,8 @@
 """`eqlayers check` of every network that comes with the package, repulsion and all, and of those of the examples."""
 
-import importlib.util
+import runpy
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,14 +25,9 @@ SPECIES = [1, 6, 8]
 SMALL = {"hidden": "4x0e + 4x1o", "lmax": 2, "cutoff": 4.0, "radial_hidden": (8,)}
 
 
-def example(name: str) -> ModuleType:
-    """A script of `examples/`, not run."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def example(name: str) -> Any:
+    """The network of a script of `examples/`, whose main is not run."""
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))["Network"]
 
 
 NETWORKS = {
@@ -41,8 +36,8 @@ NETWORKS = {
     "NequIP": lambda: NequIP(SPECIES, layers=3, **SMALL),
     "TFN": lambda: TFN(SPECIES, layers=2, **SMALL),
     "toy": lambda: ToyNetwork(3),
-    "example 10": lambda: example("10_own_network").Network(SPECIES, width=4),
-    "example 11": lambda: example("11_mace_from_layers").Network(SPECIES, channels=4, lmax=2),
+    "example 10": lambda: example("10_own_network")(SPECIES, width=4),
+    "example 11": lambda: example("11_mace_from_layers")(SPECIES, channels=4, lmax=2),
 }
 
 
