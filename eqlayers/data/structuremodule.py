@@ -277,7 +277,7 @@ class StructureDataModule(LightningDataModule):
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
         """Validation batches in the order of the split; an empty list without a validation part."""
         dataset = self._part("val")
-        return self._loader(dataset, self._eval_size(dataset)) if len(dataset) else []
+        return self._loader(dataset, self.eval_size(dataset)) if len(dataset) else []
 
     def test_dataloader(self) -> DataLoader:
         """Test batches in the order of the split.
@@ -288,7 +288,7 @@ class StructureDataModule(LightningDataModule):
         dataset = self._part("test")
         if len(dataset) == 0:
             raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
-        return self._loader(dataset, self._eval_size(dataset))
+        return self._loader(dataset, self.eval_size(dataset))
 
     def predict_dataloader(self) -> DataLoader:
         """Batches of the test part; `idx` tells the rows."""
@@ -299,7 +299,7 @@ class StructureDataModule(LightningDataModule):
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         return {"train": self.train_set, "val": self.val_set, "test": self.test_set}[name]
 
-    def _eval_size(self, dataset: StructureDataset) -> int:
+    def eval_size(self, dataset: StructureDataset) -> int:
         """Structures in a batch of which even the largest have no more edges together than a training batch."""
         most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))
         return max(1, min(self.eval_batch_size, most))

@@ -134,7 +134,7 @@ def train(point: Point, say: Callable[[float], None]) -> dict[str, Any]:
     scale, loader = data.statistics.scale, data.train_dataloader()
     net = model.make(data, quantity).train()
     average = copy.deepcopy(net)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=point.rate, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=point.rate, weight_decay=0.0, fused=True)
     batch = next(iter(loader))
     loss_of(net(batch), batch, scale).backward()  # compiles
     step, epoch, failed, start = 0, 0, None, time.perf_counter()

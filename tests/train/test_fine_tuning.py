@@ -52,7 +52,7 @@ def shifted(potential: Potential, molecules: list[list[int]], unlabelled: int = 
     rows = np.arange(len(molecules))[::-1].copy()  # in another order than the file
     statistics = SimpleNamespace(shifts={1: -13.6, 8: -2041.0})
     return SimpleNamespace(
-        train_set=StructureDataset(labelled, edges, rows), e0s="fit", eval_batch_size=2, statistics=statistics
+        train_set=StructureDataset(labelled, edges, rows), e0s="fit", eval_size=lambda part: 2, statistics=statistics
     )
 
 

@@ -19,6 +19,7 @@ from ase.io import write
 
 from eqlayers.cli import main
 from eqlayers.data import MoleculeDataModule
+from eqlayers.models import NequIP, Potential, save_potential
 from eqlayers.train import checkpoint_path, read_checkpoint
 
 # what a user's `eqlayers` is, and each process keeps the weights that it ends with
@@ -53,6 +54,10 @@ CASES: dict[str, tuple[dict[str, Any], int | None]] = {
     "potential": (potential("NequIP", {}, {}), 6),
     "recomputed": (potential("MACE", {"correlation": 2}, {}, checkpointing=True), 6),
     "batches by edges": (potential("NequIP", {}, {"max_edges": 12}), None),
+    "fine-tuned": (
+        {**potential("NequIP", {}, {"replay": {"path": "old.xyz", "number": 2}}), "start_from": "start.pt"},
+        6,
+    ),
     "property": (PROPERTY, 8),
 }
 
@@ -81,6 +86,8 @@ def errors(run: Path) -> dict[str, float]:
 def test_two_processes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, one_batch = CASES[case]
     write(tmp_path / "train.xyz", waters(21), format="extxyz")
+    write(tmp_path / "old.xyz", waters(25)[21:], format="extxyz")
+    save_potential(Potential(NequIP([1, 8], cutoff=3.0, **SMALL), [1, 8]), tmp_path / "start.pt")
     path, script = tmp_path / "run.yaml", tmp_path / "script.py"
     config = {**config, "runs": "runs", "data": {**config["data"], "cache_dir": "cache"}}
     config["trainer"] = {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1, "precision": "64-true"}
