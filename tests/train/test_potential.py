@@ -16,6 +16,7 @@ from eqlayers.cli import main
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, load_potential
 from eqlayers.train.potential import PotentialModule
+from tests.train.waters import displaced_waters
 
 SMALL = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
 
@@ -154,16 +155,14 @@ trainer: {{accelerator: cpu, max_epochs: 2, log_every_n_steps: 1}}
 
 def waters(count: int) -> list[Atoms]:
     """Frames with the energies and forces of springs, some of them without forces."""
-    made, frames = np.random.default_rng(0), []
-    for number in range(count):
-        pos = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.1 * made.standard_normal((3, 3))
+    frames = list(displaced_waters(count))
+    for number, atoms in enumerate(frames):
+        pos = atoms.positions
         vectors = pos[None] - pos[:, None]
         lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
-        atoms = Atoms("OHH", pos)
         atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) - 14.0
         if number % 5:
             atoms.arrays["REF_forces"] = 2 * (vectors * ((lengths - 1) / lengths)[..., None]).sum(1)
-        frames.append(atoms)
     return frames
 
 

@@ -21,6 +21,7 @@ from eqlayers.cli import main
 from eqlayers.data import MoleculeDataModule
 from eqlayers.models import NequIP, Potential, save_potential
 from eqlayers.train import checkpoint_path, read_checkpoint
+from tests.train.waters import displaced_waters
 
 # what a user's `eqlayers` is, and each process keeps the weights that it ends with
 SCRIPT = """
@@ -64,14 +65,12 @@ CASES: dict[str, tuple[dict[str, Any], int | None]] = {
 
 def waters(count: int) -> list[Atoms]:
     """Frames, an odd number of them for the test; every third has no forces, and one no energy."""
-    made, frames = np.random.default_rng(0), []
-    for number in range(count):
-        atoms = Atoms("OHH", [[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]] + 0.1 * made.standard_normal((3, 3)))
+    made, frames = np.random.default_rng(1), list(displaced_waters(count))
+    for number, atoms in enumerate(frames):
         if number != 4:
             atoms.info["REF_energy"] = float(made.standard_normal())
         if number % 3:
             atoms.arrays["REF_forces"] = made.standard_normal((3, 3))
-        frames.append(atoms)
     return frames
 
 

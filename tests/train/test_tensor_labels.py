@@ -17,6 +17,7 @@ from eqlayers.cli import main
 from eqlayers.integrations.ase import Calculator, predict
 from eqlayers.models import TFN, Structures, load_potential
 from eqlayers.train.potential import PotentialModule
+from tests.train.waters import displaced_waters
 
 CONFIG = """
 task: potential
@@ -45,15 +46,13 @@ trainer: {{accelerator: cpu, max_epochs: 2, log_every_n_steps: 1}}
 
 def waters(count: int) -> list[Atoms]:
     """Dipoles from fixed charges in Debye, polarisabilities along the bonds in Bohr^3; one of five without."""
-    made, frames = np.random.default_rng(0), []
-    for number in range(count):
-        pos = np.array([[0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]]) + 0.1 * made.standard_normal((3, 3))
-        atoms = Atoms("OHH", pos)
+    frames = list(displaced_waters(count))
+    for number, atoms in enumerate(frames):
+        pos = atoms.positions
         atoms.info["REF_dipole"] = 0.4 * (pos[1] + pos[2] - 2 * pos[0]) / units.Debye
         if number % 5:
             bonds = pos[1:] - pos[:1]
             atoms.info["REF_polarizability"] = (np.eye(3) + bonds.T @ bonds) / units.Bohr**3
-        frames.append(atoms)
     return frames
 
 
