@@ -53,7 +53,7 @@ def mace(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Networks of schnetpack and torch-geometric beside ours, trained for the same time: 3.3 hours, taken up again."""
+    """Networks of schnetpack and torch-geometric beside ours, trained for the same time: an hour, taken up again."""
     session.install("--quiet", "-c", "constraints.txt", "-e", ".[train]", "schnetpack==2.0.3")
     session.run("python", "examples/peers/equal_time.py", *session.posargs, env={"OMP_NUM_THREADS": "1"})
 

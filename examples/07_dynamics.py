@@ -35,6 +35,7 @@ def test_frame() -> Atoms:
 def dynamics(run: Path) -> np.ndarray:
     """Time in ps and total energy per atom in meV of every frame, ``[frames, 2]``; the trajectory stays in the run."""
     trajectory = run / "nve.traj"
+    trajectory.unlink(missing_ok=True)  # of an earlier training of the same name
     calculator = Calculator(run / "potential.pt")
     outcome = run_dynamics(test_frame(), calculator, SETTINGS, trajectory, run / "nve.log")
     if outcome.stopped:
@@ -73,8 +74,9 @@ def table(metrics: dict) -> Table:
     for name, row in rows.items():
         shown.add_row(name, *(f"{row[key]:,.4g}" if key != "num_parameters" else f"{row[key]:,}" for key in keys))
     recorded = json.loads(PEERS.read_text())["points"] if PEERS.exists() else []
-    of_set = [row for row in recorded if row["set"] == "ethanol_md" and row["frames"] is None and not row["failed"]]
-    for row in sorted(of_set, key=lambda row: row["test"]["forces"]):
+    as_long = 0.5 * metrics["train_time_s"]
+    whole = [row for row in recorded if row["set"] == "ethanol_md" and row["frames"] is None and not row["failed"]]
+    for row in sorted((row for row in whole if row["seconds"] >= as_long), key=lambda row: row["test"]["forces"]):
         numbers = (row["test"]["energy"], row["test"]["forces"], row["seconds"])
         name = f"{row['model']}, {row['about']} (recorded)"
         shown.add_row(name, *(f"{x:,.4g}" for x in numbers), f"{row['parameters']:,}")

@@ -44,10 +44,11 @@ def force_error(checkpoint: Path, name: str) -> float:
 def main() -> None:
     runs = Path(sys.argv[1] if len(sys.argv) > 1 else "runs")
     warnings.filterwarnings("ignore", module="lightning")
-    earlier = ["--model.model", NETWORK, "--data.train", "300", "--data.val", "100", "--trainer.max_epochs", "15"]
-    old = fit("ethanol.yaml", runs, "example_ethanol", *earlier)
+    own = ["--model.model", NETWORK, "--model.learning_rate", "0.02"]
+    few = ["--data.train", "300", "--data.val", "100", "--trainer.max_epochs", "15"]
+    old = fit("ethanol.yaml", runs, "example_ethanol", *own, *few)
     start = ["--start_from", str(old)]
-    scratch = ["--start_from", "null", "--model.model", NETWORK, "--data.cutoff", "4", "--model.learning_rate", "0.02"]
+    scratch = ["--start_from", "null", *own, "--data.cutoff", "4"]
     ways = {
         "ethanol alone": old,
         "aspirin from scratch": fit("fine_tuning.yaml", runs, "example_scratch", *scratch, "--data.replay", "null"),

@@ -225,7 +225,7 @@ def page(results: list[dict[str, Any]], seconds: dict[str, float]) -> str:
         counts = sorted({frames for *_, frames in curve if frames is not None})
         text += f"\nForces of `ethanol_md` (meV/A) after {seconds['curve']:g} s, by training frames:\n\n"
         text += _row("network", *map(str, counts)) + _row(*("---" for _ in range(len(counts) + 1)))
-        for model in dict.fromkeys(model for _, model, _ in curve):
+        for model in [name for name in MODELS if any(name == model for _, model, _ in curve)]:
             found = [curve.get(("ethanol_md", model, frames)) for frames in counts]
             text += _row(model, *("-" if point is None else number(point["test"]["forces"]) for point in found))
         text += "\n![Force error against training frames](../images/ethanol_learning_curve.png)\n"

@@ -173,7 +173,7 @@ class Model(NamedTuple):
 
 HERE, SCHNETPACK = ("eqlayers", "this package"), ("schnetpack", "schnetpack")
 MACE_SIZES: dict[str, Any] = {
-    "hidden": "32x0e + 32x1o",
+    "hidden": "64x0e + 64x1o",
     "correlation": 3,
     "lmax": 3,
     "layers": 2,
@@ -184,10 +184,11 @@ ALL = ("forces", "U0", "mu")
 
 #: A network more is a line more.
 MODELS = {
-    "MACE": Model(HERE, "32 channels, degree 3, 2 layers", 2e-2, 4.0, ALL, _potential(MACE, **MACE_SIZES)),
-    "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 1e-2, 4.0, ALL, _potential(NequIP, **DEGREE_2)),
-    "TFN": Model(HERE, "16 channels, degree 2, 3 layers", 1e-2, 4.0, ALL, _potential(TFN, **DEGREE_2)),
-    "MoleculeNetwork": Model(HERE, "64 channels, degree 1, 3 layers", 5e-3, 5.0, ("U0", "mu"), _molecules),
-    "PaiNN": Model(SCHNETPACK, "64 channels, 3 layers", 4e-3, 5.0, ALL, _peer(PaiNN, 64)),
+    "MACE": Model(HERE, "64 channels, degree 3, 2 layers", 3e-2, 4.0, ALL, _potential(MACE, **MACE_SIZES)),
+    "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(NequIP, **DEGREE_2)),
+    "TFN": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(TFN, **DEGREE_2)),
+    "MoleculeNetwork": Model(HERE, "64 channels, degree 1, 3 layers", 1e-2, 5.0, ("U0", "mu"), _molecules),
+    "PaiNN": Model(SCHNETPACK, "64 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 64)),
+    "PaiNN-32": Model(SCHNETPACK, "32 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 32)),
     "SchNet": Model(("torch_geometric", "torch-geometric"), "64 channels, 3 layers", 2e-3, 5.0, ALL, _peer(SchNet, 64)),
 }
