@@ -197,8 +197,8 @@ def _energies(potential: Potential, data: Any, rows: NDArray[np.int64]) -> NDArr
     """``[len(rows)]`` eV."""
     training, found = potential.training, []
     potential.eval()
-    part = Subset(data.train_set, rows.tolist())
-    for batch in DataLoader(part, data.eval_size(data.train_set), generator=torch.Generator()):  # not of the global state
+    part, size = Subset(data.train_set, rows.tolist()), data.eval_size(data.train_set)
+    for batch in DataLoader(part, size, generator=torch.Generator()):  # no number of the global state
         known = Structures.of(batch)
         cell = None if known.cell is None else known.cell.to(potential.dtype)
         found.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
