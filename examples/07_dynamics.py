@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 from ase import Atoms, units
 from ase.io import read
 from matplotlib.figure import Figure
@@ -84,6 +85,7 @@ def table(metrics: dict) -> Table:
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # as in the training: nine atoms leave nothing to share, and a second thread only waits
     run = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/ethanol")
     if not (run / "potential.pt").exists():
         raise SystemExit(f"{run} has no potential.pt; train one first: eqlayers fit -c configs/ethanol.yaml")
