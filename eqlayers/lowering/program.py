@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.forms.program import Axis, Path, Program
 
 from ..algebra import wigner_3j
 from .layout import slots_of
@@ -86,16 +86,3 @@ def _terms(l1: int, l2: int, l3: int, coefficient: float) -> tuple[tuple[int, in
         return ()
     table = wigner_3j(l1, l2, l3) * coefficient
     return tuple((int(i), int(j), int(k), float(table[i, j, k])) for i, j, k in np.argwhere(table != 0))
-
-
-def interpolation_program(width: int, reads: int) -> Program:
-    """Sums of rows with coefficients, as a program: x so many rows side by side, y their coefficients, no weights.
-
-    Args:
-        width: Columns of a row.
-        reads: Rows that are summed.
-    """
-    axes = (Axis(width, x=1, z=1),) if width > 1 else ()
-    out = Slot(0, width, 1)
-    paths = [Path(Slot(k * width, width, 1), Slot(k, 1, 1), out, None, axes, ((0, 0, 0, 1.0),)) for k in range(reads)]
-    return Program(tuple(paths) if width else (), (reads * width, reads, 0, width), "ir_mul")

@@ -10,7 +10,6 @@ from ..checks import check_flag
 from ..functional import as_graph
 from ..functional.product import run_convolution
 from .product import ProductLayer
-from .radial_table import TabledWeights
 
 
 class TensorProductConv(ProductLayer):
@@ -57,7 +56,7 @@ class TensorProductConv(ProductLayer):
         self,
         x: Tensor,
         edge_attr: Tensor,
-        weight: Tensor | list[Tensor] | TabledWeights | None = None,
+        weight: Tensor | list[Tensor] | None = None,
         edge_index: Any = None,
         num_nodes: int | None = None,
     ) -> Tensor:
@@ -66,8 +65,7 @@ class TensorProductConv(ProductLayer):
         Args:
             x: ``[num_src, irreps_in1.dim]`` features of the senders.
             edge_attr: ``[E, irreps_in2.dim]``.
-            weight: ``[E, weight_numel]`` per edge, as a tensor or a ``TabledWeights``, ``[weight_numel]`` if shared, or
-                None for the internal weights.
+            weight: ``[E, weight_numel]`` per edge, ``[weight_numel]`` if shared, or None for the internal weights.
             edge_index: ``[2, E]`` int64 or int32, rows (src, dst), in any order; or a :class:`eqlayers.Graph`, which
                 sorts the edges once for all layers that get it.
             num_nodes: Number of receivers; as many as senders if None.
@@ -80,8 +78,6 @@ class TensorProductConv(ProductLayer):
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         self.plan.layouts[0].check("x", x)
-        if isinstance(weight, TabledWeights):
-            weight = weight.weights(self.backend)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         graph = as_graph(edge_index, x.shape[0], num_nodes)
         shared = w.ndim == 1
