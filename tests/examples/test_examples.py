@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -47,6 +48,16 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     text = capsys.readouterr().out
     assert text.splitlines()[-1].startswith("check passed: ")
     return text
+
+
+def test_dynamics_can_be_run_again(tmp_path: Path) -> None:
+    """After another training of the same name, whose folder has the trajectory of the first."""
+    save_potential(Potential(ToyNetwork(3), [1, 6, 8]), tmp_path / "potential.pt")
+    module = example("07_dynamics")
+    module.SETTINGS = replace(module.SETTINGS, steps=20)
+    first, again = (module.dynamics(tmp_path) for _ in range(2))
+    assert first.shape == (3, 2)
+    assert (first == again).all()
 
 
 @pytest.mark.slow
