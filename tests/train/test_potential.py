@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from ase.io import write
 from eqlayers.cli import main
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, load_potential
+from eqlayers.train.history import read_history
 from eqlayers.train.potential import PotentialModule
 from tests.train.waters import displaced_waters
 
@@ -231,3 +233,10 @@ def test_validation_is_by_labels_that_it_has(folder: Path, capsys: pytest.Captur
     assert "the validation part must have one of the labels of the training part, energy, forces, got" in (
         capsys.readouterr().err
     )
+
+
+def test_only_epochs_with_a_validation_have_its_error(folder: Path) -> None:
+    more = ["--trainer.max_epochs", "5", "--trainer.check_val_every_n_epoch", "2", "--test_after_fit", "false"]
+    assert main(["fit", "-c", str(folder / "small.yaml"), "--name", "seldom", *more]) == 0
+    history = read_history(folder / "seldom")
+    assert [math.isfinite(row["val_mae"]) for row in history] == [False, True, False, True, False]
