@@ -90,6 +90,7 @@ class Graph:
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
+        self._places: tuple[Tensor, object | None, Tensor] | None = None
 
     @property
     def edge_index(self) -> Tensor:
@@ -137,6 +138,18 @@ class Graph:
                 else:
                     self._tables = sort(self._edge_index, self._num_src, self._num_dst)
         return self._tables
+
+    def place_tables(self, place: Tensor, sort: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sorted edges with those sorted by ``[E]`` places behind, made by ``sort(place)``.
+
+        Those of the last places are kept, which all layers of a network share.
+        """
+        trace = current_trace()
+        if wrapped_by_func(place) or wrapped_by_func(self._edge_index):
+            return sort(place)
+        if self._places is None or self._places[0] is not place or self._places[1] is not trace:
+            self._places = place, trace, sort(place)
+        return self._places[2]
 
     def to(self, device: torch.device | str) -> Graph:
         """The graph on another device; itself if it is there."""

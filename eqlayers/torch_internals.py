@@ -76,6 +76,7 @@ __all__ = [
 ]
 
 _NOTHING = nullcontext()
+_LEAF = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 _P = ParamSpec("_P")
@@ -230,6 +231,22 @@ def on_tape(tensors: Sequence[Tensor]) -> bool:
             if t.requires_grad:
                 return True
     return False
+
+
+def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which of the last inputs of a node get a gradient that this very run of autograd uses.
+
+    ``ctx.needs_input_grad`` says which could use one in some run; of forces, by ``autograd.grad`` with the positions,
+    the gradients of all weights would be computed and dropped. Torch does not say it of leaves, and its functions in
+    C++ alone are told by a public name. Without it: those that could.
+    """
+    if is_compiling():
+        return wanted
+    nodes = [node for node, _ in ctx.next_functions[-len(wanted) :]]
+    return tuple(
+        want and (isinstance(node, _LEAF) or torch._C._will_engine_execute_node(node))
+        for want, node in zip(wanted, nodes, strict=True)
+    )
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:

@@ -7,7 +7,7 @@ calling itself with another key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from operator import is_not
@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.forms import edge_tables, length_of, run_form
-from ..backends.operands import check_operands, shape_of
+from ..backends.forms import edge_tables, length_of, length_of_places, place_tables, run_form
+from ..backends.operands import check_operands, check_places, shape_of, with_table
 from ..forms.keys import find, text_of
 from ..torch_internals import (
     SingleLevelFunction,
+    asked_for,
     batched_by_grad,
     below_autograd,
     in_forward_mode,
@@ -30,7 +31,7 @@ from ..torch_internals import (
     single_level,
     traced_for_others,
 )
-from .form_vmap import form_rule, tables_rule
+from .form_vmap import form_rule, places_rule, tables_rule
 
 _library = torch.library.Library("eqlayers", "DEF")
 _library.define(
@@ -38,7 +39,12 @@ _library.define(
     'str backend="", bool deterministic=True) -> Tensor[]'
 )
 _library.define("edge_tables(Tensor edge_index, SymInt num_src, SymInt num_dst) -> Tensor")
-form_operator, _tables = (getattr(torch.ops.eqlayers, name).default for name in ("form", "edge_tables"))
+_library.define(
+    "place_tables(Tensor graph, Tensor edge_index, Tensor place, SymInt num_src, SymInt num_dst, SymInt places)"
+    " -> Tensor"
+)
+_NAMES = ("form", "edge_tables", "place_tables")
+form_operator, _tables, _places = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
 #: The last arguments of the operator: three sizes, key, backend and whether sums have a fixed order.
 _How = tuple[Any, ...]
 
@@ -46,13 +52,19 @@ _How = tuple[Any, ...]
 def _fake_form(
     operands: Sequence[Tensor], graph: Tensor | None, rows: int, num_src: int, num_dst: int, key: str, *rest: Any
 ) -> list[Tensor]:
-    form, sizes = find(key), (rows, num_src, num_dst)
+    form = find(key)
+    sizes = with_table(form, operands, (rows, num_src, num_dst))
     check_operands(form, operands, graph, sizes)
     return [operands[0].new_empty(shape_of(one, sizes)) for one in form.results]
 
 
 def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     return edge_index.new_empty(length_of(edge_index, num_src, num_dst), dtype=torch.int64)
+
+
+def _fake_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
+    check_places(graph, edge_index, place, num_src, num_dst)
+    return graph.new_empty(graph.shape[0] + length_of_places(edge_index.shape[1], places))
 
 
 class _Form(SingleLevelFunction):
@@ -76,6 +88,7 @@ class _Form(SingleLevelFunction):
         has, wanted = tuple(map(is_not, grads, repeat(None))), ctx.needs_input_grad[3:]
         if True not in has or True not in wanted:
             return (None,) * (3 + len(operands))
+        wanted = asked_for(ctx, wanted)
         given = grads if all(has) else [g for g in grads if g is not None]
         how = ctx.how
         found = call_form([*operands, *given], graph, *how[:3], _gradient(how[3], has, wanted), *how[4:])
@@ -128,11 +141,27 @@ def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list
 for _device in ("CPU", "CUDA"):
     _library.impl("form", run_form, _device)
     _library.impl("edge_tables", edge_tables, _device)
+    _library.impl("place_tables", place_tables, _device)
 _library.impl("form", _follow, "Autograd")
-for _name, _fake, _rule in (("form", _fake_form, form_rule), ("edge_tables", _fake_tables, tables_rule)):
+_RULES: list[tuple[str, Callable[..., Any], Callable[..., Any]]] = [
+    ("form", _fake_form, form_rule),
+    ("edge_tables", _fake_tables, tables_rule),
+    ("place_tables", _fake_places, places_rule),
+]
+for _name, _fake, _rule in _RULES:
     torch.library.register_fake(f"eqlayers::{_name}", _fake, lib=_library)
     torch.library.register_vmap(f"eqlayers::{_name}", _rule, lib=_library)
     _library.impl(_name, batched_by_grad(getattr(torch.ops.eqlayers, _name).default, _rule), "Batched")
+
+
+def sorted_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
+    """The tables of a graph with its edges sorted by their places in a table behind them.
+
+    Raises:
+        IndexRangeError: A place lies outside the table.
+    """
+    found: Tensor = _places(graph, edge_index, place, num_src, num_dst, places)
+    return found
 
 
 def sorted_edges(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -15,8 +15,9 @@ from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.build.errors import CompilerError
 from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
-from eqlayers_kernels.c.run.edges import sort_edges, tables
+from eqlayers_kernels.c.run.edges import place_tables, sort_edges, sort_places, tables
 from eqlayers_kernels.c.run.launch import Compiled
+from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError
@@ -28,6 +29,9 @@ from .registry import Backend, Call, FormUse, Runner
 #: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+#: Along the edges of a graph: z belongs to receivers, the rows of a table to places in it, other gradients to senders.
+WALKS = {"by_dst": "z", "by_src": "xywc", "by_place": "t"}
 
 _runners: dict[FormUse, Runner] = {}
 _said: set[str] = set()
@@ -78,12 +82,11 @@ def find_runner(use: FormUse, device: torch.device) -> Runner:
 
 
 def _make_runner(use: FormUse) -> Runner:
-    if not use.graph or use.kind.order < 2:
-        return _Runner(use, "rows" if not use.graph else "by_src" if use.kind.order else "by_dst")
-    walks = (("by_dst", ("z",)), ("by_src", ("x", "y", "w")))  # z belongs to receivers, gradients to senders
+    if not use.graph:
+        return _Runner(use, "rows")
     kinds = [
         (walk, use.kind._replace(results=tuple(name for name in use.kind.results if name in part)))
-        for walk, part in walks
+        for walk, part in WALKS.items()
     ]
     runners = [_Runner(use._replace(kind=kind), walk) for walk, kind in kinds if kind.results]
 
@@ -110,16 +113,19 @@ class _Runner:
 
     Args:
         use: What is asked for; half precision is computed in float32.
-        walk: 'rows', 'by_dst' (edges of every receiver) or 'by_src' (of every sender).
+        walk: 'rows', or one of `WALKS`: edges of every receiver, of every sender, or of every place in a table.
     """
 
     def __init__(self, use: FormUse, walk: str) -> None:
         program, kind, shared = find_form(use.form).program, use.kind, use.shared
         self.dtype, self.compute = use.dtype, ACCUMULATE[use.dtype]
         name = NAMES[self.compute]
-        kernel = Kernel(program, kind, name, walk, shared)
+        kernel = Kernel(program, kind, name, walk, shared, use.reading.reads if use.reading else 0)
         self.compiled = launch.load(kernel)
         widths = dict(zip(OPERANDS, program.widths, strict=True))
+        self.reading = use.reading
+        if use.reading is not None:
+            widths |= {"t": widths["w"], "c": use.reading.reads}
         pointers = kernel.kind.pointers
         made = {RESULTS[operand]: operand for operand in kind.results}
         self.made = [(operand, widths[operand]) for pointer, operand in pointers if pointer in made]
@@ -159,9 +165,15 @@ class _Runner:
                 tensor = _turned(tensor, turn, workers)
                 steps = tensor.stride()
             keep.append(tensor)  # lives until the kernel has read it
-            packed += (tensor.data_ptr(), 0 if shared else steps[0])
+            row = steps[0] * (self.reading.orders if self.reading is not None and pointer[-1] == "t" else 1)
+            packed += (tensor.data_ptr(), 0 if shared else row)
         results, largest = {}, 0
+        places = 0 if self.reading is None else self.reading.places(rows["t"])
         for operand, width in self.made:
+            if operand == "t" and self.reading is not None:
+                made = results["t"] = empty(keep[0], places, self.reading.reads * width)
+                packed += (made.data_ptr(), made.shape[1])
+                continue
             count = chunks if operand == "w" and self.sums_weights else rows[operand]
             made = results[operand] = empty(keep[0], count, width)
             packed += (made.data_ptr(), width)
@@ -169,10 +181,18 @@ class _Runner:
         segments = edges
         if graph is not None:
             graph = graph.contiguous()
-            first, by_dst = graph.data_ptr(), self.walk == "by_dst"
-            segments, others = (receivers, senders) if by_dst else (senders, receivers)
-            ptr, numbers, ends = getattr(tables(edges, senders, receivers), self.walk)
+            first, found = graph.data_ptr(), tables(edges, senders, receivers)
+            own = place_tables(edges, places) if self.reading is not None else None
+            if self.walk == "by_place" and own is not None:
+                segments, others = places, senders
+                ptr, numbers, ends = (found.length + place for place in own[:3])
+            else:
+                segments, others = (receivers, senders) if self.walk == "by_dst" else (senders, receivers)
+                ptr, numbers, ends = getattr(found, self.walk)
             packed += (first + 8 * ptr, first + 8 * numbers, first + 8 * ends, edges, others)
+            if own is not None:
+                far = (own.receivers, receivers) if self.walk == "by_place" else (own.place, places)
+                packed += (first + 8 * (found.length + far[0]), far[1])
             last = ctypes.c_int64.from_address(first + 8 * (ptr + segments)).value
             if last != edges:  # rows would be left as they are
                 raise not_of_this_graph()
@@ -182,6 +202,8 @@ class _Runner:
             raise not_of_this_graph() from error
         if self.sums_weights:
             results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
+        if "t" in results and self.reading is not None:
+            results["t"] = _folded(results["t"], self.reading, rows["t"])
         if compute is not self.dtype:
             results = {name: value.to(self.dtype) for name, value in results.items()}
         return results
@@ -192,6 +214,16 @@ def empty(like: Tensor, rows: int, width: int) -> Tensor:
     out = like.new_empty(rows, width)
     if (size := rows * width * out.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)
+    return out
+
+
+def _folded(found: Tensor, reading: Reading, rows: int) -> Tensor:
+    """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
+    parts = found.view(found.shape[0], reading.reads, -1)
+    out = found.new_zeros(rows, parts.shape[2])
+    last = reading.orders * (found.shape[0] - 1) + 1
+    for place in range(reading.reads):
+        out[place : place + last : reading.orders] += parts[:, place]
     return out
 
 
@@ -220,6 +252,26 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
             f"edge_index[{row}] ({name}) must lie in [0, {nodes}), the number of {what}, got "
             f"{int(edges[row, edge])} at edge {edge}. Check that the rows are (src, dst), and pass num_nodes if there "
             f"are more receivers than senders."
+        )
+    return out
+
+
+def place_tables_of(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, places: int) -> Tensor:
+    """The tables of a graph, and behind them its edges ``[2, E]`` sorted by their places ``[E]`` in a table.
+
+    Raises:
+        IndexRangeError: A place lies outside the table.
+    """
+    edges, place = edge_index.to(torch.int64).contiguous(), place.to(torch.int64).contiguous()
+    count, behind = edges.shape[1], graph.shape[0]
+    out = torch.empty(behind + place_tables(count, places).length, dtype=torch.int64, device="cpu")
+    out[:behind] = graph
+    with as_backend_error():
+        wrong = sort_places(edges.data_ptr(), place.data_ptr(), count, num_src, places, out.data_ptr() + 8 * behind)
+    if wrong is not None:
+        raise IndexRangeError(
+            f"places must lie in [0, {places}), those of the table, got {int(place[wrong])} at edge {wrong}. Clamp "
+            f"them."
         )
     return out
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from eqlayers_kernels.c.run import edges as c_edges
 from eqlayers_kernels.forms.formula import Formula
-from eqlayers_kernels.forms.product import ProductForm, SumForm
+from eqlayers_kernels.forms.product import TABLED, ProductForm, SumForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..errors import BackendError
 from ..forms.keys import find as find_form
 from ..forms.program import FormCall, register_program
 from . import cpu, cpu_formulas, triton_formulas
-from .operands import check_edges, check_operands, shape_of
+from .operands import check_edges, check_operands, check_places, shape_of, with_table
 from .registry import FormulaFinder, FormUse, find, select
 from .rows import Ends, gathered, summed
 from .triton import edges_of_tables
@@ -26,7 +26,7 @@ from .triton import edges_of_tables
 #: The backend that runs forms on each type of device.
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 #: Rows of x, y, w and z that kernels of products have: row by row, and along the edges of a graph.
-KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")}
+KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")} | {TABLED}
 #: Who finds the kernels of a formula, by backend.
 FORMULAS: dict[str, FormulaFinder] = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
 
@@ -59,7 +59,8 @@ def run_form(
         BackendError: The compiler failed, or the backend runs no such forms. ConfigError: Nobody knows the key.
         IndexRangeError: The tables are others than those of its rows; found on CPU only.
     """
-    form, sizes = find_form(key), (rows, num_src, num_dst)
+    form = find_form(key)
+    sizes = with_table(form, operands, (rows, num_src, num_dst))
     check_operands(form, operands, graph, sizes)
     first = operands[0]
     home = BY_DEVICE["cpu" if first.is_cpu else "cuda"]
@@ -79,7 +80,7 @@ class _How(NamedTuple):
     """What all parts of a call have in common."""
 
     graph: Tensor | None
-    sizes: tuple[int, int, int]
+    sizes: Sequence[int]
     backend: str
     deterministic: bool
 
@@ -89,12 +90,14 @@ def _run_product(form: ProductForm, operands: Sequence[Tensor], how: _How) -> li
         return []
     if form.rows not in KERNELS:
         return _run_row_by_row(form, operands, how)
-    first, graph, (rows, num_src, num_dst) = operands[0], how.graph, how.sizes
+    first, graph, (rows, num_src, num_dst, *table) = operands[0], how.graph, how.sizes
     shared, key = form.rows[2] == "one", register_program(form.program)
-    use = FormUse(key, form.kind, first.dtype, graph is not None, shared, how.deterministic)
+    use = FormUse(key, form.kind, first.dtype, graph is not None, shared, how.deterministic, form.reading)
     count = {"x": rows, "y": rows, "w": rows, "z": rows}
     if graph is not None:
         count["x"], count["z"] = num_src, num_dst
+    if table:
+        count["c"], (count["t"],) = rows, table
     runner = find(how.backend).form
     assert runner is not None
     found = runner(use, first.device)(dict(zip(form.names, operands, strict=True)), graph, count)
@@ -152,6 +155,24 @@ def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
     if edge_index.device.type == "cpu":
         return cpu.edge_tables(edge_index, num_src, num_dst)
     return triton_edges.pack(edge_index, num_src, num_dst)
+
+
+def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
+    """The tables of a graph, and behind them the edges sorted by their places in a table of radial functions.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The tensors are others than those of a graph and its edges.
+        IndexRangeError: A place lies outside the table. BackendError: Not on this device.
+    """
+    check_places(graph, edge_index, place, num_src, num_dst)
+    if edge_index.device.type != "cpu":
+        raise BackendError(f"edges are sorted by places on the CPU, got {edge_index.device}. Use weights per edge.")
+    return cpu.place_tables_of(graph, edge_index, place, num_src, places)
+
+
+def length_of_places(edges: int, places: int) -> int:
+    """Elements that :func:`place_tables` adds."""
+    return c_edges.place_tables(edges, places).length
 
 
 def length_of(edge_index: Tensor, num_src: int, num_dst: int) -> int:

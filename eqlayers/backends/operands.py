@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.c.run import edges as c_edges
-from eqlayers_kernels.forms.formula import Operand
+from eqlayers_kernels.forms.formula import Formula, Operand
 from eqlayers_kernels.forms.product import AnyForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
@@ -22,14 +22,22 @@ from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..graph import check_edge_index
 from ..ops.call import ACCUMULATE
 
-_PLACES = {"each": 0, "src": 1, "dst": 2}
+_PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
 _REMAKE = "Make them anew from the edges of this graph."
 
 
 def shape_of(one: Operand, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The shape of an operand or result in a batch of so many rows, senders and receivers."""
+    """The shape of an operand or result in a batch of so many rows, senders, receivers and of a table."""
     return (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
+
+
+def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[int]:
+    """Rows, senders and receivers; and the rows of the table, if one is among the operands."""
+    if isinstance(form, Formula) or form.reading is None:
+        return sizes
+    tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
+    return *sizes, next((t.shape[0] for t in tables), 0)
 
 
 def check_operands(
@@ -41,7 +49,7 @@ def check_operands(
         form: What they are for.
         operands: In its order.
         graph: Tables, or None; or whether there is a graph.
-        sizes: Rows of the batch, senders and receivers.
+        sizes: Rows of the batch, senders and receivers, and of a table if there is one.
 
     Raises:
         ShapeError, DTypeError, DeviceError: A tensor has another shape, dtype or device than the others want.
@@ -53,7 +61,7 @@ def check_operands(
             f"operands must be {len(wanted)} tensors for this form, {names}, got {len(operands)}. Call it through a "
             f"layer."
         )
-    rows, senders, receivers = sizes
+    rows, senders, receivers = sizes[:3]
     if rows < 0 or senders < 0 or receivers < 0:
         raise ShapeError(
             f"rows, num_src and num_dst must be 0 or more, got {', '.join(map(str, sizes))}. Count the rows and nodes."
@@ -71,8 +79,14 @@ def check_operands(
             raise ShapeError(
                 "a form with rows of senders or receivers must be given a graph, got None. Pass its tables as graph."
             )
-    elif graph is not True and receivers_of(graph, senders, rows, first.device) != receivers:
-        raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
+    elif graph is not True:
+        own = 0
+        if len(sizes) > 3:
+            assert not isinstance(form, Formula)
+            assert form.reading is not None
+            own = c_edges.place_tables(rows, form.reading.places(sizes[3])).length
+        if receivers_of(graph, senders, rows, first.device, own) != receivers:
+            raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
     for one, tensor in zip(wanted, operands, strict=True):
         shape = (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
         if tensor.shape != shape:
@@ -93,8 +107,8 @@ def check_operands(
             )
 
 
-def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device) -> int:
-    """Number of receivers of a graph's tables.
+def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device, behind: int = 0) -> int:
+    """Number of receivers of a graph's tables, with so many numbers behind them.
 
     Raises:
         ShapeError, DTypeError, DeviceError: They are no tables of so many senders and edges.
@@ -104,7 +118,7 @@ def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device) 
     if graph.device != device:
         raise DeviceError(f"graph must be on the device of x, {device}, got {graph.device}. Make it from edges there.")
     if graph.ndim == 1:
-        length = graph.shape[0]
+        length = graph.shape[0] - behind
         if device.type == "cpu":
             receivers, rest = length - c_edges.tables(edges, senders, 0).length, 0
         else:
@@ -116,6 +130,22 @@ def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device) 
 
 def _no_tables(graph: Tensor, sizes: str) -> ShapeError:
     return ShapeError(f"graph must be {_TABLES}, here of {sizes}, got shape {list(graph.shape)}. {_REMAKE}")
+
+
+def check_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int) -> None:
+    """Raise unless these are the tables of a graph, its edges, and a place in a table for each of them.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: They are not.
+    """
+    check_edges(edge_index, num_src, num_dst)
+    count = edge_index.shape[1]
+    if receivers_of(graph, num_src, count, edge_index.device) != num_dst:
+        raise _no_tables(graph, f"{count} edges, {num_src} senders and {num_dst} receivers")
+    if place.shape != (count,):
+        raise ShapeError(f"place must be [{count}], one for each edge, got {list(place.shape)}. Look each up.")
+    if place.dtype is not torch.int64:
+        raise DTypeError(f"place must be int64, got {place.dtype}. Convert it with `.long()`.")
 
 
 def not_of_this_graph() -> IndexRangeError:

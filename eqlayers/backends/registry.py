@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.formula import Formula
+from eqlayers_kernels.forms.product import Reading
 
 from ..checks import got
 from ..errors import BackendError, ConfigError
@@ -34,6 +35,7 @@ class FormUse(NamedTuple):
         graph: Whether edges of nodes are walked, else rows.
         shared: Whether one row of weights serves all rows.
         deterministic: Whether sums must have a fixed order.
+        reading: Of weights from a table; None for weights as they are.
     """
 
     form: str
@@ -42,6 +44,7 @@ class FormUse(NamedTuple):
     graph: bool
     shared: bool
     deterministic: bool
+    reading: Reading | None = None
 
 
 class FormulaUse(NamedTuple):

@@ -1,8 +1,8 @@
 """Forms under their keys: operators take a key, a string, so that compilers see a constant.
 
 A key is that of a program or a formula, short or as text, and what is made of it step by step: ``/m`` sets the rows of
-the operands, ``/g`` takes gradients, ``/a`` derivatives along tangents. So whoever knows the program or the formula
-knows all its derivatives.
+the operands, ``/t`` reads the weights of a program from a table (rows for one, rows from place to place), ``/g`` takes
+gradients, ``/a`` derivatives along tangents. So whoever knows the program or the formula knows all its derivatives.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .program import find_form
 from .program import with_rows as with_rows
 
 PREFIX = "eqlayers-formula-1"
+MOST_READS = 16  # rows of a table
 _LETTERS = {rows[0]: rows for rows in ROWS}
 _known: dict[str, AnyForm] = {}
 
@@ -78,6 +79,10 @@ def _step(base: AnyForm, step: str) -> AnyForm:
             x, y, w, z = rows
             return replace(base, rows=(x, y, w, z))
         return base.with_rows(rows[: len(base.operands)], rows[len(base.operands) :])
+    if kind == "t" and isinstance(base, ProductForm):
+        reads, orders = (int(number) for number in text.split(":"))
+        if 0 < orders <= reads <= MOST_READS:
+            return base.tabled(reads, orders)
     flags = [[{"0": False, "1": True}[digit] for digit in part] for part in text.split(":")]
     if kind == "g":
         given, wanted = flags

@@ -25,6 +25,16 @@ def with_rows(key: str, *rows: str) -> str:
     return f"{key}/m{''.join(one[0] for one in rows)}"
 
 
+def tabled(key: str, reads: int, orders: int) -> str:
+    """The key of a product along a graph whose weights are read from a table; see `ProductForm.tabled`.
+
+    Example:
+        >>> tabled("0123456789abcdef", 4, 1)
+        '0123456789abcdef/t4:1'
+    """
+    return f"{key}/t{reads}:{orders}"
+
+
 class Form:
     """A program under its key. Operators take the key, a string, so that compilers see a constant.
 

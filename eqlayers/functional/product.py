@@ -10,16 +10,20 @@ from torch import Tensor
 
 from eqlayers_kernels.c.build import compiler
 
-from ..autograd.form import call_form, sorted_edges
+from ..autograd.form import call_form, sorted_edges, sorted_places
 from ..backends import BACKENDS, cpu, select
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..backends.whole import contract
 from ..errors import DeviceError, ShapeError
-from ..forms.program import Form, FormCall
+from ..forms.program import Form, FormCall, tabled
 from ..graph import Graph
 from ..lowering.plan import ProductPlan
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
+from .tabled import TabledWeights
+
+#: Backends whose convolutions read weights from tables; the others get them as they are.
+READS_TABLES = ("cpu",)
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -47,7 +51,7 @@ def run_convolution(
     plan: ProductPlan,
     x: Tensor,
     y: Tensor,
-    w: Tensor,
+    w: Tensor | TabledWeights,
     graph: Graph,
     shared: bool,
     backend: str | None,
@@ -58,10 +62,14 @@ def run_convolution(
     The caller has checked the last axes of x and w.
     """
     plan.layouts[1].check("edge_attr", y)
+    table = w if isinstance(w, TabledWeights) else None
+    if isinstance(w, TabledWeights):
+        w.check(graph.num_edges, plan.weight_numel)
+        w = w.table
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
     edges = graph.num_edges
-    wanted = (graph.num_src, edges) if shared else (graph.num_src, edges, edges)
+    wanted = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
     for tensor, rows in zip((x, y, w), wanted, strict=False):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
             raise _other_rows(tensor, x, y, rows)
@@ -71,11 +79,31 @@ def run_convolution(
             f"`.to('{x.device}')`."
         )
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+    if table is not None:
+        table = table._replace(table=w)
+        if name in READS_TABLES and plan.paths:
+            return _read_from_table(plan, x, y, table, graph, deterministic)
+        w = table.weights()
     if plan.paths and BACKENDS[name].whole is None:
         return apply_form([x, y, w], graph, plan.form, name, deterministic)
     ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
     messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
     return summed("dst", messages, ends, deterministic)
+
+
+def _read_from_table(
+    plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, deterministic: bool
+) -> Tensor:
+    """A convolution whose kernel combines the rows of the table."""
+    places = w.reading.places(w.table.shape[0])
+    ends = graph.num_src, graph.num_dst
+
+    def sort(place: Tensor) -> Tensor:
+        return sorted_places(graph.tables(sorted_edges), graph.edge_index, place, *ends, places)
+
+    operands = x, y, w.table, w.coefficients.to(w.table.dtype)
+    key = tabled(plan.form.key, *w.reading)
+    return call_form(operands, graph.place_tables(w.interval, sort), graph.num_edges, *ends, key, "", deterministic)[0]
 
 
 def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:

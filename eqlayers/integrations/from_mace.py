@@ -100,15 +100,15 @@ def to_mace(potential: Potential) -> nn.Module:
         raise ConfigError(f"potential.repulsion must be eqlayers.nn.ZBL or None, got {got(repulsion)}. Leave it out.")
     if repulsion is not None:
         _one_for_mace("factor of the repulsion and scale of the energy", [float(repulsion.factor), scale])
-        _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.basis.envelope.p])
+        _one_for_mace("power of all envelopes", [repulsion.envelope.p, network.options["cutoff_p"]])
     first, *others = network.interactions
     like, last = network.embedding, network.readouts[-1]
     assert isinstance(last, Readout)
     theirs = _built(
         like.dtype,
         r_max=network.cutoff,
-        num_bessel=network.basis.num_basis,
-        num_polynomial_cutoff=network.basis.envelope.p,
+        num_bessel=network.options["num_basis"],
+        num_polynomial_cutoff=network.options["cutoff_p"],
         max_ell=network.irreps_sh.lmax,
         interaction_cls=_one_for_mace("interaction behind the first", others or [first]),
         interaction_cls_first=first,

@@ -1,5 +1,6 @@
 """Complete networks, made of the layers."""
 
+from .compression import CompressionReport, CompressionRow, compress, decompress
 from .extend import extend_potential
 from .mace import MACE
 from .molecule import MoleculeNetwork
@@ -20,12 +21,16 @@ from .tfn import TFN
 __all__ = [
     "MACE",
     "TFN",
+    "CompressionReport",
+    "CompressionRow",
     "MoleculeNetwork",
     "NequIP",
     "Potential",
     "SavedPotential",
     "Structures",
     "build_potential",
+    "compress",
+    "decompress",
     "describe_potential",
     "extend_potential",
     "load_potential",

@@ -16,6 +16,7 @@ from ..graph import Graph
 from ..nn._common.base import EquivariantModule
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.radial import AgnesiTransform, BesselBasis, hidden_widths
+from ..nn.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
 from .potential import read_species
@@ -53,6 +54,8 @@ class MACE(EquivariantModule):
         distance_transform: 'agnesi' for Bessel functions of :class:`eqlayers.nn.AgnesiTransform`, or None.
         use_reduced_cg: Weights of independent products only, see :class:`eqlayers.nn.SymmetricContraction`.
         properties: What is read out, among 'energy', 'dipole' and 'polarizability'; the last layer keeps their irreps.
+        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
+            that run at every edge.
         backend: Name of a backend, or None for the first that accepts.
 
     Attributes:
@@ -93,6 +96,7 @@ class MACE(EquivariantModule):
         distance_transform: str | None = None,
         use_reduced_cg: bool = False,
         properties: Sequence[str] = ("energy",),
+        knots: int | None = None,
         backend: str | None = None,
     ) -> None:
         super().__init__("ir_mul", backend)
@@ -112,8 +116,8 @@ class MACE(EquivariantModule):
         self.readout_hidden = _scalars("readout_hidden", readout_hidden)
         self.radial_hidden = tuple(hidden_widths("radial_hidden", radial_hidden))
         self.irreps_sh = o3.Irreps.spherical_harmonics(lmax)
-        self.basis = BesselBasis(num_basis, cutoff, cutoff_p)
-        self.cutoff = self.basis.envelope.cutoff
+        bessel = BesselBasis(num_basis, cutoff, cutoff_p)
+        self.basis, self.cutoff = tabled(bessel, knots), bessel.envelope.cutoff
         check_optional(
             lambda name, value: check_choice(name, value, _TRANSFORMS), "distance_transform", distance_transform
         )
@@ -129,7 +133,7 @@ class MACE(EquivariantModule):
             last = layer == count - 1
             message = message_irreps(self.irreps_sh, current, self.channels)
             out = kept if last else self.hidden
-            sizes = (number, self.basis.num_basis, self.radial_hidden, mean_neighbors)
+            sizes = (number, bessel.num_basis, self.radial_hidden, mean_neighbors)
             style = INTERACTIONS[name]
             self.messages.append(MACEInteraction(style, current, self.irreps_sh, message, out, *sizes, **kind))
             self.products.append(MACEProduct(message, out, degree, number, self.use_reduced_cg, **kind))
@@ -142,9 +146,9 @@ class MACE(EquivariantModule):
             "correlation": list(self.correlation),
             "lmax": self.irreps_sh.lmax,
             "layers": count,
-            "num_basis": self.basis.num_basis,
+            "num_basis": bessel.num_basis,
             "cutoff": self.cutoff,
-            "cutoff_p": self.basis.envelope.p,
+            "cutoff_p": bessel.envelope.p,
             "radial_hidden": list(self.radial_hidden),
             "mean_neighbors": float(mean_neighbors),
             "interactions": list(self.interactions),
@@ -153,6 +157,7 @@ class MACE(EquivariantModule):
             "distance_transform": distance_transform,
             "use_reduced_cg": self.use_reduced_cg,
             "properties": list(self.properties),
+            "knots": knots,
             "backend": backend,
         }
 
@@ -186,14 +191,23 @@ class MACE(EquivariantModule):
         Returns:
             ``[A, columns]``; see :class:`eqlayers.models.Potential`.
         """
-        moved = None if self.transform is None else self.transform(edges.lengths, kind, graph)
-        basis = self.basis(edges.lengths, moved)
+        basis = self._functions(kind, edges.lengths, graph)
         x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
         found = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, kind, edges, basis, graph), kind)
             found.append(readout(x))
         return torch.stack(found).sum(0)
+
+    def _functions(self, kind: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
+        """Of the edges; by interpolation with a table for each pair of species that are neighbours."""
+        transform = self.transform
+        if transform is None:
+            found: Tensor | KnotBasis = self.basis(lengths)
+            return found
+        if not isinstance(self.basis, TabledBasis):
+            return self.basis(lengths, transform(lengths, kind, graph))
+        return self.basis.between(lengths, transform, *kind[graph.edge_index.long()])
 
     def extra_repr(self) -> str:
         """Species, features and reach."""

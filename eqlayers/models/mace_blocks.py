@@ -11,6 +11,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..checks import check_number
+from ..functional.tabled import TabledWeights
 from ..graph import Graph
 from ..nn._common.base import EquivariantModule, KeepsFloat64
 from ..nn.activation import NormalizedActivation
@@ -21,6 +22,7 @@ from ..nn.linear import Linear
 from ..nn.radial import ScalarNetwork
 from ..nn.species_linear import SpeciesLinear
 from ..nn.symmetric_contraction import SymmetricContraction
+from ..nn.tabled_basis import KnotBasis
 
 
 class Style(NamedTuple):
@@ -103,7 +105,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
 
     def forward(
-        self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor, graph: Graph
+        self, x: Tensor, species: Tensor, edges: EdgeVectors, basis: Tensor | KnotBasis, graph: Graph
     ) -> tuple[Tensor, Tensor | None]:
         """One step.
 
@@ -111,7 +113,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
             x: ``[A, irreps_in.dim]``.
             species: ``[A]`` int64, counted from 0.
             edges: Of which the harmonics are read.
-            basis: ``[E, num_basis]`` functions of the lengths.
+            basis: ``[E, num_basis]`` functions of the lengths, as they are or by interpolation.
             graph: The edges.
 
         Returns:
@@ -121,7 +123,8 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         if self.density is None:
             message = received / self.mean_neighbors.to(x.dtype)
         else:
-            near = torch.tanh(self.density(basis) ** 2)
+            found = self.density(basis)
+            near = torch.tanh((found.weights() if isinstance(found, TabledWeights) else found) ** 2)
             counted = near.new_ones(x.shape[0], 1).index_add(0, graph.edge_index[1].long(), near)
             message = received / counted
         if self.style.residual:

@@ -20,6 +20,7 @@ from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
+from ..nn.tabled_basis import tabled
 from .potential import kinds_of, places_of, read_species
 from .properties import even_scalars, pooled
 
@@ -49,6 +50,8 @@ class MoleculeNetwork(KeepsFloat64):
         mean_neighbors: Mean number of neighbours; ``set_statistics`` sets it from data.
         readout: 'scalar', 'vector' or 'extent'.
         pooling: 'sum' (extensive) or 'mean' (intensive).
+        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
+            that run at every edge.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
@@ -79,6 +82,7 @@ class MoleculeNetwork(KeepsFloat64):
         mean_neighbors: float = 12.0,
         readout: str = "scalar",
         pooling: str = "sum",
+        knots: int | None = None,
         backend: str | None = None,
     ) -> None:
         super().__init__()
@@ -105,7 +109,7 @@ class MoleculeNetwork(KeepsFloat64):
                 Interaction(current, self.irreps_sh, irreps, num_basis, cutoff, radial_hidden, mean_neighbors, **kind)
             )
             current = irreps
-        self.basis = BesselBasis(num_basis, cutoff)
+        self.basis = tabled(BesselBasis(num_basis, cutoff), knots)
         self.interactions = torch.nn.ModuleList(steps)
         self.gate = GatedNonlinearity(current, **kind)
         self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)

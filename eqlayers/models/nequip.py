@@ -16,6 +16,7 @@ from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
+from ..nn.tabled_basis import tabled
 from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
@@ -41,6 +42,8 @@ class NequIP(torch.nn.Module):
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
         embedding: Scalars of an atom before the first step; None for as many as hidden has.
         properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
+        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
+            that run at every edge.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
@@ -70,6 +73,7 @@ class NequIP(torch.nn.Module):
         mean_neighbors: float = 12.0,
         embedding: int | None = None,
         properties: Sequence[str] = ("energy",),
+        knots: int | None = None,
         backend: str | None = None,
     ) -> None:
         super().__init__()
@@ -88,6 +92,7 @@ class NequIP(torch.nn.Module):
             "mean_neighbors": mean_neighbors,
             "embedding": embedding,
             "properties": list(self.properties),
+            "knots": knots,
             "backend": backend,
         }
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
@@ -110,7 +115,7 @@ class NequIP(torch.nn.Module):
                 )
             )
             current = after
-        self.basis = BesselBasis(num_basis, cutoff, cutoff_p)
+        self.basis = tabled(BesselBasis(num_basis, cutoff, cutoff_p), knots)
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
 

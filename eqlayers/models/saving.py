@@ -15,6 +15,7 @@ from torch import Tensor
 from ..checks import check_device, check_dtype, check_path, check_type, got
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write
+from .compression import expect_tables
 from .potential import Potential
 
 FORMAT, VERSION = "eqlayers.potential", 1
@@ -187,6 +188,7 @@ def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: A
     saved = read_potential(path)
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description)
+    expect_tables(potential, saved.state)
     problem = _misfit(potential.state_dict(), saved.state)
     if problem is not None:
         raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}")

@@ -15,6 +15,7 @@ from ..graph import Graph
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from ..nn.interaction import channelwise_instructions
 from ..nn.radial import ScalarNetwork, hidden_widths
+from ..nn.tabled_basis import tabled
 from .nequip import reachable
 from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
@@ -42,6 +43,8 @@ class TFN(torch.nn.Module):
         radial_hidden: Widths of the radial networks.
         mean_neighbors: Mean number of neighbours; ``set_mean_neighbors`` sets it from data.
         properties: What is read out, among 'energy', 'dipole' and 'polarizability'.
+        knots: Of tables that radial networks are read from, see :class:`eqlayers.nn.TabledBasis`; None for networks
+            that run at every edge.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
@@ -69,6 +72,7 @@ class TFN(torch.nn.Module):
         radial_hidden: Sequence[int] = (64,),
         mean_neighbors: float = 12.0,
         properties: Sequence[str] = ("energy",),
+        knots: int | None = None,
         backend: str | None = None,
     ) -> None:
         super().__init__()
@@ -78,7 +82,7 @@ class TFN(torch.nn.Module):
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
         current = even_scalars(irreps)
         self.embedding = torch.nn.Embedding(len(self.species), current.dim)
-        self.basis = BesselBasis(num_basis, cutoff)
+        self.basis = tabled(BesselBasis(num_basis, cutoff), knots)
         widths = hidden_widths("radial_hidden", radial_hidden)
         count, steps = check_integer("layers", layers, 1, fix="3 are usual."), []
         for number in range(count):
@@ -101,6 +105,7 @@ class TFN(torch.nn.Module):
             "radial_hidden": widths,
             "mean_neighbors": mean_neighbors,
             "properties": list(self.properties),
+            "knots": knots,
             "backend": backend,
         }
 

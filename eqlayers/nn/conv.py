@@ -9,6 +9,7 @@ from torch import Tensor
 from ..checks import check_flag
 from ..functional import as_graph
 from ..functional.product import run_convolution
+from ..functional.tabled import TabledWeights
 from .product import ProductLayer
 
 
@@ -56,7 +57,7 @@ class TensorProductConv(ProductLayer):
         self,
         x: Tensor,
         edge_attr: Tensor,
-        weight: Tensor | list[Tensor] | None = None,
+        weight: Tensor | list[Tensor] | TabledWeights | None = None,
         edge_index: Any = None,
         num_nodes: int | None = None,
     ) -> Tensor:
@@ -65,7 +66,8 @@ class TensorProductConv(ProductLayer):
         Args:
             x: ``[num_src, irreps_in1.dim]`` features of the senders.
             edge_attr: ``[E, irreps_in2.dim]``.
-            weight: ``[E, weight_numel]`` per edge, ``[weight_numel]`` if shared, or None for the internal weights.
+            weight: ``[E, weight_numel]`` per edge, as a tensor or by a table (:class:`eqlayers.nn.RadialTable`);
+                ``[weight_numel]`` if shared, or None for the internal weights.
             edge_index: ``[2, E]`` int64 or int32, rows (src, dst), in any order; or a :class:`eqlayers.Graph`, which
                 sorts the edges once for all layers that get it.
             num_nodes: Number of receivers; as many as senders if None.
@@ -78,9 +80,13 @@ class TensorProductConv(ProductLayer):
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         self.plan.layouts[0].check("x", x)
-        w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+        w: Tensor | TabledWeights
+        if isinstance(weight, TabledWeights):
+            w, shared = weight, False
+        else:
+            w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+            shared = w.ndim == 1
         graph = as_graph(edge_index, x.shape[0], num_nodes)
-        shared = w.ndim == 1
         return run_convolution(self.plan, x, edge_attr, w, graph, shared, self.backend, self.deterministic)
 
     def extra_repr(self) -> str:

@@ -19,6 +19,7 @@ from .conv import TensorProductConv
 from .linear import Linear
 from .radial import RadialNetwork
 from .species_linear import SpeciesLinear
+from .tabled_basis import KnotBasis
 
 
 def channelwise_instructions(
@@ -126,7 +127,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         lengths: Tensor,
         edge_index: Tensor | Graph,
         species: Tensor | None = None,
-        basis: Tensor | None = None,
+        basis: Tensor | KnotBasis | None = None,
     ) -> Tensor:
         """One step.
 
@@ -136,7 +137,8 @@ class Interaction(KeepsFloat64, EquivariantModule):
             lengths: ``[E]`` Angstrom.
             edge_index: ``[2, E]`` (src, dst); dst receives. Or a :class:`eqlayers.Graph`, sorted once for all layers.
             species: ``[A]`` int64, counted from 0, for a self-connection by species.
-            basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share.
+            basis: ``[E, num_basis]``, ``radial.basis(lengths)``, which steps of one network share; or by interpolation,
+                of a :class:`eqlayers.nn.TabledBasis`.
 
         Returns:
             ``[A, irreps_out.dim]``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +12,13 @@ from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_floating, check_integer, check_items, check_number
+from ..errors import ConfigError
+from ..functional.tabled import TabledWeights
 from ..graph import Graph
 from ._common.base import KeepsFloat64
 from ._common.elements import covalent_radius
 from .activation import NormalizedActivation
+from .tabled_basis import KnotBasis
 
 
 class PolynomialCutoff(torch.nn.Module):
@@ -156,8 +159,11 @@ class AgnesiTransform(KeepsFloat64):
             graph: The edges.
         """
         src, dst = graph.edge_index.long()
-        at = self.radii[kind]
-        u = lengths / (0.5 * (at[src] + at[dst])).to(lengths.dtype)
+        return self.between(lengths, kind[src], kind[dst])
+
+    def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` by their places."""
+        u = lengths / (0.5 * (self.radii[first] + self.radii[second])).to(lengths.dtype)
         q, p, a = self.constants.to(lengths.dtype)
         return 1 / (1 + a * u**p / (u ** (p - q) + 1))  # finite at u = 0, where u^(q - p) is not
 
@@ -166,7 +172,27 @@ class AgnesiTransform(KeepsFloat64):
         return "q={:g}, p={:g}, a={:g}".format(*self.constants.tolist())
 
 
-class ScalarNetwork(torch.nn.Module):
+class KeepsTable(torch.nn.Module):
+    """A network whose results may be held in a table, ``[R, W]``, which state dicts then hold, too."""
+
+    table: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", None)
+
+    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        """Take the shape of what a state dict holds."""
+        given = state.get(f"{prefix}table")
+        like = next(self.parameters(), given)
+        self.table = None if given is None or like is None else torch.empty_like(given, device=like.device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class ScalarNetwork(KeepsTable):
     r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
 
     Args:
@@ -186,11 +212,31 @@ class ScalarNetwork(torch.nn.Module):
         self.activation = NormalizedActivation(activation)
         self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., widths[0]]`` to ``[..., widths[-1]]``."""
-        for number, weight in enumerate(self.weights):
-            x = (self.activation(x) if number else x) @ (weight * weight.shape[0] ** -0.5)
+    def forward(self, x: Tensor | KnotBasis) -> Tensor | TabledWeights:
+        """``[..., widths[0]]`` to ``[..., widths[-1]]``; functions by interpolation to weights by interpolation."""
+        if isinstance(x, KnotBasis):
+            if self.table is None:
+                return x.weights(self.make_table(x))
+            if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
+                raise ConfigError(
+                    "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
+                    "decompress(model) and train with knots=."
+                )
+            return x.weights(self.table)
+        return self._last(self._hidden(x))
+
+    def make_table(self, x: KnotBasis) -> Tensor:
+        """``[R, widths[-1]]``; the last layer is linear, so it follows the interpolation, which has less to do then."""
+        return self._last(x.table(self._hidden))
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        for weight in list(self.weights)[:-1]:
+            x = self.activation(x @ (weight * weight.shape[0] ** -0.5))
         return x
+
+    def _last(self, x: Tensor) -> Tensor:
+        weight = self.weights[-1]
+        return x @ (weight * weight.shape[0] ** -0.5)
 
     def extra_repr(self) -> str:
         """Widths of the layers."""
@@ -235,14 +281,17 @@ class RadialNetwork(ScalarNetwork):
         super().__init__([basis.num_basis, *hidden_widths("hidden", hidden), last])
         self.basis = basis
 
-    def forward(self, lengths: Tensor, basis: Tensor | None = None) -> Tensor:
+    def forward(self, lengths: Tensor | KnotBasis, basis: Tensor | KnotBasis | None = None) -> Tensor | TabledWeights:
         """``[...]`` Angstrom to ``[..., num_weights]``.
 
         Args:
-            lengths: ``[...]`` Angstrom.
-            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it.
+            lengths: ``[...]`` Angstrom; or the functions by interpolation, see :class:`TabledBasis`.
+            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it; or by
+                interpolation, then the weights are so, too.
 
         Raises:
             DTypeError: The lengths are no tensor of floating-point numbers.
         """
-        return super().forward(self.basis(lengths) if basis is None else basis)
+        if basis is None:
+            basis = lengths if isinstance(lengths, KnotBasis) else self.basis(lengths)
+        return super().forward(basis)

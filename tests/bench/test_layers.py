@@ -225,7 +225,8 @@ def test_directions_are_what_they_are_called(layer: str) -> None:
 
     slope = (scalar(own.moving + step * tangent) - scalar(own.moving - step * tangent)) / (2 * step)
     assert float((found["fwd+bwd"]["gx"] * tangent).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
-    assert torch.equal(found["fwd+double"]["gx"], found["fwd+bwd"]["gx"])
+    # kernels of their own: the first computes no gradients of weights, which nobody asks for
+    torch.testing.assert_close(found["fwd+double"]["gx"], found["fwd+bwd"]["gx"])
     # what the forces are contracted with is the derivative along the tangent, which is linear in the cotangents
     along = sum(float((c * found["fwd+double"][f"ggz{i}"]).sum()) for i, c in enumerate(cotangents))
     assert along == pytest.approx(slope, rel=1e-6, abs=1e-7)

@@ -48,7 +48,7 @@ def test_every_call_of_a_step_with_second_derivatives_has_a_row(
     assert [(row.layer, row.computes, row.over) for row in report.rows] == [
         ("first (+1 more)", "value", "edges"),
         ("scale", "value", "rows, shared weights"),
-        ("scale", "gradients of x, y", "rows, shared weights"),
+        ("scale", "gradients of x", "rows, shared weights"),  # of the forces, which ask for no weights'
         ("first (+1 more)", "gradients of x, y, w", "edges"),
         ("first (+1 more)", "gradients of y, w", "edges"),
         ("first (+1 more)", "second derivatives of y, w, z along y", "edges"),

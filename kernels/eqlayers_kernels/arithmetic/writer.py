@@ -12,7 +12,7 @@ from typing import NamedTuple
 from .dual import Dual
 
 #: Pointers of a kernel, in order: operands, their tangents, and results.
-RESULTS = {"x": "gx", "y": "gy", "w": "gw", "z": "z"}
+RESULTS = {"x": "gx", "y": "gy", "w": "gw", "t": "gt", "c": "gc", "z": "z"}
 
 
 class Kind(NamedTuple):
@@ -20,12 +20,14 @@ class Kind(NamedTuple):
 
     ``order`` 0 is z; 1 is gradients of ``sum(z * g)``; 2 is the derivative of z and of those gradients along the
     ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands
-    for the gradient of g.
+    for the gradient of g. ``factors`` are the operands; weights that are read from a table stand there as its rows t
+    and the coefficients c.
     """
 
     order: int
     results: tuple[str, ...]
     tangents: tuple[str, ...] = ()
+    factors: tuple[str, ...] = ("x", "y", "w")
 
     def part(self, value: Dual) -> str:
         """What of a dual number is the result."""
@@ -34,11 +36,20 @@ class Kind(NamedTuple):
     @property
     def pointers(self) -> list[tuple[str, str]]:
         """(name, operand that it is shaped as) of every pointer; results last."""
-        out = [("x", "x"), ("y", "y"), ("w", "w")]
+        out = [(name, name) for name in self.factors]
         if set(self.results) - {"z"}:
             out.append(("g", "z"))
         out.extend((f"d{name}", name) for name in self.tangents)
         return out + [(RESULTS[name], name) for name in self.results]
+
+    @property
+    def of_paths(self) -> Kind:
+        """What paths compute of it, which know weights alone."""
+        results, tangents = (
+            tuple(dict.fromkeys("w" if name in "tc" else name for name in names))
+            for names in (self.results, self.tangents)
+        )
+        return Kind(self.order, results, tangents)
 
     @property
     def gradients(self) -> bool:

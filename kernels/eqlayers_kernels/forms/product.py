@@ -3,6 +3,9 @@ r"""A product as a form of any number of operands, and the forms that are its de
 The form :math:`F(x, y, w, g) = \sum z g` is linear in each of its operands, so one kernel gives z, its gradients, or
 the derivatives of both along tangents (`Kind`). Further derivatives are sums of these, with other tensors in place
 of the operands.
+
+Weights may be read from a table (`Reading`): the form is linear in the table and in the coefficients. Kernels have
+second derivatives along all but the table; those along it are first derivatives with another table.
 """
 
 from __future__ import annotations
@@ -16,7 +19,30 @@ from ..arithmetic.writer import Kind
 from .formula import Block, Formula, Operand
 from .program import OPERANDS, Program
 
-Rows = tuple[str, str, str, str]
+Rows = tuple[str, ...]
+#: Rows of x, y, t, c and z, where weights are read from a table along the edges of a graph.
+TABLED = ("src", "each", "table", "each", "dst")
+
+
+class Reading(NamedTuple):
+    """How weights are read from a table: ``w[n] = sum_k c[n, k] t[orders * place(n) + k]``.
+
+    Attributes:
+        reads: Rows of the table that make a row of weights.
+        orders: Rows from place to place.
+    """
+
+    reads: int
+    orders: int
+
+    def rows(self, places: int) -> int:
+        """Rows of a table with so many places."""
+        return self.orders * (places - 1) + self.reads
+
+    def places(self, rows: int) -> int:
+        """Places of a table with so many rows; 0 if that is no number of rows of one."""
+        whole, rest = divmod(rows - self.reads, self.orders)
+        return 0 if rest or whole < 0 else whole + 1
 
 
 @dataclass(frozen=True)
@@ -25,22 +51,38 @@ class ProductForm:
 
     Attributes:
         program: All paths of a product.
-        rows: Of x, y, w and z; see `Operand.rows`.
+        rows: Of x, y, w (or t and c) and z; see `Operand.rows`.
         kind: What is computed: z, gradients, or derivatives of both.
+        reading: Of weights from a table t with coefficients c; None for weights as they are.
     """
 
     program: Program
     rows: Rows = ("each", "each", "each", "each")
     kind: Kind = field(default=Kind(0, ("z",)))
+    reading: Reading | None = None
+
+    def tabled(self, reads: int, orders: int) -> ProductForm:
+        """The form along a graph with weights from a table."""
+        kind = self.kind._replace(factors=("x", "y", "t", "c"))
+        return replace(self, rows=TABLED, kind=kind, reading=Reading(reads, orders))
+
+    @property
+    def linear(self) -> tuple[str, ...]:
+        """The operands in each of which F is linear; that of g is z."""
+        return (*self.kind.factors, "z")
 
     def _operand(self, name: str) -> Operand:
-        place = OPERANDS.index("z" if name == "g" else name[-1])
-        return Operand(name, self.program.widths[place], (Block(0, self.program.widths[place]),), self.rows[place])
+        own = "z" if name == "g" else name[-1]
+        widths = dict(zip(OPERANDS, self.program.widths, strict=True))
+        if self.reading is not None:
+            widths |= {"t": widths["w"], "c": self.reading.reads}
+        width = widths[own]
+        return Operand(name, width, (Block(0, width),), self.rows[self.linear.index(own)])
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the operands: x, y, w; then g; then tangents."""
-        return (*"xyw", *("g" * min(self.kind.order, 1)), *(f"d{name}" for name in self.kind.tangents))
+        """Of the operands: x, y, w (or t and c); then g; then tangents."""
+        return (*self.kind.factors, *("g" * min(self.kind.order, 1)), *(f"d{name}" for name in self.kind.tangents))
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -63,8 +105,8 @@ class ProductForm:
         paths = tuple(path for path in self.program.paths if path.weight is not None)
         return replace(self, program=replace(self.program, paths=paths))
 
-    def _like(self, *kind: object) -> ProductForm:
-        return replace(self, kind=Kind(*kind))  # type: ignore[arg-type]
+    def _like(self, order: int, results: Sequence[str], tangents: Sequence[str] = ()) -> ProductForm:
+        return replace(self, kind=Kind(order, tuple(results), tuple(tangents), self.kind.factors))
 
     def gradient(self, given: Sequence[bool], wanted: Sequence[bool]) -> ProductForm | SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.gradient`."""
@@ -73,44 +115,75 @@ class ProductForm:
         if self.kind.order == 0 and moving:
             return self._like(1, names)
         if self.kind.order == 1:
-            return self._like(2, tuple("z" if name == "g" else name for name in names), moving)
+            found = tuple("z" if name == "g" else name for name in names)
+            if self.reading is None:
+                return self._like(2, found, moving)
+            places = {self.kind.results[n]: place for n, place in _behind(len(self.names), given).items()}
+            targets = {name: place for place, name in enumerate(found)}
+            return SumForm.gradient_of(self, given, wanted, self._second(places, targets))
         return SumForm.gradient_of(self, given, wanted, self._pairs(given, names))
+
+    def _second(self, moving: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
+        """Derivatives of first gradients along what moves: kernels have those along all but the table.
+
+        Along the table, they are first derivatives with another table; so is that of the table's gradient along
+        coefficients alone, with others of these.
+        """
+        count = len(self.kind.factors) + 1
+        own, base = tuple(range(count)), self._like(0, ("z",))
+        tangents = [name for name in moving if name in "xyc"]
+        alone = tangents == ["c"]
+        for results, moves in (("xycz", bool(tangents)), ("t", bool(tangents) and not alone)):
+            names = [name for name in targets if name in results]
+            if names and moves:
+                picks = (*own, *(moving[name] for name in tangents))
+                yield Part(self._like(2, names, tangents), picks, tuple(targets[name] for name in names))
+        for other, results, needed in (("c", "t", alone), ("t", "xycz", "t" in moving)):
+            if needed:
+                place = self.linear.index(other)
+                picks = tuple(moving[other] if pick == place else pick for pick in own)
+                yield from _gradients(base.weighted, picks, {n: p for n, p in targets.items() if n in results})
 
     def along(self, moving: Sequence[bool]) -> SumForm:
         """See :meth:`eqlayers_kernels.forms.formula.Formula.along`."""
         count, places, parts = len(self.names), _behind(len(self.names), moving), []
         targets = tuple(range(len(self.results)))
+        last = len(self.kind.factors)  # where g stands
         if self.kind.order == 0:
             for slot, place in places.items():
                 picks = tuple(place if other == slot else other for other in range(count))
-                parts.append(Part(self.weighted if self.names[slot] == "w" else self, picks, targets))
+                parts.append(Part(self.weighted if self.names[slot] in "wtc" else self, picks, targets))
         elif self.kind.order == 1:
-            tangents = tuple(self.names[slot] for slot in places if slot < 3)
-            if tangents:  # second derivatives are symmetric: the change of the gradients is the gradient of the change
-                picks = (*range(count), *(place for slot, place in places.items() if slot < 3))
-                parts.append(Part(self._like(2, self.kind.results, tangents), picks, targets))
-            if 3 in places:
-                parts.append(Part(self, (0, 1, 2, places[3]), targets))
+            # second derivatives are symmetric: the change of the gradients is the gradient of the change
+            named = {self.names[slot]: place for slot, place in places.items() if slot < last}
+            if named and self.reading is not None:
+                parts += self._second(named, {name: n for n, name in enumerate(self.kind.results)})
+            elif named:
+                parts.append(
+                    Part(self._like(2, self.kind.results, [*named]), (*range(count), *named.values()), targets)
+                )
+            if last in places:
+                parts.append(Part(self, (*range(last), places[last]), targets))
         else:
             named = {("z" if self.names[s] == "g" else self.names[s]): p for s, p in places.items()}
-            first = {name: 4 + number for number, name in enumerate(self.kind.tangents)}
-            along = {name: named[name] for name in named if name in OPERANDS}
+            first = {name: last + 1 + number for number, name in enumerate(self.kind.tangents)}
+            along = {name: named[name] for name in named if name in self.linear}
             for a, b, form, picks in _replaced(self, first, along):
                 wanted = [name for name in self.kind.results if name not in (a, b)]
                 parts += _gradients(form, picks, {name: self.kind.results.index(name) for name in wanted})
             tangents = tuple(name for name in self.kind.tangents if f"d{name}" in named)
             if tangents:
-                picks = (0, 1, 2, 3, *(named[f"d{name}"] for name in tangents))
+                picks = (*range(last + 1), *(named[f"d{name}"] for name in tangents))
                 parts.append(Part(self._like(2, self.kind.results, tangents), picks, targets))
         return SumForm.along_of(self, moving, parts)
 
     def _pairs(self, given: Sequence[bool], wanted: tuple[str, ...]) -> Iterator[Part]:
         """The parts of the gradient of a second derivative: F with two operands replaced."""
-        first = {name: 4 + number for number, name in enumerate(self.kind.tangents)}
+        first = {name: len(self.linear) + number for number, name in enumerate(self.kind.tangents)}
         second = {self.kind.results[n]: place for n, place in _behind(len(self.names), given).items()}
         for a, b, form, picks in _replaced(self, first, second):
             targets = {}
-            for name in OPERANDS:
+            for name in self.linear:
                 own = f"d{name}" if name == a else "g" if name == "z" else name
                 if name != b and own in wanted:
                     targets[name] = wanted.index(own)
@@ -137,6 +210,11 @@ class SumForm:
     def of_nodes(self) -> bool:
         """Whether any operand or result has rows of senders or receivers."""
         return any(one.rows in ("src", "dst") for one in (*self.operands, *self.results))
+
+    @property
+    def reading(self) -> Reading | None:
+        """That of its parts."""
+        return self.parts[0].form.reading if self.parts else None
 
     @classmethod
     def gradient_of(
@@ -202,13 +280,14 @@ def _behind(count: int, flags: Sequence[bool]) -> dict[int, int]:
 def _replaced(
     form: ProductForm, first: dict[str, int], second: dict[str, int]
 ) -> Iterator[tuple[str, str, ProductForm, tuple[int, ...]]]:
-    """F with two operands replaced, for all pairs: their names, the form, and where its x, y, w and g stand."""
+    """F with two operands replaced, for all pairs: their names, the form, and where its operands and g stand."""
     base = form._like(0, ("z",))
     for a, along in first.items():
         for b, other in second.items():
             if a != b:
-                places = dict(zip(OPERANDS, range(4), strict=True)) | {a: along, b: other}
-                yield a, b, base.weighted if "w" in (a, b) else base, tuple(places[name] for name in OPERANDS)
+                places = {name: place for place, name in enumerate(base.linear)} | {a: along, b: other}
+                own = base if {a, b}.isdisjoint("wtc") else base.weighted
+                yield a, b, own, tuple(places.values())
 
 
 def _gradients(form: ProductForm, picks: tuple[int, ...], targets: dict[str, int]) -> Iterator[Part]:
@@ -217,4 +296,4 @@ def _gradients(form: ProductForm, picks: tuple[int, ...], targets: dict[str, int
     if names:
         yield Part(form._like(1, names), picks, tuple(targets[name] for name in names))
     if "z" in targets:
-        yield Part(form, picks[:3], (targets["z"],))
+        yield Part(form, picks[:-1], (targets["z"],))

@@ -12,7 +12,8 @@ from ...arithmetic.writer import RESULTS, Kind
 from ...forms.program import OPERANDS, Path, Program, Slot
 from .calls import Define, path_calls
 from .layout import wide
-from .loops import DONE, NO_ROOM, NO_TABLES, SEGMENT, gaps, run_function
+from .loops import DONE, NO_ROOM, NO_TABLES, OUTSIDE, SEGMENT, gaps, run_function
+from .table import numbers_of_edge, outside, spreads_both, table_lines
 
 REGION_BYTES = 8192  # of z at a time; with its cotangent and the weights it fits the nearest cache
 FETCHED_WEIGHTS = 4096  # paths with more weights than this are read as they come
@@ -37,13 +38,17 @@ class Driver:
         inward, outward: Numbers of components of the blocks whose layout changes, filled by `text`.
     """
 
-    def __init__(self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define) -> None:
-        self.define = define
+    def __init__(
+        self, program: Program, kind: Kind, walk: str, shared: bool, item: int, define: Define, reads: int = 0
+    ) -> None:
+        self.define, self.reads = define, reads
         self.program, self.kind, self.walk, self.shared, self.item = program, kind, walk, shared, item
         self.by_rows = walk == "rows"
-        self.node = {"rows": "", "by_dst": "z", "by_src": "x"}[walk]  # the operand that a segment belongs to
+        self.node = {"rows": "", "by_dst": "z", "by_src": "x", "by_place": "t"}[walk]  # that a segment belongs to
         self.pointers = dict(kind.pointers)
+        self.of_paths = kind.of_paths if reads else kind
         self.width = dict(zip(OPERANDS, program.widths, strict=True))
+        self.width |= {"t": reads * self.width["w"], "c": reads}  # what a place reads of the table
         self.slots = {name: sorted({getattr(path, name) for path in program.paths}) for name in "xyz"}
         self.scratch: dict[str, int] = {}
         self.inward: set[int] = set()
@@ -55,7 +60,7 @@ class Driver:
         """Blocks of a pointer whose layout changes here; node operands of a walk by segments come in ir_mul."""
         operand = self.pointers[pointer]
         given = not self.by_rows and operand in "xz" and pointer not in RESULTS.values()
-        if operand == "w" or given or self.program.layout == "ir_mul":
+        if operand in "wtc" or given or self.program.layout == "ir_mul":
             return []
         return [slot for slot in self.slots[operand] if wide(slot)]
 
@@ -65,7 +70,9 @@ class Driver:
 
     def _address(self, pointer: str, path: Path, region: Region) -> str:
         """Where a path finds its block."""
-        operand = self.pointers[pointer]
+        operand = self.pointers.get(pointer, "w")
+        if operand == "w" and self.reads:
+            return f"s_{pointer} + {path.weight or 0}"
         if operand == "w":
             return "gw_" if pointer == "gw" and self._streams_weights(path) else f"{pointer} + {path.weight or 0}"
         slot = getattr(path, operand)
@@ -125,8 +132,7 @@ class Driver:
         return [
             *self._enter(region),
             "for (int64_t e = start; e < stop; e++) {",
-            "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
-            *begin, *ahead, *calls, *end,
+            numbers_of_edge(self.walk, self.reads), *begin, *ahead, *calls, *end,
             "}",
             *self._leave(region),
         ]  # fmt: skip
@@ -154,7 +160,7 @@ class Driver:
         if self.walk == "by_dst":
             return []
         kept = {"w"} if self.shared else set()
-        kept |= {"y", self.node}
+        kept |= {"y", "t", "c", self.node}
         return [pointer for pointer, op in self.kind.pointers if pointer not in RESULTS.values() and op not in kept]
 
     def _enter(self, region: Region) -> list[str]:
@@ -217,8 +223,16 @@ class Driver:
         if path.weight is not None and path.weight_count <= FETCHED_WEIGHTS:
             weights = [pointer for pointer in self._ahead() if self.pointers[pointer] == "w"]
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
-        places = {pointer: self._address(pointer, path, region) for pointer in self.pointers}
-        calls = path_calls(path, self.kind, places, frozenset(overwritten), self.define, self._reserve, self.item)
+        places = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
+        calls = path_calls(path, self.of_paths, places, frozenset(overwritten), self.define, self._reserve, self.item)
+        if self.reads and path.weight is not None:
+            made, found = table_lines(self.kind, path.weight, path.weight_count)
+            if spreads_both(self.kind):
+                self._reserve("s_vw", self.width["w"])
+                kind = Kind(1, ("w",))
+                own = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
+                calls += path_calls(path, kind, own, frozenset({"w"}), self.define, self._reserve, self.item)
+            before, after = [*before, *made], [*found, *after]
         return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:
@@ -232,7 +246,7 @@ class Driver:
             if (operand == self.node) != (scope == "segment") or (pointer == "gw" and self.shared):
                 continue
             result = pointer in RESULTS.values()
-            row = "n" if self.by_rows or operand == self.node else "other" if operand in "xz" else "edge"
+            row = self._row_of(operand)
             begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
             if pointer in self._ahead():
                 following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < ptr[arg[0]])]"
@@ -250,6 +264,12 @@ class Driver:
             if result:
                 begin.extend(self._zeros(pointer))
         return begin, end
+
+    def _row_of(self, operand: str) -> str:
+        if self.by_rows or operand == self.node:
+            return "n"
+        ends = {"x": "other", "z": "place" if self.walk == "by_place" else "other", "t": "place"}
+        return ends.get(operand, "edge")
 
     def _loops(self, body: list[str]) -> str:
         setup = ["const int past = (int)arg[2]; (void)past;"]
@@ -272,6 +292,12 @@ class Driver:
             setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
             setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
+            if self.reads:
+                setup.append(f"const int64_t *const places = (const int64_t *)arg[{tables + 5}];")
+                setup.append(f"const int64_t num_places = arg[{tables + 6}];")
+                for pointer, operand in self.of_paths.pointers:
+                    if operand == "w":
+                        self._reserve(f"s_{pointer}", self.width["w"])
             # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
             # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
             # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
@@ -279,11 +305,10 @@ class Driver:
             marked = f"ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes"
             setup.append(f"if (!({marked})) return {NO_TABLES};")
             begin, end = self._rows_of("segment")
-            if self.walk == "by_src":
+            if self.walk != "by_dst":
                 body = [
                     "for (int64_t e = start; e < stop; e++) {",
-                    "const int64_t edge = edges[e], other = others[e]; (void)edge; (void)other;",
-                    *row_begin, *body, *row_end,
+                    numbers_of_edge(self.walk, self.reads), *row_begin, *body, *row_end,
                     "}",
                 ]  # fmt: skip
             chunk += [
@@ -291,7 +316,7 @@ class Driver:
                 "const int64_t last = segment(ptr, arg[0], arg[1], chunk + 1);",
                 "for (int64_t n = first; n < last; n++) {",
                 "const int64_t start = ptr[n], stop = ptr[n + 1];",
-                f"if (outside(edges, others, start, stop, count, nodes)) {{ status = {NO_TABLES}; goto leave; }}",
+                f"if ({outside(self.walk, self.reads)}) {{ status = {NO_TABLES}; goto leave; }}",
                 *begin, *body, *end,
                 "}",
             ]  # fmt: skip
@@ -306,7 +331,7 @@ class Driver:
         lines += ["for (int64_t chunk = begin; chunk < end; chunk++) {", *chunk, "}"]
         lines += ["" if self.by_rows else "leave:", "finish_stores();", *(["free(scratch);"] if offset else [])]
         lines.append("return status;")
-        return f"{'' if self.by_rows else SEGMENT}\n{run_function(lines)}"
+        return f"{'' if self.by_rows else SEGMENT}\n{OUTSIDE if self.reads else ''}\n{run_function(lines)}"
 
     def _zeros(self, pointer: str) -> list[str]:
         """Zero what is added to, and of gradients of weights the columns that no path writes."""

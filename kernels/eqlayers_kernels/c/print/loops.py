@@ -32,6 +32,14 @@ static int outside(const int64_t *edges, const int64_t *others, int64_t start, i
   return wrong;
 }
 """
+OUTSIDE = """
+static int beyond(const int64_t *index, const int64_t *edges, int64_t count, int64_t size) {
+  /* whether one of these numbers, or of those of these edges, is none below size */
+  int wrong = 0;
+  for (int64_t e = 0; e < count; e++) wrong |= (uint64_t)index[edges == NULL ? e : edges[e]] >= (uint64_t)size;
+  return wrong;
+}
+"""
 
 
 def indent(lines: Iterable[str], by: int) -> str:

@@ -11,10 +11,11 @@ from ...forms.program import Program, Slot
 from .driver import Driver
 from .layout import HEAD, print_transposes, wide
 from .loops import run_function
+from .table import print_tables
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
-#: How rows are walked: 'rows' one by one; 'by_dst' and 'by_src' the edges of every receiver or sender.
-WALKS = ("rows", "by_dst", "by_src")
+#: How rows are walked: 'rows' one by one; the others the edges of every receiver, sender or place in a table.
+WALKS = ("rows", "by_dst", "by_src", "by_place")
 UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side by side
 
 
@@ -37,6 +38,7 @@ class Kernel:
         dtype: 'float32' or 'float64'.
         walk: One of `WALKS`. By segments, operands and results of nodes are indexed, all others have a row per edge.
         shared: Whether one row of weights serves all rows; the gradient of it is summed per chunk.
+        reads: Rows of a table that make a row of weights, see `Tabled`; 0 for weights as they are.
     """
 
     program: Program
@@ -44,6 +46,7 @@ class Kernel:
     dtype: str
     walk: str = "rows"
     shared: bool = False
+    reads: int = 0
 
     @property
     def name(self) -> str:
@@ -57,7 +60,8 @@ class Kernel:
 
         ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
         ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others, the number
-        of edges, and of nodes at their other ends. It returns one of the numbers in ``loops``.
+        of edges, and of nodes at their other ends. With a table follow the address of the edges' places, and their
+        number; by places that of the receivers, others being the senders. It returns one of the numbers in ``loops``.
         """
         functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
 
@@ -66,7 +70,7 @@ class Kernel:
             return functions.setdefault((body, declared), f"p{len(functions)}")
 
         ctype, item = TYPES[self.dtype]
-        driver = Driver(self.program, self.kind, self.walk, self.shared, item, define)
+        driver = Driver(self.program, self.kind, self.walk, self.shared, item, define, self.reads)
         run = driver.text()
         units: list[list[str]] = [[]]
         size = 0
@@ -80,7 +84,8 @@ class Kernel:
             declarations.append(f"void {name}({parameters});")
         head = _head(ctype)
         transposes = print_transposes(driver.inward, driver.outward, item)
-        first = [head, transposes, *declarations, *units[0], run]
+        tables = print_tables(self.reads, self.program.widths[2]) if self.reads else ""
+        first = [head, transposes, tables, *declarations, *units[0], run]
         return tuple("\n".join(unit) for unit in [first, *([head, *unit] for unit in units[1:])])
 
     @property

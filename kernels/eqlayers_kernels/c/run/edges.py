@@ -39,6 +39,16 @@ static int64_t sort(const int64_t *key, const int64_t *other, int64_t count, int
   wrong = sort(src, dst, count, num_src, num_dst, by_src, by_src + num_src + 2, by_src + num_src + 2 + count);
   return wrong >= 0 ? 2 * wrong : -1;
 }}
+{compiler.EXPORT} int64_t sort_places(const int64_t *edge_index, const int64_t *place, int64_t count, int64_t num_src,
+                                      int64_t num_places, int64_t *tables) {{
+  /* -1, or the first edge whose place is out of range */
+  int64_t *const edges = tables + num_places + 2, *const src = edges + count, *const dst = src + count;
+  const int64_t wrong = sort(place, edge_index, count, num_places, num_src, tables, edges, src);
+  if (wrong >= 0) return wrong;
+  for (int64_t e = 0; e < count; e++) dst[e] = edge_index[count + edges[e]];
+  memcpy(dst + count, place, count * sizeof *place);
+  return -1;
+}}
 """
 
 
@@ -69,12 +79,57 @@ def tables(count: int, num_src: int, num_dst: int) -> Tables:
     return Tables((0, num_dst + 2, num_dst + 2 + count), by_src, by_src[2] + count)
 
 
+class PlaceTables(NamedTuple):
+    """Elements before each of the tables of the places that edges have in a table, and their length.
+
+    Where each place's edges begin, with a mark behind the last end; the numbers of the edges in that order, their
+    senders and their receivers; and by edge, its place.
+    """
+
+    ptr: int
+    edges: int
+    senders: int
+    receivers: int
+    place: int
+    length: int
+
+
+def place_tables(count: int, places: int) -> PlaceTables:
+    """Where the tables of places lie.
+
+    Example:
+        >>> place_tables(10, 3)
+        PlaceTables(ptr=0, edges=5, senders=15, receivers=25, place=35, length=45)
+    """
+    first = places + 2
+    return PlaceTables(0, first, first + count, first + 2 * count, first + 3 * count, first + 4 * count)
+
+
 @cache
-def _function() -> Callable[..., int]:
-    found = compiler.load(_SOURCE, "edges").sort_edges
-    found.argtypes = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
-    found.restype = ctypes.c_int64
+def _function(name: str, *arguments: type) -> Callable[..., int]:
+    found: Callable[..., int] = getattr(compiler.load(_SOURCE, "edges"), name)
+    found.argtypes, found.restype = arguments, ctypes.c_int64  # type: ignore[attr-defined]
     return found
+
+
+def sort_places(edge_index: int, place: int, count: int, num_src: int, places: int, out: int) -> int | None:
+    """Sort edges by their place in a table.
+
+    Args:
+        edge_index: Address of ``[2, count]`` contiguous int64, (src, dst), all of them nodes.
+        place: Address of ``[count]`` int64.
+        count, num_src, places: Number of edges, senders and places.
+        out: Address of the buffer described by `place_tables`.
+
+    Returns:
+        None, or the first edge whose place is none; the buffer is then of no use.
+
+    Raises:
+        CompilerError: There is no compiler, or it failed.
+    """
+    kinds = (ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
+    wrong = int(_function("sort_places", *kinds)(edge_index, place, count, num_src, places, out))
+    return None if wrong < 0 else wrong
 
 
 def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int) -> tuple[int, int] | None:
@@ -97,5 +152,6 @@ def sort_edges(edge_index: int, count: int, num_src: int, num_dst: int, out: int
             f"expected numbers of edges, senders and receivers of 0 or more, got {count}, {num_src} and {num_dst}; "
             f"count the rows of x as senders, and pass the number of receivers"
         )
-    wrong = int(_function()(edge_index, count, num_src, num_dst, out))
+    kinds = (ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p)
+    wrong = int(_function("sort_edges", *kinds)(edge_index, count, num_src, num_dst, out))
     return None if wrong < 0 else (wrong % 2, wrong // 2)

@@ -1,0 +1,79 @@
+"""Weights of edges that are not stored: each row is a combination of consecutive rows of a table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.product import Reading
+
+from ..errors import DeviceError, DTypeError, ShapeError
+
+
+class TabledWeights(NamedTuple):
+    """Weights of edges by interpolation: ``w[e] = sum_k coefficients[e, k] table[orders * interval[e] + k]``.
+
+    A convolution that gets them combines the rows inside its kernel, where it has one, and never stores ``[E, W]``.
+
+    Attributes:
+        table: ``[R, W]``.
+        interval: ``[E]`` int64.
+        coefficients: ``[E, reads]``.
+        orders: Rows of the table from interval to interval.
+
+    Example:
+        >>> made = TabledWeights(torch.eye(3), torch.tensor([0, 1]), torch.tensor([[0.5, 0.5], [0.25, 0.75]]))
+        >>> made.weights()
+        tensor([[0.5000, 0.5000, 0.0000],
+                [0.0000, 0.2500, 0.7500]])
+    """
+
+    table: Tensor
+    interval: Tensor
+    coefficients: Tensor
+    orders: int = 1
+
+    @property
+    def reading(self) -> Reading:
+        """How rows are read."""
+        return Reading(self.coefficients.shape[1], self.orders)
+
+    def weights(self) -> Tensor:
+        """``[E, W]``, stored."""
+        first = self.interval * self.orders
+        parts = [
+            column.unsqueeze(1) * self.table.index_select(0, first + k)
+            for k, column in enumerate(self.coefficients.unbind(1))
+        ]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    def check(self, edges: int, width: int) -> None:
+        """Raise unless they are weights of so many edges.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: They are others.
+        """
+        table, interval, coefficients, orders = self
+        reads = coefficients.shape[1] if coefficients.ndim == 2 else 0
+        if table.ndim != 2 or table.shape[1] != width or not 0 < orders <= reads or not self.reading.places(len(table)):
+            raise ShapeError(
+                f"a table of weights must be [R, {width}] with {orders} rows more for each interval, got "
+                f"{list(table.shape)} and coefficients {list(coefficients.shape)}. Make it by RadialTable."
+            )
+        if interval.shape != (edges,) or coefficients.shape[0] != edges:
+            raise ShapeError(
+                f"intervals and coefficients must be [{edges}] and [{edges}, {reads}], one for each edge, got "
+                f"{list(interval.shape)} and {list(coefficients.shape)}. Look up the lengths of these edges."
+            )
+        if interval.dtype is not torch.int64 or coefficients.dtype is not table.dtype:
+            raise DTypeError(
+                f"intervals must be int64 and coefficients {table.dtype} as the table, got {interval.dtype} and "
+                f"{coefficients.dtype}. Convert them."
+            )
+        if {interval.device, coefficients.device} != {table.device}:
+            raise DeviceError(
+                f"intervals and coefficients must be on the device of the table, {table.device}, got "
+                f"{interval.device} and {coefficients.device}. Move them."
+            )

@@ -1,0 +1,216 @@
+"""Radial networks of whole models by frozen tables, for inference: `compress`, and `decompress` for the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_integer, check_items, check_module, check_number, check_optional
+from ..errors import ConfigError
+from ..nn.radial import KeepsTable, ScalarNetwork
+from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
+from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, pair_codes, pair_ends
+
+MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
+
+__all__ = ["CompressionReport", "CompressionRow", "compress", "decompress"]
+
+
+@dataclass(frozen=True)
+class CompressionRow:
+    """What became of one radial network.
+
+    Attributes:
+        name: Its path in the model.
+        knots: Of its table.
+        weights: Columns of its table.
+        error: Largest errors of the table against the network, in float64.
+        mebibytes: Of the table.
+    """
+
+    name: str
+    knots: int
+    weights: int
+    error: TableError
+    mebibytes: float
+
+
+@dataclass(frozen=True)
+class CompressionReport:
+    """What :func:`compress` did; ``str`` and ``print`` give a table.
+
+    Attributes:
+        rows: The radial networks.
+    """
+
+    rows: tuple[CompressionRow, ...]
+
+    def __str__(self) -> str:
+        """One line per network."""
+        width = max((len(row.name) for row in self.rows), default=7)
+        lines = [f"{'network':<{width}}  knots  weights  error of values  of slopes    MiB"]
+        lines += [
+            f"{row.name:<{width}}  {row.knots:>5}  {row.weights:>7}  {row.error.values:>15.1e}  "
+            f"{row.error.slopes:>9.1e}  {row.mebibytes:>5.1f}"
+            for row in self.rows
+        ]
+        return "\n".join([*lines, "errors are relative to the largest weight and the largest slope of the network"])
+
+
+def compress(
+    model: torch.nn.Module,
+    tolerance: float = 1e-4,
+    knots: int | None = None,
+    *,
+    species: Sequence[int] | None = None,
+) -> CompressionReport:
+    """Hold the radial networks of a model in tables, so that inference does not run them.
+
+    The model is changed in place; its weights stay, and :func:`decompress` is the way back. Files of
+    :func:`eqlayers.models.save_potential` hold the tables. Forces and stress are those of the interpolated energy, so
+    energy is conserved in dynamics.
+
+    Args:
+        model: A potential or a network of this package, or a module that has one.
+        tolerance: Largest error of weights and of their slopes, relative to the largest of a network; the number of
+            knots follows from it.
+        knots: The number of knots, in place of the tolerance.
+        species: Atomic numbers that will occur, where tables are for pairs of species (``distance_transform``); all of
+            the network if None.
+
+    Returns:
+        Errors and sizes; print it.
+
+    Raises:
+        ConfigError: The model has no radial networks that tables are known for, or a number is out of range.
+
+    Example:
+        >>> from eqlayers.models import NequIP, Potential
+        >>> potential = Potential(NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2), species=[1, 8])
+        >>> report = compress(potential)
+        >>> [row.name for row in report.rows]
+        ['network.steps.0.radial', 'network.steps.1.radial']
+        >>> decompress(potential)
+    """
+    check_module("model", model)
+    wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
+    count = check_optional(lambda name, value: check_integer(name, value, 6, MOST_KNOTS), "knots", knots)
+    owners = list(_owners(model))
+    if not owners:
+        raise ConfigError(
+            f"model must have radial networks behind a BesselBasis, such as MACE, NequIP and TFN of this package, got "
+            f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
+        )
+    decompress(model)
+    rows = [row for name, owner in owners for row in _compress(name, owner, wanted, count, species)]
+    return CompressionReport(tuple(rows))
+
+
+def decompress(model: torch.nn.Module) -> None:
+    """Take the tables of :func:`compress` out of a model: its radial networks run at every edge again.
+
+    Args:
+        model: The model; nothing happens to one without tables.
+
+    Example:
+        See :func:`compress`.
+    """
+    for _, owner in _owners(check_module("model", model)):
+        for _, network in _networks(owner):
+            network.table = None
+        if isinstance(owner.basis, TabledBasis):
+            owner.basis = owner.basis.basis
+        _note(owner, None)
+
+
+def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Make room for the tables that a state dict holds."""
+    for name, module in model.named_modules():
+        if isinstance(module, (KeepsTable, TabledBasis)):
+            module.make_room(state, f"{name}." if name else "")
+
+
+def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules that hand a basis of edges to radial networks, by path."""
+    for name, module in model.named_modules():
+        basis = getattr(module, "basis", None)
+        if isinstance(module, KeepsTable | TabledBasis) or not isinstance(basis, torch.nn.Module):
+            continue
+        if cutoff_of(basis, None) is not None and any(True for _ in _networks(module)):
+            yield name, module
+
+
+def _networks(owner: torch.nn.Module) -> Iterator[tuple[str, ScalarNetwork]]:
+    for name, module in owner.named_modules():
+        if isinstance(module, ScalarNetwork):
+            yield name, module
+
+
+def _compress(
+    prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int] | None
+) -> Iterator[CompressionRow]:
+    """Give the networks of one owner their tables."""
+    basis, transform = in_float64(owner.basis), in_float64(getattr(owner, "transform", None))
+    run = ScalarNetwork.forward  # of functions, where the network of a step takes lengths
+    networks = {name: (network, in_float64(network)) for name, network in _networks(owner)}
+    codes = None if transform is None else _codes(owner.species, species).to(_device_of(owner))
+    ends = [None] if codes is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
+
+    def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:
+        """Of lengths, for each pair of species."""
+        return [lambda r, pair=pair: run(network, _at(basis, transform, r, pair)) for pair in ends]  # type: ignore[misc]
+
+    def error(knots: Knots) -> TableError:
+        every = [table_error(knots, one) for _, network in networks.values() for one in functions(network)]
+        return TableError(*map(max, zip(*every, strict=True)))
+
+    knots = Knots(count or 16, cutoff_of(basis, None)).to(_device_of(owner))
+    knots = knots if count else fewest_knots(knots, tolerance, error)
+    owner.basis = TabledBasis(owner.basis, knots.count).to(knots.at.device)
+    owner.basis.pairs = codes
+    _note(owner, knots.count)
+    for name, (network, exact) in networks.items():
+        with torch.no_grad():
+            rows = [made_at_knots(knots, one, torch.float64) for one in functions(exact)]
+            network.table = torch.cat(rows).to(network.weights[-1].dtype)
+        worst = TableError(*map(max, zip(*(table_error(knots, one) for one in functions(exact)), strict=True)))
+        path, size = ".".join(part for part in (prefix, name) if part), network.table
+        yield CompressionRow(path, knots.count, size.shape[1], worst, size.numel() * size.itemsize / 2**20)
+
+
+def _at(basis: Any, transform: Any, lengths: Tensor, pair: tuple[int, int] | None) -> Any:
+    """Functions of lengths between two species."""
+    if pair is None:
+        return basis(lengths)
+    ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
+    return basis(lengths, transform.between(lengths, *ends))
+
+
+def _codes(known: Sequence[int], species: Sequence[int] | None) -> Tensor:
+    """The pairs of species that may occur."""
+    listed = known if species is None else check_items("species", species, "a list of atomic numbers", "List them.")
+    strange = [z for z in listed if z not in known]
+    if strange or not listed:
+        raise ConfigError(f"species must be some of {list(known)}, got {strange or 'none'}. Leave out the others.")
+    places = torch.tensor(sorted({list(known).index(z) for z in listed}))
+    if len(places) > MOST_SPECIES:
+        raise ConfigError(
+            f"tables for pairs must be of at most {MOST_SPECIES} species, got {len(places)}. Pass species=, those that "
+            "will occur."
+        )
+    return torch.unique(pair_codes(*torch.cartesian_prod(places, places).T))
+
+
+def _device_of(owner: torch.nn.Module) -> torch.device:
+    """Where an owner's weights are."""
+    return next(owner.parameters()).device
+
+
+def _note(owner: torch.nn.Module, knots: int | None) -> None:
+    options = getattr(owner, "options", None)
+    if isinstance(options, dict) and "knots" in options:
+        options["knots"] = knots

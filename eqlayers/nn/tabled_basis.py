@@ -1,0 +1,285 @@
+"""Radial functions by interpolation: what many edges would compute is computed at a few knots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..checks import check_choice, check_floating, check_integer, check_module, check_number
+from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..functional.tabled import TabledWeights
+from ._common.base import KeepsFloat64
+from ._common.interpolation import INTERPOLATIONS, slope, spline_rows
+
+MOST_KNOTS = 1 << 14
+
+
+class Knots(KeepsFloat64):
+    """Equally spaced lengths, and where other lengths lie among them.
+
+    The place on the axis is computed in float64, so a length lies in the same interval in every dtype.
+
+    Args:
+        count: Number of knots, from the start to the cutoff.
+        cutoff: Angstrom; beyond it everything is 0.
+        start: Angstrom, the shortest length that there may be.
+        interpolation: Name of a row of `INTERPOLATIONS`.
+
+    Raises:
+        ConfigError: An argument out of range.
+    """
+
+    at: Tensor
+    kept_in_float64 = ("at",)
+
+    def __init__(self, count: int, cutoff: float, start: float = 0.0, interpolation: str = "spline") -> None:
+        super().__init__()
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
+        self.start = check_number("start", start, at_least=0, unit=" of Angstrom")
+        if self.start >= self.cutoff:
+            raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.5 is usual.")
+        self.interpolation = check_choice("interpolation", interpolation, INTERPOLATIONS)
+        self.count = check_integer("knots", count, 6, MOST_KNOTS, fix="256 is usual.")
+        self.step = (self.cutoff - self.start) / (self.count - 1)
+        at = torch.linspace(self.start, self.cutoff, self.count, dtype=torch.float64)
+        self.register_buffer("at", at, persistent=False)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a table."""
+        way = INTERPOLATIONS[self.interpolation]
+        return way.orders * self.count + way.extra
+
+    def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Where lengths read a table.
+
+        Args:
+            lengths: ``[E]`` Angstrom.
+
+        Returns:
+            Intervals ``[E]`` int64 and coefficients ``[E, reads]``.
+
+        Raises:
+            ShapeError, DTypeError: The lengths are no such tensor.
+            IndexRangeError: A length is below the start; looked at on the CPU, NaN elsewhere.
+        """
+        if check_floating("lengths", lengths, "[E]").ndim != 1:
+            raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
+        way = INTERPOLATIONS[self.interpolation]
+        place = (lengths.double() - self.start) / self.step
+        found = place.detach().nan_to_num()
+        if self.start and lengths.device.type == "cpu" and bool((found < 0).any()):
+            raise IndexRangeError(
+                f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
+                f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
+            )
+        first = found.floor().clamp(0, self.count - 2)
+        u = (place - first).to(lengths.dtype)
+        if self.interpolation == "lagrange":  # four knots around, or the last four
+            own = (first - 1).clamp(0, self.count - 4)
+            u, first = u + (first - own - 1).to(lengths.dtype), own
+        behind = found >= self.count - 1
+        coefficients = way.coefficients(torch.where(behind, 0.0, u), self.step)
+        coefficients = torch.where(behind.unsqueeze(1), 0.0, coefficients)
+        if self.start:
+            coefficients = torch.where((found < 0).unsqueeze(1), math.nan, coefficients)
+        return first.long(), coefficients
+
+    def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """``[rows, W]``: the table of a function that is 0 with its slope at the cutoff.
+
+        Args:
+            at: ``[count]`` lengths of the knots, at which the function is taken.
+            function: From these to ``[count, W]``.
+        """
+        way, live = INTERPOLATIONS[self.interpolation], torch.is_grad_enabled()
+        if way.orders == 1:
+            values = function(at)
+            return spline_rows(values) if self.interpolation == "spline" else values
+        with torch.enable_grad():
+            at = at.detach().requires_grad_()
+            found = [function(at)]
+            for order in range(1, way.orders):
+                found.append(slope(found[-1], at, live or order < way.orders - 1))
+        rows = torch.stack(found, 1).flatten(0, 1)
+        return rows if live else rows.detach()
+
+    def extra_repr(self) -> str:
+        """Number, reach and interpolation."""
+        return f"{self.count} knots from {self.start:g} to {self.cutoff:g} A, {self.interpolation}"
+
+
+class KnotBasis(NamedTuple):
+    """Functions of edges by interpolation: where each edge reads, and the functions at the knots.
+
+    Networks that get it in place of ``[E, num_basis]`` functions run at the knots; see `ScalarNetwork`.
+
+    Attributes:
+        interval: ``[E]`` int64.
+        coefficients: ``[E, 4]``.
+        basis: ``[N, num_basis]`` functions at the knots, one after the other for each pair of species.
+        knots: Their number, of each.
+    """
+
+    interval: Tensor
+    coefficients: Tensor
+    basis: Tensor
+    knots: int
+
+    def weights(self, table: Tensor) -> TabledWeights:
+        """The weights of edges from a table of their network."""
+        return TabledWeights(table, self.interval, self.coefficients)
+
+    def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The table of a function of ``basis``."""
+        return spline_rows(function(self.basis).unflatten(0, (-1, self.knots))).flatten(0, 1)
+
+
+class TabledBasis(KeepsFloat64):
+    """Radial functions that are taken at knots; the networks behind them then run at the knots, too.
+
+    It stands where a :class:`eqlayers.nn.BesselBasis` stood. Networks run K rows in place of E, and convolutions read
+    weights from their tables. Tables are made in every call, so gradients reach all weights.
+
+    Args:
+        basis: A module without parameters from ``[N]`` lengths in Angstrom to ``[N, num_basis]`` functions, 0 with
+            their slopes at the cutoff, such as ``BesselBasis``.
+        knots: Number of knots from 0 to the cutoff.
+        cutoff: Angstrom; that of the basis if None.
+
+    Raises:
+        ConfigError: An argument out of range, or functions that are not 0 at the cutoff.
+
+    Example:
+        >>> from eqlayers.nn import BesselBasis
+        >>> TabledBasis(BesselBasis(8, 5.0), 128)(torch.tensor([1.0, 4.0])).basis.shape
+        torch.Size([128, 8])
+    """
+
+    functions: Tensor
+    pairs: Tensor | None
+    kept_in_float64 = ("functions",)
+
+    def __init__(self, basis: torch.nn.Module, knots: int = 256, cutoff: float | None = None) -> None:
+        super().__init__()
+        self.basis = check_module("basis", basis)
+        self.knots = Knots(knots, cutoff_of(basis, cutoff))
+        with torch.no_grad():
+            functions = self.basis(self.knots.at)
+        check_end(functions[-1:], self.knots.cutoff)
+        self.register_buffer("functions", functions, persistent=False)
+        self.register_buffer("pairs", None)  # of species, that tables are made for; None for those that come
+
+    def forward(self, lengths: Tensor) -> KnotBasis:
+        """The functions at the knots, and where edges read them.
+
+        Args:
+            lengths: ``[E]`` Angstrom.
+        """
+        interval, coefficients = self.knots(lengths)
+        return KnotBasis(interval, coefficients, self.functions.to(lengths.dtype), self.knots.count)
+
+    def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
+        """The same for functions that depend on the species at both ends, with knots for each pair of species.
+
+        Args:
+            lengths: ``[E]`` Angstrom.
+            transform: Says by its method ``between`` where the functions are taken instead, of lengths and two species;
+                the same with these exchanged.
+            first, second: ``[E]`` int64, the species.
+
+        Raises:
+            IndexRangeError: The tables are made, and none is for such a pair (found on CPU only).
+        """
+        codes = pair_codes(first, second)
+        basis = lengths.new_empty(0, 0)
+        if self.pairs is None:
+            known, own = torch.unique(codes, return_inverse=True)
+            basis = self.at_pairs(transform, known).to(lengths.dtype)
+        else:
+            known = self.pairs
+            own = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
+            if codes.device.type == "cpu" and bool((known[own] != codes).any()):
+                strange = pair_ends(codes[known[own] != codes][:1])
+                raise IndexRangeError(
+                    f"pairs of species must be among those that the tables were made for, got places "
+                    f"{[int(one) for one in strange]} of the species. Compress the model for these species, too."
+                )
+        interval, coefficients = self.knots(lengths)
+        return KnotBasis(interval + own * self.knots.rows, coefficients, basis, self.knots.count)
+
+    def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
+        """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
+        ends = [one.repeat_interleave(self.knots.count) for one in pair_ends(codes)]
+        at = self.knots.at.repeat(codes.shape[0])
+        return self.basis(at, transform.between(at, *ends))
+
+    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        """Take the shape of what a state dict holds."""
+        given = state.get(f"{prefix}pairs")
+        self.pairs = None if given is None else torch.empty_like(given, device=self.functions.device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def pair_codes(first: Tensor, second: Tensor) -> Tensor:
+    """One number for each pair of species, in any order.
+
+    Example:
+        >>> pair_codes(torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1]))
+        tensor([0, 1, 1, 2])
+    """
+    larger = torch.maximum(first, second)
+    return larger * (larger + 1) // 2 + torch.minimum(first, second)
+
+
+def pair_ends(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The larger and the smaller species of pairs.
+
+    Example:
+        >>> pair_ends(torch.tensor([0, 1, 2, 3]))
+        (tensor([0, 1, 1, 2]), tensor([0, 0, 1, 0]))
+    """
+    larger = ((8 * codes.double() + 1).sqrt() / 2 - 0.5).floor().long()
+    return larger, codes - larger * (larger + 1) // 2
+
+
+class Transform(Protocol):
+    """See :class:`eqlayers.nn.AgnesiTransform`."""
+
+    def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """``[E]`` lengths and two species of each to ``[E]`` numbers."""
+        ...
+
+
+def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
+    """Functions as they are, or by interpolation between so many knots."""
+    return basis if knots is None else TabledBasis(basis, knots)
+
+
+def cutoff_of(module: object, cutoff: float | None) -> Any:
+    """The cutoff, or that of a module's envelope; None without."""
+    if cutoff is not None:
+        return cutoff
+    basis = getattr(module, "basis", module)
+    return getattr(getattr(basis, "envelope", None), "cutoff", None)
+
+
+def check_end(values: Tensor, cutoff: float) -> None:
+    """Raise unless functions are 0 at the cutoff.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    largest = float(values.detach().abs().max()) if values.numel() else 0.0
+    if not largest <= 1e-6:
+        raise ConfigError(
+            f"functions of a table must be 0 at the cutoff, {cutoff:g} A, got {largest:.3g}. Multiply them with an "
+            "envelope such as PolynomialCutoff, and leave out biases."
+        )
