@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..nn.radial import KeepsTable, ScalarNetwork
 from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, pair_codes, pair_ends
 
+Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
 
 __all__ = ["CompressionReport", "CompressionRow", "compress", "decompress"]
@@ -125,6 +127,15 @@ def decompress(model: torch.nn.Module) -> None:
         if isinstance(owner.basis, TabledBasis):
             owner.basis = owner.basis.basis
         _note(owner, None)
+
+
+def without_tables(model: Model) -> Model:
+    """The model, or a copy of it without tables if it has any, made in every call or once."""
+    if not any(isinstance(owner.basis, TabledBasis) for _, owner in _owners(model)):
+        return model
+    copied = copy.deepcopy(model)
+    decompress(copied)
+    return copied
 
 
 def expect_tables(model: torch.nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..checks import check_number, check_type, got
 from ..errors import ConfigError
 from ..graph import Graph
+from .compression import without_tables
 from .potential import Potential, read_species
 from .saving import build_potential, describe_potential
 
@@ -38,7 +39,7 @@ def extend_potential(
         shifts: In eV, by atomic number, of new species; 0 for those that are left out.
 
     Returns:
-        A potential with the species, dtype, device and mode of the old one.
+        A potential with the species, dtype, device and mode of the old one, without tables of its radial networks.
 
     Raises:
         ConfigError: A species that there cannot be, the shift of a known one, or a network for which it cannot be done.
@@ -55,6 +56,7 @@ def extend_potential(
     given = check_type("shifts", shifts or {}, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
     if not given.keys() <= set(new):
         raise ConfigError(f"shifts must be of the new species {new}, got {list(given)}. Use set_statistics for others.")
+    potential = without_tables(potential)
     with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
         wider = build_potential(with_species(describe_potential(potential), [*potential.species, *new]))
     take_weights(wider, potential)
@@ -143,7 +145,7 @@ def _compare(potential: Potential, other: Potential) -> None:
     pairs = (torch.cdist(pos, pos) < other.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
     kind, where = torch.arange(len(other.species)).repeat(2), other.shifts.device
     numbers = []
-    for one in (other, potential):
+    for one in (without_tables(other), without_tables(potential)):
         graph = Graph(pairs.to(where), count)
         numbers.append(one.network(kind.to(where), one.geometry(pos.to(where, one.dtype), graph), graph))
     size, error = float(numbers[0].abs().max()), float((numbers[1] - numbers[0]).abs().max())

@@ -20,6 +20,7 @@ from ..data.statistics import regression
 from ..data.structures import StructureArrays
 from ..errors import ConfigError
 from ..models import Potential, Structures, build_potential, describe_potential, read_potential
+from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
 from .agreement import differences
 from .base import TrainedModule
@@ -31,7 +32,7 @@ __all__ = ["FineTuned", "begun", "fit_shifts", "with_network"]
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
 MOST = 512
 #: Arguments of networks that may differ from those of the weights: of the data, or how they are computed.
-FREE = ("species", "mean_neighbors", "backend")
+FREE = ("species", "mean_neighbors", "knots", "backend")
 
 
 def with_network(args: Sequence[str]) -> list[str]:
@@ -115,7 +116,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Po
     """The configured potential with the weights of another one, and more species.
 
     Args:
-        configured: A fresh one; of its arguments only species, mean_neighbors and backend may differ.
+        configured: A fresh one; of its arguments only species, mean_neighbors, knots and backend may differ.
         start: The trained one.
         species: Atomic numbers of the data.
 
@@ -126,6 +127,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Po
         ConfigError: Another architecture, or one that takes no more species.
     """
     check_type("start_from", start, Potential, "a Potential", "Load one with load_potential(path).")
+    start = without_tables(start)
     mine, theirs = describe_potential(configured), describe_potential(start)
     found = differences("model.model", _bound(theirs["network"]), _bound(mine["network"]))
     found += differences("model.repulsion", theirs["repulsion"], mine["repulsion"])

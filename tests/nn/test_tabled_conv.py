@@ -180,7 +180,9 @@ def test_backends_without_such_kernels_store_the_weights(backend: str) -> None:
     z, other = (conv(backend=name)(x, y, made, edges) for name in (None, backend))
     torch.testing.assert_close(z, other)
     factors = torch.randn_like(z)
-    for mine, wanted in zip(*(torch.autograd.grad((f * factors).sum(), (x, y, table, c)) for f in (z, other)), strict=True):
+    for mine, wanted in zip(
+        *(torch.autograd.grad((f * factors).sum(), (x, y, table, c)) for f in (z, other)), strict=True
+    ):
         torch.testing.assert_close(mine, wanted)
 
 

@@ -1,0 +1,244 @@
+"""Whole models by tables, made once or in every call, against the same models without."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
+from eqlayers.models import (
+    MACE,
+    TFN,
+    MoleculeNetwork,
+    NequIP,
+    Potential,
+    Structures,
+    compress,
+    decompress,
+    describe_potential,
+    extend_potential,
+    load_potential,
+    recomputed,
+    save_potential,
+)
+from eqlayers.nn import TabledBasis
+from eqlayers.testing import ToyNetwork
+
+CUTOFF = 4.0
+SMALL: dict[str, Any] = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 2, "layers": 2, "cutoff": CUTOFF}
+MACES: dict[str, Any] = {**SMALL, "correlation": 2, "radial_hidden": (8, 8)}
+DENSE = ["RealAgnosticDensityInteractionBlock", "RealAgnosticDensityResidualInteractionBlock"]
+NETWORKS: dict[str, tuple[type[torch.nn.Module], dict[str, Any]]] = {
+    "MACE": (MACE, MACES),
+    "MACE of pairs": (MACE, {**MACES, "distance_transform": "agnesi", "interactions": DENSE}),
+    "NequIP": (NequIP, SMALL),
+    "TFN": (TFN, SMALL),
+}
+ASKED = ("energy", "energies", "forces", "stress")
+
+
+def potential(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Potential:
+    kind, options = NETWORKS[name]
+    torch.manual_seed(0)
+    shifts = {1: -13.6, 8: -432.0}
+    return Potential(kind(**options, **more), [1, 8], shifts, 0.7).to(dtype).eval()
+
+
+def crystal(dtype: torch.dtype = torch.float64, count: int = 12) -> Structures:
+    """Atoms in a cell with their images; edges up to half an Angstrom beyond the cutoff, one of them at it."""
+    made = torch.Generator().manual_seed(3)
+    cell = torch.diag(torch.tensor([6.0, 6.5, 7.0], dtype=torch.float64))
+    pos = torch.rand(count, 3, dtype=torch.float64, generator=made) @ cell
+    pos[1] = pos[0] + torch.tensor([CUTOFF, 0.0, 0.0])
+    steps = torch.cartesian_prod(*[torch.arange(-1, 2)] * 3)
+    vectors = pos[None, None] - pos[None, :, None] + (steps.double() @ cell)[:, None, None]
+    lengths = vectors.norm(dim=-1)
+    image, src, dst = ((lengths < CUTOFF + 0.5) & (lengths > 0)).nonzero(as_tuple=True)
+    z = torch.tensor([1, 8, 1])[torch.arange(count) % 3]
+    return Structures(z, pos.to(dtype), torch.stack([src, dst]), None, 1, cell[None].to(dtype), steps[image])
+
+
+def parts(module: torch.nn.Module) -> list[str]:
+    return [name for name in module.state_dict() if name.endswith("table")]
+
+
+def compare(one: dict[str, Tensor], other: dict[str, Tensor], energy: float, force: float) -> None:
+    """Of what is predicted: energies per atom in eV, forces in eV/A, stress in eV/A^3."""
+    limits = {"energy": energy * len(one["energies"]), "energies": energy, "forces": force, "stress": force}
+    for name, limit in limits.items():
+        assert float((one[name] - other[name]).detach().abs().max()) <= limit, name
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_frozen_tables_give_the_numbers_of_the_network(name: str, dtype: torch.dtype) -> None:
+    model, atoms = potential(name, dtype), crystal(dtype)
+    exact = model(atoms, ASKED)
+    report = compress(model)
+    found = model(atoms, ASKED)
+    compare(exact, found, 1e-5, 1e-4)
+    assert all(max(row.error) <= 1e-4 for row in report.rows)
+    assert [f"{row.name}.table" for row in report.rows] == parts(model)
+    assert all(row.name in str(report) and f"{row.error.slopes:.1e}" in str(report) for row in report.rows)
+    assert any(not torch.equal(exact[part], found[part]) for part in ("energies", "forces"))  # it does something
+    decompress(model)
+    again = model(atoms, ASKED)
+    assert all(torch.equal(exact[part], again[part]) for part in ASKED)
+    assert not parts(model)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_live_tables_train_as_the_network_does(name: str) -> None:
+    """Energies, forces, and the gradients of a loss of both with respect to every weight."""
+    exact, live, atoms = potential(name).train(), potential(name, knots=400).train(), crystal()
+    live.load_state_dict(exact.state_dict())
+    gradients = []
+    for model in (exact, live):
+        found = model(atoms, ASKED)
+        loss = found["energy"].sum() / 10 + found["forces"].square().sum() + found["stress"].square().sum()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+    compare(exact(atoms, ASKED), live(atoms, ASKED), 1e-7, 1e-5)
+    names = [name for name, _ in exact.named_parameters()]
+    for path, wanted, found in zip(names, *gradients, strict=True):
+        assert (wanted is None) == (found is None), path
+        if wanted is not None:
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()), msg=path)
+
+
+@pytest.mark.parametrize("name", ["MACE", "NequIP"])
+def test_second_derivatives_of_the_energy(name: str) -> None:
+    model, atoms = potential(name), crystal(count=4)
+    hessians = []
+    for knots in (None, 400):
+        if knots:
+            compress(model, knots=knots)
+        pos = atoms.pos.clone().requires_grad_()
+        (first,) = torch.autograd.grad(
+            model(atoms._replace(pos=pos), ("energy",))["energy"].sum(), pos, create_graph=True
+        )
+        rows = [torch.autograd.grad(one, pos, retain_graph=True)[0].flatten() for one in first.flatten()]
+        hessians.append(torch.stack(rows))
+    size = float(hessians[0].abs().max())
+    torch.testing.assert_close(hessians[1], hessians[1].T, rtol=0, atol=1e-12 * size)
+    torch.testing.assert_close(*hessians, rtol=0, atol=1e-3 * size)
+
+
+def test_properties_of_molecules() -> None:
+    torch.manual_seed(0)
+    model = MoleculeNetwork([1, 8], "4x0e + 4x1o", lmax=1, layers=2, cutoff=CUTOFF).double()
+    live = MoleculeNetwork([1, 8], "4x0e + 4x1o", lmax=1, layers=2, cutoff=CUTOFF, knots=256).double()
+    live.load_state_dict(model.state_dict())
+    z, pos = torch.tensor([8, 1, 1]), torch.tensor([[0.0, 0, 0], [0.96, 0, 0], [-0.24, 0.93, 0]], dtype=torch.float64)
+    pairs = torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
+    exact = model(z, pos, pairs)
+    torch.testing.assert_close(live(z, pos, pairs), exact, rtol=0, atol=1e-6)
+    compress(model)
+    torch.testing.assert_close(model.eval()(z, pos, pairs), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["MACE of pairs", "NequIP"])
+def test_files_hold_the_tables(name: str, tmp_path: Path) -> None:
+    model, atoms = potential(name, torch.float32), crystal(torch.float32)
+    plain = model(atoms, ASKED)
+    compress(model, knots=64)
+    found = model(atoms, ASKED)
+    save_potential(model, tmp_path / "small.pt")
+    back = load_potential(tmp_path / "small.pt")
+    again = back(atoms, ASKED)
+    assert all(torch.equal(found[part], again[part]) for part in ASKED)
+    assert parts(back) == parts(model)
+    decompress(back)
+    again = back(atoms, ASKED)
+    assert all(torch.equal(plain[part], again[part]) for part in ASKED)
+    content = torch.load(tmp_path / "small.pt", weights_only=True)
+    content["state_dict"][f"network.{parts(model.network)[0]}"] = torch.zeros(3, 3)
+    torch.save(content, tmp_path / "other.pt")
+    with pytest.raises(ShapeError, match="a table of weights must be"):
+        load_potential(tmp_path / "other.pt")(atoms)
+    live = potential(name, knots=99)
+    save_potential(live, tmp_path / "live.pt")
+    assert load_potential(tmp_path / "live.pt").network.basis.knots.count == 99
+
+
+def test_state_dicts_go_both_ways() -> None:
+    one, other, atoms = potential("NequIP", knots=64), potential("NequIP", knots=64), crystal()
+    compress(one, knots=64)
+    with torch.no_grad():
+        other.network.read.weight.mul_(2)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(one(atoms)["forces"], other(atoms)["forces"])
+    assert parts(other) == parts(one) != []
+    decompress(one)
+    other.load_state_dict(one.state_dict())
+    assert not parts(other)
+
+
+def test_a_frozen_model_is_not_trained_by_mistake() -> None:
+    model, atoms = potential("NequIP"), crystal()
+    compress(model)
+    model.train()
+    with pytest.raises(ConfigError, match=r"must not be trained, got a call in training mode\. Call eval\(\), or"):
+        model(atoms)
+    with torch.no_grad():
+        model(atoms, ("energy",))
+    model.requires_grad_(False)
+    assert model(atoms)["forces"].isfinite().all()
+
+
+def test_other_species_and_less_memory() -> None:
+    """What makes copies of a model, or runs its parts again."""
+    model, atoms = potential("MACE"), crystal()
+    plain = model(atoms, ASKED)
+    compress(model)
+    wider = extend_potential(model, [6])
+    compare(plain, wider(atoms, ASKED), 1e-9, 1e-9)
+    assert parts(model)
+    assert not parts(wider)
+    assert describe_potential(wider)["network"]["init_args"]["knots"] is None
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied(atoms)["forces"], model(atoms)["forces"])
+    live = potential("MACE", knots=128).train()
+    wanted = live(atoms)["forces"]
+    with recomputed(live.network):
+        found = live(atoms)["forces"]
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-13)
+    weight = live.network.messages[1].radial.weights[0]
+    (mine,), (theirs,) = (torch.autograd.grad(f.square().sum(), [weight]) for f in (found, wanted))
+    torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_pairs_of_species_that_were_not_named() -> None:
+    model, atoms = potential("MACE of pairs"), crystal()
+    only = compress(model, species=[1])
+    every = compress(model)
+    assert 3 * only.rows[0].mebibytes == pytest.approx(every.rows[0].mebibytes)
+    compress(model, species=[1])
+    with pytest.raises(IndexRangeError, match="pairs of species must be among those that the tables were made for"):
+        model(atoms)
+    hydrogen = atoms._replace(z=torch.ones_like(atoms.z))
+    assert model(hydrogen)["forces"].isfinite().all()
+    with pytest.raises(ConfigError, match=r"species must be some of \[1, 8\], got \[6\]"):
+        compress(model, species=[1, 6])
+    many = MACE(list(range(1, 15)), hidden="2x0e", correlation=1, lmax=0, layers=1, distance_transform="agnesi")
+    with pytest.raises(ConfigError, match="tables for pairs must be of at most 12 species, got 14"):
+        compress(many)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ConfigError, match="model must have radial networks behind a BesselBasis"):
+        compress(Potential(ToyNetwork(1), species=[29]))
+    with pytest.raises(ConfigError, match="tolerance must be"):
+        compress(potential("TFN"), tolerance=0)
+    with pytest.raises(ConfigError, match="knots must be an integer, at least 6"):
+        compress(potential("TFN"), knots=3)
+    with pytest.raises(ConfigError, match="knots must be an integer"):
+        MACE(**MACES, knots=2.5)
+    with pytest.raises(ConfigError, match="functions of a table must be 0 at the cutoff, 3 A"):
+        TabledBasis(potential("TFN").network.basis, 16, cutoff=3.0)
+    model = potential("TFN")
+    assert decompress(model) is None

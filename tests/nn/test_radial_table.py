@@ -1,0 +1,215 @@
+"""Tables of radial networks: exactness, smoothness, derivatives of every order, and where a length lies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.nn import BesselBasis, Interaction, RadialNetwork, RadialTable, TabledWeights, TensorProductConv
+from eqlayers.nn._common.interpolation import INTERPOLATIONS, spline_rows
+from eqlayers.testing import check_derivatives
+
+CUTOFF = 4.0
+EXACT = {"spline": 3, "hermite": 3, "quintic": 5, "lagrange": 3}
+#: Powers of the distance of knots that values and slopes are wrong by.
+POWERS = {"spline": (4, 3), "hermite": (4, 3), "quintic": (6, 5), "lagrange": (4, 3)}
+
+
+def network(width: int = 3) -> RadialNetwork:
+    torch.manual_seed(0)
+    return RadialNetwork(width, 6, CUTOFF, (8,)).double()
+
+
+def polynomial(degree: int) -> Callable[[Tensor], Tensor]:
+    """Of that degree, and 0 at the cutoff with its slope."""
+
+    def of(r: Tensor) -> Tensor:
+        factors = [torch.ones_like(r), *(r**k for k in range(1, degree - 1))]
+        return (CUTOFF - r)[:, None] ** 2 * torch.stack(factors, 1) / 100
+
+    return of
+
+
+def derivatives(values: Tensor, at: Tensor, count: int) -> list[Tensor]:
+    """Of one column, by the lengths."""
+    found = [values]
+    for _ in range(count):
+        found.append(torch.autograd.grad(found[-1].sum(), at, create_graph=True)[0])
+    return found
+
+
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_polynomials_are_exact(name: str) -> None:
+    function = polynomial(EXACT[name])
+    table = RadialTable(function, CUTOFF, 9, interpolation=name, start=0.5)
+    last = CUTOFF - 3 * table.knots.step * (name == "spline")  # which ends as functions with an envelope do
+    r = torch.linspace(0.5, last, 101, dtype=torch.float64)
+    torch.testing.assert_close(table(r).weights(), function(r), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_errors_fall_with_the_distance_of_knots(name: str) -> None:
+    coarse, fine = (RadialTable(network(), knots=knots, interpolation=name).error() for knots in (65, 129))
+    for a, b, power in zip(coarse, fine, POWERS[name], strict=True):
+        assert 0.6 * 2**power < a / b < 1.7 * 2**power
+
+
+def test_rows_of_a_spline_are_near_those_that_interpolate() -> None:
+    """Where the ends are far; the first term of the series that is left out is the sixth difference over 216."""
+    x = torch.linspace(0, 4, 41, dtype=torch.float64)
+    values = torch.sin(x)[:, None]
+    found = spline_rows(values)[1:-1]
+    factor = 1 - (1 - torch.cos(x[1] - x[0])) / 3  # of a sine, whose second differences are known
+    exact, error = values / factor, (2 - 2 * torch.cos(x[1] - x[0])) ** 3 / 216
+    torch.testing.assert_close(found[8:-8], exact[8:-8], rtol=0, atol=1.1 * float(error))
+    assert float((found - exact)[8:-8].abs().max()) > 0.5 * float(error)
+
+
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_as_many_derivatives_are_continuous_as_promised(name: str) -> None:
+    table, smooth = RadialTable(network(1), knots=17, interpolation=name), INTERPOLATIONS[name].smooth
+    knots = table.knots.at[2:-2]
+    jumps = []
+    sides = []
+    for side in (-1e-9, 1e-9):
+        r = (knots + side).requires_grad_()
+        sides.append(derivatives(table(r).weights()[:, 0], r, smooth + 1))
+    for low, high in zip(*sides, strict=True):
+        jumps.append(float((low - high).detach().abs().max() / high.detach().abs().max()))
+    assert max(jumps[:-1]) < 1e-6
+    assert jumps[-1] > 1e-4
+
+
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_derivatives_of_every_order(name: str) -> None:
+    table = RadialTable(network(2), knots=9, interpolation=name)
+    r = torch.tensor([0.3, 1.1, 1.9, 3.2, 3.9], dtype=torch.float64, requires_grad=True)
+    check_derivatives(lambda r: table(r).weights(), (r,))
+    weights = tuple(weight.detach().requires_grad_() for weight in table.network.weights)
+
+    def live(*weights: Tensor) -> Tensor:
+        state = {f"network.weights.{number}": weight for number, weight in enumerate(weights)}
+        made: TabledWeights = torch.func.functional_call(table, state, (r,))
+        return made.weights()
+
+    check_derivatives(live, weights, order=2)
+
+
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_gradients_reach_the_network_as_through_a_sum_by_hand(name: str) -> None:
+    table = RadialTable(network(), knots=12, interpolation=name)
+    made = table(torch.linspace(0.1, 3.9, 40, dtype=torch.float64))
+    rows = made.interval[:, None] * made.orders + torch.arange(made.coefficients.shape[1])
+    by_hand = (made.coefficients[:, :, None] * made.table[rows]).sum(1)
+    factors = torch.randn(by_hand.shape, dtype=torch.float64)
+    torch.testing.assert_close(made.weights(), by_hand, rtol=1e-13, atol=1e-14)
+    mine, wanted = (
+        torch.autograd.grad((f * factors).sum(), table.parameters(), retain_graph=True)
+        for f in (made.weights(), by_hand)
+    )
+    torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-13)
+
+
+def test_float32_lies_where_float64_does() -> None:
+    """Also one unit of the last place around a knot, where float32 would take the other interval's polynomial."""
+    table = RadialTable(network(), knots=100)
+    knots = table.knots.at.float()[1:-1]
+    for r in (knots, knots.nextafter(torch.tensor(0.0)), knots.nextafter(torch.tensor(9.0))):
+        exact = table(r.double())
+        found = copy.deepcopy(table).float()(r)
+        assert torch.equal(found.interval, exact.interval)
+        assert found.coefficients.dtype == torch.float32
+        torch.testing.assert_close(found.weights().double(), exact.weights(), rtol=0, atol=1e-6)
+
+
+def test_the_ends() -> None:
+    table = RadialTable(network(), knots=33, start=0.5)
+    r = torch.tensor([0.5, CUTOFF, CUTOFF + 1e-12, 9.0, torch.nan], dtype=torch.float64, requires_grad=True)
+    found = table(r).weights()
+    torch.testing.assert_close(found[0], network()(r[:1])[0], rtol=0, atol=1e-12)
+    assert (found[1:4] == 0).all()
+    assert found[4].isnan().all()
+    slope = torch.autograd.grad(found[:4].sum(), r)[0]
+    assert (slope[1:4] == 0).all()
+    near = table(torch.tensor([CUTOFF - 1e-7], dtype=torch.float64)).weights()
+    assert near.abs().max() < 1e-10  # with slope 0
+    assert table(r[:0]).weights().shape == (0, 3)
+    with pytest.raises(IndexRangeError, match=r"lengths must be at least 0\.5 Angstrom, .* got 0\.499\. Lower start"):
+        table(torch.tensor([1.0, 0.499], dtype=torch.float64))
+
+
+def test_frozen_tables_stay_and_are_saved() -> None:
+    table = RadialTable(network(), knots=65)
+    r = torch.linspace(0.2, 3.8, 9, dtype=torch.float64)
+    live, before = table(r).weights(), table.freeze()(r).weights()
+    torch.testing.assert_close(before, live.detach(), rtol=0, atol=0)
+    assert not before.requires_grad
+    with torch.no_grad():
+        table.network.weights[0].mul_(2)
+    assert torch.equal(table(r).weights(), before)
+    other = RadialTable(network(), knots=65)
+    other.load_state_dict(table.state_dict())
+    assert torch.equal(other(r).weights(), before)
+    assert not torch.equal(other.thaw()(r).weights(), before)
+    assert "frozen" in repr(table)
+    other.freeze().load_state_dict(RadialTable(network(), knots=65).state_dict())
+    assert other.table is None
+
+
+def test_a_tolerance_chooses_the_knots() -> None:
+    loose, tight = (RadialTable(network(), tolerance=t) for t in (1e-2, 1e-4))
+    assert loose.knots.count < tight.knots.count
+    assert max(tight.error()) <= 1e-4 < max(RadialTable(network(), knots=tight.knots.count // 2).error())
+
+
+def test_convolutions_and_networks_read_tables() -> None:
+    layer = Interaction("4x0e", "0e + 1o", "4x0e + 4x1o", cutoff=CUTOFF, radial_hidden=(8,)).double()
+    edges = torch.tensor([[0, 1, 2, 0], [1, 0, 0, 2]])
+    r = torch.tensor([1.0, 1.0, 2.5, 2.5], dtype=torch.float64, requires_grad=True)
+    x, sh = torch.randn(3, 4, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+    exact = layer(x, sh, r, edges)
+    layer.radial = RadialTable(layer.radial, tolerance=1e-5)
+    tabled = layer(x, sh, r, edges)
+    torch.testing.assert_close(tabled, exact, rtol=0, atol=1e-5)
+    slopes = [torch.autograd.grad(f.square().sum(), r, create_graph=True)[0] for f in (exact, tabled)]
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-4)
+    wanted, found = (torch.autograd.grad(s.square().sum(), layer.radial.network.weights[0])[0] for s in slopes)
+    torch.testing.assert_close(found, wanted, rtol=1e-2, atol=1e-3)
+    paths = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
+    conv = TensorProductConv("4x0e", "0e + 1o", "4x0e + 4x1o", paths, shared_weights=False)
+    with pytest.raises(ShapeError, match="a table of weights must be"):
+        conv(x, sh, RadialTable(network(), knots=9)(r), edges)
+
+
+def test_bad_input() -> None:
+    made = network()
+    bad: dict[str, Callable[[], object]] = {
+        "cutoff must be": lambda: RadialTable(lambda r: r[:, None]),
+        "start must be below the cutoff, 4, got 5": lambda: RadialTable(made, start=5.0),
+        "knots must be an integer, at least 6, got 4": lambda: RadialTable(made, knots=4),
+        "interpolation must be one of spline, hermite": lambda: RadialTable(made, interpolation="linear"),
+        "functions of a table must be 0 at the cutoff, 4 A, got 4": lambda: RadialTable(lambda r: r[:, None], CUTOFF),
+        "network must be finite from 0 to 4 A": lambda: RadialTable(lambda r: (4 - r)[:, None] / r[:, None], CUTOFF),
+        "tolerance must be one that 16384 knots keep": lambda: RadialTable(network(), tolerance=1e-14),
+    }
+    for message, make in bad.items():
+        with pytest.raises(ConfigError, match=message):
+            make()
+    with pytest.raises(ShapeError, match=r"network must give \[N, W\] for lengths \[N\], got \[2\]"):
+        RadialTable(lambda r: 0 * r, CUTOFF)
+    table = RadialTable(made)
+    with pytest.raises(ShapeError, match=r"lengths must be \[E\], got \[2, 2\]"):
+        table(torch.ones(2, 2))
+    with pytest.raises(DTypeError, match="lengths must be"):
+        table(torch.ones(2, dtype=torch.int64))
+
+
+def test_basis_of_the_field_without_envelope_is_refused() -> None:
+    basis = BesselBasis(4, CUTOFF)
+    with pytest.raises(ConfigError, match="Multiply them with an envelope"):
+        RadialTable(lambda r: basis(r) + 0.5, CUTOFF)
