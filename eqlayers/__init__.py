@@ -5,6 +5,7 @@ from .graph import Graph
 from .info.structs import SparseProductInfo, SparseScaleInfo
 from .integrations import accelerate, deaccelerate
 from .lowering.layout import to_ir_mul, to_mul_ir
+from .models.compression import compress, decompress
 from .nn import (
     ElementwiseTensorProduct,
     FullTensorProduct,
@@ -35,7 +36,9 @@ __all__ = [
     "accelerate",
     "autograd",
     "backends",
+    "compress",
     "deaccelerate",
+    "decompress",
     "errors",
     "explain",
     "functional",

@@ -117,6 +117,11 @@ CASES: dict[str, Case] = {
     "BesselBasis": Case(nn.BesselBasis, {}, {"num_basis": "width", "cutoff": "positive", "p": "power"}),
     "RadialNetwork": Case(nn.RadialNetwork, {"num_weights": 3}, {
         "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths", "p": "power"}),
+    "RadialTable": Case(nn.RadialTable, {"network": nn.RadialNetwork(3)}, {
+        "network": "function", "cutoff": "positive", "knots": "knots", "tolerance": "positive",
+        "interpolation": "choice", "start": "size"}),
+    "TabledBasis": Case(nn.TabledBasis, {"basis": nn.BesselBasis()}, {
+        "basis": "module", "cutoff": "positive", "knots": "knots"}),
     "AgnesiTransform": Case(nn.AgnesiTransform, {"species": [1, 8]}, {
         "species": "elements", "q": "positive", "p": "positive", "a": "positive"}),
     "ZBL": Case(nn.ZBL, {}, {
@@ -126,11 +131,14 @@ CASES: dict[str, Case] = {
         "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
         "mean_neighbors": "positive", "interactions": "choice", "readout_hidden": "irreps", "activation": "choice",
         "distance_transform": "optional choice", "use_reduced_cg": "flag", "properties": "properties",
-        "backend": "backend"}),
+        "knots": "knots", "backend": "backend"}),
+    "compress": Case(eq.compress, {"model": models.TFN([1, 8], "2x0e + 2x1o")}, {
+        "model": "module", "tolerance": "positive", "knots": "knots", "species": "elements"}),
+    "decompress": Case(eq.decompress, {"model": models.TFN([1, 8], "2x0e + 2x1o")}, {"model": "module"}),
     "TFN": Case(models.TFN, {"species": [1, 8], "hidden": "2x0e + 2x1o"}, {
         "species": "elements", "hidden": "irreps", "lmax": "size", "layers": "width", "num_basis": "width",
         "cutoff": "positive", "radial_hidden": "widths", "mean_neighbors": "positive", "properties": "properties",
-        "backend": "backend"}),
+        "knots": "knots", "backend": "backend"}),
     "explain": Case(eq.explain, {}, {"module": "module", **BOTH}),
     "TensorProduct.explain": Case(TP.explain, {}, BOTH),
     "TensorProduct.selected_backend": Case(TP.selected_backend, {}, BOTH),
@@ -159,6 +167,10 @@ CASES: dict[str, Case] = {
         {"lengths": "lengths"}),
     "BesselBasis.forward": Case(nn.BesselBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
     "RadialNetwork.forward": Case(nn.RadialNetwork(3).forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "RadialTable.forward": Case(nn.RadialTable(nn.RadialNetwork(3)).forward, {"lengths": torch.ones(4)},
+        {"lengths": "lengths"}),
+    "TabledBasis.forward": Case(nn.TabledBasis(nn.BesselBasis()).forward, {"lengths": torch.ones(4)},
+        {"lengths": "lengths"}),
     "Interaction.forward": Case(nn.Interaction("2x0e + 1o", "0e + 1o", "2x0e + 1o").forward, {
         "x": X, "edge_attr": torch.ones(3, 4), "lengths": torch.ones(3), "edge_index": EDGES}, {
         "x": "features", "edge_attr": "features", "lengths": "lengths", "edge_index": "edges"}),
@@ -251,6 +263,12 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
     ("EdgeGeometry.forward", "cell"): lambda value: value is None,  # the shifts then are vectors
     ("warmup", "model"): lambda value: value is None,
+    ("RadialTable", "cutoff"): lambda value: value is None,  # that of the network
+    ("RadialTable", "tolerance"): lambda value: value is None,
+    ("RadialTable", "start"): lambda value: isinstance(value, float) and value == 2.5,
+    ("compress", "species"): lambda value: value is None,  # all
+    ("TabledBasis", "cutoff"): lambda value: value is None,
+    ("TabledBasis", "basis"): lambda value: callable(value) or value is None,
     ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),
 }
 
@@ -285,7 +303,8 @@ def test_bad_calls(name: str) -> None:
 #: Public names that the table leaves out, with the reason.
 OTHERS = {
     "made by a function of the table": (
-        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "Report", "Row", "WarmupReport", "WarmupRow"),
+        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "KnotBasis", "Report", "Row", "TableError",
+        "TabledWeights", "WarmupReport", "WarmupRow"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",

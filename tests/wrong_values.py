@@ -21,6 +21,7 @@ WRONG: dict[str, list[Any]] = {
     "backend": [[], 1, "", "cuda", b"cpu", True, torch.ones(2), object()],
     "width": [0, -1, 1.5, "8", None, NAN, True, [8], torch.ones(2), 2.0],
     "count": [-1, 1.5, "8", None, NAN, [8], torch.ones(2), 2.0, True],
+    "knots": [0, -1, 5, 1 << 15, 64.5, "64", NAN, True, [64], torch.ones(2), 64.0],
     "positive": [0, -1.0, NAN, float("inf"), "5", None, [5.0], True, torch.ones(2), 1j],
     "power": [1, -1, NAN, float("inf"), "6", None, [6], torch.ones(2)],
     "widths": [64, "64", [0], [-1], [1.5], ["8"], [None], None, {"a": 1}, torch.tensor(3)],

@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..checks import check_integer, check_items, check_module, check_number, check_optional
+from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
 from ..nn.radial import KeepsTable, ScalarNetwork
 from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, pair_codes, pair_ends
+from .potential import read_species
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
@@ -107,9 +108,13 @@ def compress(
             f"model must have radial networks behind a BesselBasis, such as MACE, NequIP and TFN of this package, got "
             f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
         )
-    decompress(model)
-    rows = [row for name, owner in owners for row in _compress(name, owner, wanted, count, species)]
-    return CompressionReport(tuple(rows))
+    made = [_make(name, owner, wanted, count, species) for name, owner in owners]
+    for owner, basis, tables, rows in made:  # all of them, or none
+        owner.basis = basis
+        _note(owner, rows[0].knots)
+        for network, table in tables:
+            network.table = table
+    return CompressionReport(tuple(row for one in made for row in one.rows))
 
 
 def decompress(model: torch.nn.Module) -> None:
@@ -161,36 +166,47 @@ def _networks(owner: torch.nn.Module) -> Iterator[tuple[str, ScalarNetwork]]:
             yield name, module
 
 
-def _compress(
-    prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int] | None
-) -> Iterator[CompressionRow]:
-    """Give the networks of one owner their tables."""
-    basis, transform = in_float64(owner.basis), in_float64(getattr(owner, "transform", None))
+class _Made(NamedTuple):
+    """What one owner is to get: its basis, the table of each network, and what is reported of them."""
+
+    owner: Any
+    basis: TabledBasis
+    tables: list[tuple[ScalarNetwork, Tensor]]
+    rows: list[CompressionRow]
+
+
+def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int] | None) -> _Made:
+    """The tables of the networks of one owner, which stays as it is."""
+    plain = owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
+    basis, transform = in_float64(plain), in_float64(getattr(owner, "transform", None))
     run = ScalarNetwork.forward  # of functions, where the network of a step takes lengths
     networks = {name: (network, in_float64(network)) for name, network in _networks(owner)}
-    codes = None if transform is None else _codes(owner.species, species).to(_device_of(owner))
-    ends = [None] if codes is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
+    device = next(owner.parameters()).device
+    codes = _codes(owner.species, species, transform is not None).to(device)
+    pairs = [None] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
 
     def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:
         """Of lengths, for each pair of species."""
-        return [lambda r, pair=pair: run(network, _at(basis, transform, r, pair)) for pair in ends]  # type: ignore[misc]
+        return [lambda r, pair=pair: run(network, _at(basis, transform, r, pair)) for pair in pairs]  # type: ignore[misc]
 
-    def error(knots: Knots) -> TableError:
-        every = [table_error(knots, one) for _, network in networks.values() for one in functions(network)]
+    def error(knots: Knots, *networks: Any) -> TableError:
+        every = [table_error(knots, one) for network in networks for one in functions(network)]
         return TableError(*map(max, zip(*every, strict=True)))
 
-    knots = Knots(count or 16, cutoff_of(basis, None)).to(_device_of(owner))
-    knots = knots if count else fewest_knots(knots, tolerance, error)
-    owner.basis = TabledBasis(owner.basis, knots.count).to(knots.at.device)
-    owner.basis.pairs = codes
-    _note(owner, knots.count)
-    for name, (network, exact) in networks.items():
+    knots = Knots(count or 16, cutoff_of(plain, None)).to(device)
+    if count is None:
+        exact = [one for _, one in networks.values()]
+        knots = fewest_knots(knots, tolerance, lambda tried: error(tried, *exact))
+    made = _Made(owner, TabledBasis(plain, knots.count).to(device), [], [])
+    made.basis.pairs = None if transform is None else codes
+    for name, (network, exact_network) in networks.items():
         with torch.no_grad():
-            rows = [made_at_knots(knots, one, torch.float64) for one in functions(exact)]
-            network.table = torch.cat(rows).to(network.weights[-1].dtype)
-        worst = TableError(*map(max, zip(*(table_error(knots, one) for one in functions(exact)), strict=True)))
-        path, size = ".".join(part for part in (prefix, name) if part), network.table
-        yield CompressionRow(path, knots.count, size.shape[1], worst, size.numel() * size.itemsize / 2**20)
+            parts = [made_at_knots(knots, one, torch.float64) for one in functions(exact_network)]
+            table = torch.cat(parts).to(network.weights[-1].dtype)
+        path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
+        made.tables.append((network, table))
+        made.rows.append(CompressionRow(path, knots.count, table.shape[1], error(knots, exact_network), size))
+    return made
 
 
 def _at(basis: Any, transform: Any, lengths: Tensor, pair: tuple[int, int] | None) -> Any:
@@ -201,24 +217,19 @@ def _at(basis: Any, transform: Any, lengths: Tensor, pair: tuple[int, int] | Non
     return basis(lengths, transform.between(lengths, *ends))
 
 
-def _codes(known: Sequence[int], species: Sequence[int] | None) -> Tensor:
-    """The pairs of species that may occur."""
-    listed = known if species is None else check_items("species", species, "a list of atomic numbers", "List them.")
+def _codes(known: Sequence[int], species: Sequence[int] | None, limited: bool) -> Tensor:
+    """The pairs of species that may occur; there may be any number of them where no table is for a pair."""
+    listed = known if species is None else read_species(species)
     strange = [z for z in listed if z not in known]
     if strange or not listed:
         raise ConfigError(f"species must be some of {list(known)}, got {strange or 'none'}. Leave out the others.")
     places = torch.tensor(sorted({list(known).index(z) for z in listed}))
-    if len(places) > MOST_SPECIES:
+    if limited and len(places) > MOST_SPECIES:
         raise ConfigError(
             f"tables for pairs must be of at most {MOST_SPECIES} species, got {len(places)}. Pass species=, those that "
             "will occur."
         )
     return torch.unique(pair_codes(*torch.cartesian_prod(places, places).T))
-
-
-def _device_of(owner: torch.nn.Module) -> torch.device:
-    """Where an owner's weights are."""
-    return next(owner.parameters()).device
 
 
 def _note(owner: torch.nn.Module, knots: int | None) -> None:
