@@ -12,7 +12,8 @@ from torch import Tensor
 from ..checks import check_function, check_integer, check_number
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
-from ._common.interpolation import INTERPOLATIONS, slope
+from ..lowering.interpolation import INTERPOLATIONS
+from ._common.interpolation import slope
 from .radial import KeepsTable
 from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of
 

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from ..checks import check_choice, check_floating, check_integer, check_module, check_number
 from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..functional.formula import run_formula
 from ..functional.tabled import TabledWeights
+from ..lowering.interpolation import INTERPOLATIONS, coefficients_formula
 from ._common.base import KeepsFloat64
-from ._common.interpolation import INTERPOLATIONS, slope, spline_rows
+from ._common.interpolation import slope, spline_rows
 
 MOST_KNOTS = 1 << 14
 
@@ -69,24 +71,24 @@ class Knots(KeepsFloat64):
         """
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
-        way = INTERPOLATIONS[self.interpolation]
-        place = (lengths.double() - self.start) / self.step
+        end = self.count - 1
+        place = ((lengths.double() - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
         found = place.detach().nan_to_num()
-        if self.start and lengths.device.type == "cpu" and bool((found < 0).any()):
-            raise IndexRangeError(
-                f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
-                f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
-            )
-        first = found.floor().clamp(0, self.count - 2)
-        u = (place - first).to(lengths.dtype)
-        if self.interpolation == "lagrange":  # four knots around, or the last four
-            own = (first - 1).clamp(0, self.count - 4)
-            u, first = u + (first - own - 1).to(lengths.dtype), own
-        behind = found >= self.count - 1
-        coefficients = way.coefficients(torch.where(behind, 0.0, u), self.step)
-        coefficients = torch.where(behind.unsqueeze(1), 0.0, coefficients)
+        factor = (found < end).to(lengths.dtype)
         if self.start:
-            coefficients = torch.where((found < 0).unsqueeze(1), math.nan, coefficients)
+            factor = torch.where(found < 0, math.nan, factor)
+            if lengths.device.type == "cpu" and bool((found < 0).any()):
+                raise IndexRangeError(
+                    f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
+                    f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
+                )
+        first = found.floor().clamp(0, end - 1)
+        u = place - first
+        if self.interpolation == "lagrange":  # four knots around, or the last four
+            own = (first - 1).clamp(0, end - 3)
+            u, first = u + (first - own - 1), own
+        operands = (u.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
+        (coefficients,) = run_formula(coefficients_formula(self.interpolation), operands)
         return first.long(), coefficients
 
     def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -104,7 +106,7 @@ class Knots(KeepsFloat64):
             at = at.detach().requires_grad_()
             found = [function(at)]
             for order in range(1, way.orders):
-                found.append(slope(found[-1], at, live or order < way.orders - 1))
+                found.append(self.step * slope(found[-1], at, live or order < way.orders - 1))
         rows = torch.stack(found, 1).flatten(0, 1)
         return rows if live else rows.detach()
 

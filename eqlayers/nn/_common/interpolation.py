@@ -1,64 +1,9 @@
-"""Interpolation between equally spaced knots: coefficients of an edge, and the rows of a table that they combine."""
+"""The rows of a table from values at its knots, and slopes there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
-
-
-class Interpolation(NamedTuple):
-    """A way to interpolate.
-
-    Attributes:
-        orders: Derivatives at a knot that the table holds, one row each; also rows from interval to interval.
-        reads: Rows that a length reads, one after the other.
-        extra: Rows of the table beside ``orders`` for each knot.
-        smooth: Continuous derivatives.
-        coefficients: From ``[E]`` places between two knots, 0 to 1, and the distance of knots to ``[E, reads]``.
-    """
-
-    orders: int
-    reads: int
-    extra: int
-    smooth: int
-    coefficients: Callable[[Tensor, float], Tensor]
-
-
-def _lagrange(u: Tensor, step: float) -> Tensor:
-    below, above, beyond = u + 1, u - 1, u - 2
-    parts = (u * above * beyond / -6, below * above * beyond / 2, below * u * beyond / -2, below * u * above / 6)
-    return torch.stack(parts, -1)
-
-
-def _spline(u: Tensor, step: float) -> Tensor:
-    v = 1 - u
-    parts = (v * v * v / 6, u * u * (u - 2) / 2 + 2 / 3, v * v * (v - 2) / 2 + 2 / 3, u * u * u / 6)
-    return torch.stack(parts, -1)
-
-
-def _hermite(u: Tensor, step: float) -> Tensor:
-    v = 1 - u
-    return torch.stack((v * v * (1 + 2 * u), step * u * v * v, u * u * (1 + 2 * v), -step * u * u * v), -1)
-
-
-def _quintic(u: Tensor, step: float) -> Tensor:
-    v, square = 1 - u, step * step / 2
-    value = v**3 * (1 + 3 * u + 6 * u * u), u**3 * (1 + 3 * v + 6 * v * v)
-    slope = step * u * v**3 * (1 + 3 * u), -step * v * u**3 * (1 + 3 * v)
-    curve = square * u * u * v**3, square * v * v * u**3
-    return torch.stack((value[0], slope[0], curve[0], value[1], slope[1], curve[1]), -1)
-
-
-#: The ways to interpolate. Where two are equally exact, the first has the smallest table.
-INTERPOLATIONS = {
-    "spline": Interpolation(1, 4, 2, 2, _spline),
-    "hermite": Interpolation(2, 4, 0, 1, _hermite),
-    "quintic": Interpolation(3, 6, 0, 2, _quintic),
-    "lagrange": Interpolation(1, 4, 0, 0, _lagrange),
-}
 
 
 def spline_rows(values: Tensor) -> Tensor:
@@ -75,14 +20,7 @@ def spline_rows(values: Tensor) -> Tensor:
         >>> spline_rows(torch.ones(8, 1)).flatten()[:5]
         tensor([1., 1., 1., 1., 1.])
     """
-    first = values[..., :6, :]
-    front = torch.stack(
-        [
-            sum(factor * first[..., n, :] for n, factor in enumerate(factors))  # type: ignore[misc]
-            for factors in _CONTINUED
-        ],
-        -2,
-    )
+    front = values.new_tensor(_CONTINUED) @ values[..., :4, :]
     values = torch.cat([front, values, torch.zeros_like(values[..., :1, :])], -2)
     count = values.shape[-2] - 4
     found = sum(factor * values[..., n : n + count, :] for n, factor in enumerate(_SPLINE))
