@@ -90,7 +90,7 @@ class Graph:
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
-        self._places: tuple[Tensor, object | None, Tensor] | None = None
+        self._places: tuple[Tensor, tuple[object | None, bool], Tensor] | None = None
 
     @property
     def edge_index(self) -> Tensor:
@@ -144,11 +144,11 @@ class Graph:
 
         Those of the last places are kept, which all layers of a network share.
         """
-        trace = current_trace()
         if wrapped_by_func(place) or wrapped_by_func(self._edge_index):
             return sort(place)
-        if self._places is None or self._places[0] is not place or self._places[1] is not trace:
-            self._places = place, trace, sort(place)
+        mode = current_trace(), not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+        if self._places is None or self._places[0] is not place or self._places[1] != mode:
+            self._places = place, mode, sort(place)
         return self._places[2]
 
     def to(self, device: torch.device | str) -> Graph:

@@ -62,12 +62,16 @@ def run_convolution(
     The caller has checked the last axes of x and w.
     """
     plan.layouts[1].check("edge_attr", y)
-    table = w if isinstance(w, TabledWeights) else None
+    table = None
     if isinstance(w, TabledWeights):
-        w.check(graph.num_edges, plan.weight_numel)
-        w = w.table
-    x, y, w = widest_under_autocast(x, y, w)
-    check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
+        given = w
+        given.check(graph.num_edges, plan.weight_numel)
+        x, y, w, coefficients = widest_under_autocast(x, y, given.table, given.coefficients)
+        check_same_kind(x=x, edge_attr=y, weight=w, coefficients=coefficients)
+        table = TabledWeights(w, given.interval, coefficients, given.orders)
+    else:
+        x, y, w = widest_under_autocast(x, y, w)
+        check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
     edges = graph.num_edges
     wanted = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
     for tensor, rows in zip((x, y, w), wanted, strict=False):
@@ -80,7 +84,6 @@ def run_convolution(
         )
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
     if table is not None:
-        table = table._replace(table=w)
         if name in READS_TABLES and plan.paths:
             return _read_from_table(plan, x, y, table, graph, deterministic)
         w = table.weights()
@@ -101,7 +104,7 @@ def _read_from_table(
     def sort(place: Tensor) -> Tensor:
         return sorted_places(graph.tables(sorted_edges), graph.edge_index, place, *ends, places)
 
-    operands = x, y, w.table, w.coefficients.to(w.table.dtype)
+    operands = x, y, w.table, w.coefficients
     key = tabled(plan.form.key, *w.reading)
     return call_form(operands, graph.place_tables(w.interval, sort), graph.num_edges, *ends, key, "", deterministic)[0]
 

@@ -67,11 +67,8 @@ class TabledWeights(NamedTuple):
                 f"intervals and coefficients must be [{edges}] and [{edges}, {reads}], one for each edge, got "
                 f"{list(interval.shape)} and {list(coefficients.shape)}. Look up the lengths of these edges."
             )
-        if interval.dtype is not torch.int64 or coefficients.dtype is not table.dtype:
-            raise DTypeError(
-                f"intervals must be int64 and coefficients {table.dtype} as the table, got {interval.dtype} and "
-                f"{coefficients.dtype}. Convert them."
-            )
+        if interval.dtype is not torch.int64:
+            raise DTypeError(f"intervals must be int64, got {interval.dtype}. Convert them.")
         if {interval.device, coefficients.device} != {table.device}:
             raise DeviceError(
                 f"intervals and coefficients must be on the device of the table, {table.device}, got "

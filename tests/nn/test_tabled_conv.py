@@ -229,8 +229,33 @@ def test_compiled_mapped_and_pickled() -> None:
     torch.testing.assert_close(both[0], plain)
     along = torch.func.jvp(lambda t: run(x, t, c), (table,), (table,))[1]
     torch.testing.assert_close(along, torch.autograd.functional.jvp(lambda t: run(x, t, c), table, table)[1])
+    exported = torch.export.export(Fixed(layer, y, interval, edges), (x, table, c)).module()
+    torch.testing.assert_close(exported(x, table, c), plain)
+    with torch.inference_mode():
+        torch.testing.assert_close(run(x, table, c), plain.detach())
+    assert torch.equal(run(x, table, c), plain)  # the same graph and places again, with a tape
     copied: TensorProductConv = pickle.loads(pickle.dumps(layer))
     assert torch.equal(copied(x, y, TabledWeights(table, interval, c), edges), plain)
+
+
+class Fixed(torch.nn.Module):
+    """A convolution along one graph."""
+
+    def __init__(self, layer: TensorProductConv, y: Tensor, interval: Tensor, edges: Graph) -> None:
+        super().__init__()
+        self.layer, self.y, self.interval, self.edge_index = layer, y.detach(), interval, edges.edge_index
+
+    def forward(self, x: Tensor, table: Tensor, c: Tensor) -> Tensor:
+        found: Tensor = self.layer(x, self.y, TabledWeights(table, self.interval, c), self.edge_index, RECEIVERS)
+        return found
+
+
+def test_under_autocast_the_widest_dtype_counts() -> None:
+    x, y, table, c, interval = (t.detach() if t.is_floating_point() else t for t in operands(dtype=torch.float32))
+    edges = graph()
+    with torch.autocast("cpu", torch.bfloat16):
+        z = conv()(x, y, TabledWeights(table.bfloat16(), interval, c), edges)
+    assert torch.equal(z, conv()(x, y, TabledWeights(table.bfloat16().float(), interval, c), edges))
 
 
 def test_bad_tables() -> None:
@@ -243,7 +268,7 @@ def test_bad_tables() -> None:
         rf"got \[3, {numel}\] and coefficients": (ShapeError, good._replace(table=table[:3])),
         r"intervals and coefficients must be \[17\] and \[17, 4\]": (ShapeError, good._replace(interval=interval[1:])),
         r"intervals must be int64": (DTypeError, good._replace(interval=interval.int())),
-        r"coefficients torch.float64 as the table": (DTypeError, good._replace(coefficients=c.float())),
+        r"coefficients must have the dtype of x, torch.float64": (DTypeError, good._replace(coefficients=c.float())),
         r"must be on the device of the table, cpu": (DeviceError, good._replace(interval=interval.to("meta"))),
     }
     for message, (kind, made) in bad.items():
