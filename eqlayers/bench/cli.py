@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|layers|step|cold|overhead|accelerate|kernels`."""
+"""`eqlayers bench run|report|layers|step|tables|cold|overhead|accelerate|kernels`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .layers import run_layers
 from .networks import NETWORKS
 from .overhead import run_overhead
 from .peers import PEERS
+from .radial_tables import run_tables
 from .report import count_goals, tables, write_report
 from .results import load, save, save_csv
 from .run import nothing, run_suite
@@ -104,6 +105,9 @@ def parser() -> argparse.ArgumentParser:
         "--backend",
         config="step",
     )
+    about = "radial networks by tables: errors against knots, time and memory with and without"
+    tabled = add("tables", about, "--threads", "--runs", config="tables")
+    tabled.add_argument("--potential", help="file of a trained potential in place of the networks", metavar="FILE")
     about = "harmonics, geometry of edges and symmetric contraction, beside e3nn's and MACE's"
     add("layers", about, "--peers", "--threads", "--runs", "--backend", "--only", config="layers")
     options = ("--peers", "--threads", "--runs", "--only")
@@ -149,6 +153,12 @@ def _step(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
         return run_step(args.config, load_batch=load_batch, **kind, say=say)
 
 
+def _tables(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    kind = {"potential": args.potential, "num_threads": args.threads, "runs": args.runs}
+    with progress("bench tables") as say:
+        return run_tables(args.config, load_batch=load_batch, **kind, say=say)
+
+
 def _cold(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     kind = {"peers": args.peers, "num_threads": args.threads, "runs": args.runs, "only": args.only}
     with progress("bench cold") as say:
@@ -175,6 +185,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
     "run": _run,
     "layers": _layers,
     "step": _step,
+    "tables": _tables,
     "cold": _cold,
     "overhead": _overhead,
     "accelerate": _accelerate,

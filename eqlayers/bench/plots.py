@@ -190,6 +190,8 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
     Raises:
         ConfigError: A group or a problem has a name that would make a file elsewhere.
     """
+    if "errors" in result:
+        return _write({f"{result['kind']}_errors.png": errors_by_knots(result["errors"])}, folder)
     of_layers = result["kind"] == "layers"
     groups: dict[str, list[Record]] = {}
     lines: dict[str, list[Record]] = {}
@@ -212,7 +214,40 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
                 cases, f"{result['suite']}: {first['group']}, {about}, {first['problem']}"
             )
     names = [plain_name(f"{result['suite']}_{name}.png", "name of a picture", RENAME, "file") for name in figures]
-    paths = [folder / name for name in names]
+    return _write(dict(zip(names, figures.values(), strict=True)), folder)
+
+
+def errors_by_knots(rows: list[Record]) -> Figure:
+    """Errors of slopes of radial networks, and of forces, against the number of knots.
+
+    Args:
+        rows: The rows ``errors`` of ``eqlayers bench tables``.
+
+    Returns:
+        The figure.
+    """
+    figure = _figure(8.6, 3.8)
+    panels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
+    for axis, (part, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for row in rows:
+            if row[part] is not None:
+                lines.setdefault((row["network"], row["interpolation"]), []).append((row["knots"], row[part]))
+        networks = list(dict.fromkeys(network for network, _ in lines))
+        ways = list(dict.fromkeys(way for _, way in lines))
+        for (network, way), points in lines.items():
+            style = {"color": list(COLOURS.values())[networks.index(network) % 3], "marker": "o", "markersize": 3}
+            line = ("-", "--", ":", "-.")[ways.index(way) % 4]
+            axis.plot(*zip(*points, strict=True), label=f"{network}, {way}", linestyle=line, **style)
+        axis.set(xscale="log", yscale="log", xlabel="knots", ylabel=label)
+        _plain(axis.xaxis)
+        axis.grid(alpha=0.25, which="both")
+        axis.legend(fontsize=6)
+    return figure
+
+
+def _write(figures: dict[str, Figure], folder: Path) -> list[Path]:
+    paths = [folder / name for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
         with whole_file(path) as file:
             figure.savefig(file, format="png")

@@ -34,6 +34,13 @@ def _accelerate_cells(row: Record) -> list[str]:
     return [row["network"], row["mode"], *times, spread(row["ratio"]), *memory, row["status"]]
 
 
+def _tables_cells(row: Record) -> list[str]:
+    errors = "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items())
+    parts = " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values())
+    times = [spread(row["seconds"], 1000), spread(row["ratio"]), mebibytes(row["memory_bytes"]), parts or "-"]
+    return [row["network"], row["what"], row["tables"], *times, errors or "-", row["status"]]
+
+
 def _kernels_cells(row: Record) -> list[str]:
     about = [row[key] for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")]
     worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
@@ -64,6 +71,14 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
             *(">plain, peak MiB", ">accelerated, peak MiB", "status"),
         ],
         _accelerate_cells,
+    ),
+    "tables": (
+        "radial networks by tables",
+        [
+            *("network", "what", "tables", ">ms", ">first / this", ">peak MiB", ">kernels / products / rest"),
+            *("largest errors", "status"),
+        ],
+        _tables_cells,
     ),
     "kernels": (
         "printed kernels, compiled ahead of time",
@@ -107,6 +122,7 @@ def tables(result: Record) -> list[Table]:
         found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
         found.append(_goals(result["goals"]))
         found += [_replaced(report) for report in result.get("reports", [])]
+        found.append(_by_knots(result.get("errors", [])))
     found = [table for table in found if table.rows]
     if found:
         found[0].notes.extend(head_notes(result))
@@ -118,6 +134,19 @@ def _replaced(report: Record) -> Table:
     notes = ["Error: largest difference from the original module, over the bound of the rounding errors of both."]
     columns = ["module", "was", "is", "backend", ">error / bound"]
     return Table(f"modules of {report['network']}", columns, report["report"], notes)
+
+
+def _by_knots(errors: list[Record]) -> Table:
+    """Errors of tables of radial networks."""
+    parts = ("values", "slopes", "energy64", "forces64", "energy32", "forces32")
+    rows = [
+        [row["network"], row["interpolation"], str(row["knots"])]
+        + ["-" if row[part] is None else f"{row[part]:.1e}" for part in parts]
+        for row in errors
+    ]
+    columns = ["network", "interpolation", ">knots", ">weights", ">slopes", ">eV an atom, float64", ">eV/A, float64"]
+    notes = ["Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."]
+    return Table("errors by knots", [*columns, ">eV an atom, float32", ">eV/A, float32"], rows, notes)
 
 
 _OF_COPIES = (
@@ -232,7 +261,7 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
     text = page(result).encode()
-    pictures = save_plots(result, folder) if "cases" in result else []
+    pictures = save_plots(result, folder) if "cases" in result or "errors" in result else []
     with whole_file(path) as file:
         file.write(text)
     return [path, *pictures]

@@ -117,6 +117,26 @@ def compress(
     return CompressionReport(tuple(row for one in made for row in one.rows))
 
 
+def thaw(model: torch.nn.Module) -> None:
+    """Make the tables of a compressed model in every call again, with as many knots."""
+    for _, owner in _owners(check_module("model", model)):
+        for _, network in _networks(owner):
+            network.table = None
+        if isinstance(owner.basis, TabledBasis):
+            owner.basis.pairs = None
+
+
+def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spline") -> TableError:
+    """Largest errors of tables of the radial networks of a model, whose radial functions do not depend on species."""
+    found = []
+    for _, owner in _owners(check_module("model", model)):
+        basis = in_float64(owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis)
+        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation).to(next(owner.parameters()).device)
+        for _, network in _networks(owner):
+            found.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None)))
+    return TableError(*map(max, zip(*found, strict=True)))
+
+
 def decompress(model: torch.nn.Module) -> None:
     """Take the tables of :func:`compress` out of a model: its radial networks run at every edge again.
 
@@ -179,7 +199,6 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
     """The tables of the networks of one owner, which stays as it is."""
     plain = owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
     basis, transform = in_float64(plain), in_float64(getattr(owner, "transform", None))
-    run = ScalarNetwork.forward  # of functions, where the network of a step takes lengths
     networks = {name: (network, in_float64(network)) for name, network in _networks(owner)}
     device = next(owner.parameters()).device
     codes = _codes(owner.species, species, transform is not None).to(device)
@@ -187,7 +206,7 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
 
     def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:
         """Of lengths, for each pair of species."""
-        return [lambda r, pair=pair: run(network, _at(basis, transform, r, pair)) for pair in pairs]  # type: ignore[misc]
+        return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
     def error(knots: Knots, *networks: Any) -> TableError:
         every = [table_error(knots, one) for network in networks for one in functions(network)]
@@ -209,12 +228,18 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
     return made
 
 
-def _at(basis: Any, transform: Any, lengths: Tensor, pair: tuple[int, int] | None) -> Any:
-    """Functions of lengths between two species."""
-    if pair is None:
-        return basis(lengths)
-    ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
-    return basis(lengths, transform.between(lengths, *ends))
+def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, int] | None) -> Callable[[Tensor], Tensor]:
+    """A radial network as a function of lengths alone, between two species if it depends on them."""
+
+    def run(lengths: Tensor) -> Any:
+        if pair is None:
+            functions = basis(lengths)
+        else:
+            ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
+            functions = basis(lengths, transform.between(lengths, *ends))
+        return ScalarNetwork.forward(network, functions)  # which takes functions, where that of a step takes lengths
+
+    return run
 
 
 def _codes(known: Sequence[int], species: Sequence[int] | None, limited: bool) -> Tensor:

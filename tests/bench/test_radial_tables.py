@@ -1,0 +1,140 @@
+"""`eqlayers bench tables` on small networks: what is compared, timed, judged, shown and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eqlayers.bench.cli import run
+from eqlayers.bench.config import find_config, read_config, read_fields
+from eqlayers.bench.radial_tables import FIELDS, cluster, run_tables
+from eqlayers.bench.report import tables, write_report
+from eqlayers.errors import ConfigError
+from eqlayers.models import TFN, Potential, save_potential
+from tests.bench.test_commands import NETWORK, molecules
+
+CONFIG = """
+threads: 1
+runs: 2
+atoms: 9
+knots: 200
+tolerance: 0.001
+tried: [16, 64]
+model: network.yaml
+batch_size: 2
+networks:
+  TFN: {hidden: 2x0e + 2x1o, lmax: 1, layers: 2}
+goals: {TFN: {ratio: 2.5, memory: 0.5}, main: {ratio: 5}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"network": NETWORK, "tables": CONFIG}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    return tmp_path
+
+
+def blocks(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    return [(row["network"], row["what"], row["tables"], row["status"]) for row in result["rows"]]
+
+
+def test_everything_is_compared_and_timed(folder: Path) -> None:
+    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+    assert blocks(result) == [
+        ("TFN", "energy and forces", "none", "ok"),
+        ("TFN", "energy and forces", "live, 200 knots", "ok"),
+        ("TFN", "energy and forces", "compressed", "ok"),
+        ("TFN", "training step", "none", "ok"),
+        ("TFN", "training step", "live, 200 knots", "ok"),
+        ("main job", "training step", "e3nn's layers", "ok"),
+        ("main job", "training step", "none", "ok"),
+        ("main job", "training step", "live, 200 knots", "ok"),
+    ]
+    first, live = result["rows"][3:5]
+    assert first["errors"] == {"energy": 0, "forces": 0, "gradients": 0}
+    assert all(0 < error < 1e-4 for error in live["errors"].values())  # other numbers, and near ones
+    assert live["ratio"]["median"] == pytest.approx(first["seconds"]["median"] / live["seconds"]["median"])
+    assert sum(live["shares"].values()) == pytest.approx(1)
+    assert [(goal["where"], goal["quantity"]) for goal in result["goals"]] == [
+        ("TFN, energy and forces", "ratio"),
+        ("TFN, training step", "memory"),
+        ("main, training step", "ratio"),
+    ]
+    assert result["goals"][2]["measured"] == result["rows"][-1]["ratio"]["median"]
+    errors = {(row["interpolation"], row["knots"]): row for row in result["errors"]}
+    assert set(errors) == {(way, n) for way in ("spline", "hermite", "quintic", "lagrange") for n in (16, 64)}
+    for way in ("spline", "hermite", "quintic", "lagrange"):
+        assert errors[way, 64]["slopes"] < errors[way, 16]["slopes"] / 8
+    assert errors["spline", 64]["forces64"] < errors["spline", 16]["forces64"]
+    assert errors["hermite", 64]["forces64"] is None
+
+
+def test_a_table_that_is_too_coarse_is_not_timed(folder: Path) -> None:
+    (folder / "tables.yaml").write_text(CONFIG.replace("knots: 200", "knots: 8"))
+    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules)
+    wrong = [row for row in result["rows"] if row["status"] == "wrong"]
+    assert {row["tables"] for row in wrong} == {"live, 8 knots"}
+    assert all(row["seconds"] is None and row["ratio"] is None for row in wrong)
+    assert [goal["met"] for goal in result["goals"]][1:] == [None, None]
+
+
+def test_a_trained_potential_in_place_of_the_networks(folder: Path) -> None:
+    (folder / "tables.yaml").write_text(CONFIG.replace("0.001", "0.00001").replace("knots: 200", "knots: 500"))
+    torch.manual_seed(0)
+    save_potential(Potential(TFN([1, 8], "2x0e + 2x1o", lmax=1, layers=1, knots=50), [1, 8]), folder / "water.pt")
+    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules, potential=str(folder / "water.pt"))
+    assert {row["network"] for row in result["rows"]} == {"water"}
+    assert {row["status"] for row in result["rows"]} == {"ok"}
+    assert result["goals"] == []
+
+
+def test_the_command_shows_and_the_report_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["tables", "--config", str(folder / "tables.yaml"), "--json", str(folder / "out.json")], lambda _: molecules())
+    printed = capsys.readouterr().out
+    for word in ("radial networks by tables", "errors by knots", "compressed", "main job", "quintic", "3 goals"):
+        assert word in printed
+    run(["report", str(folder / "out.json"), "--out", str(folder / "report")], lambda _: molecules())
+    assert {path.name for path in (folder / "report").iterdir()} == {"tables.md", "tables_errors.png"}
+
+
+def test_a_report_of_no_times(folder: Path) -> None:
+    result = run_tables(str(folder / "tables.yaml"), load_batch=molecules, runs=1)
+    for row in result["rows"]:
+        row |= dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares", "errors")) | {"status": "wrong"}
+    assert len(tables(result)) == 3
+    assert len(write_report(result, folder / "report")) == 2
+
+
+def test_the_shipped_configuration() -> None:
+    path = find_config("tables")
+    fields = read_fields(str(path), read_config(path), FIELDS, {})
+    assert (path.parent / fields["model"]).is_file()
+    assert set(fields["goals"]) == {*fields["networks"], "main"}
+    atoms = cluster(fields["atoms"], [1, 6], 5.0, torch.float32)
+    assert atoms.edge_index.shape[1] > 20 * fields["atoms"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "  TFN: {hidden",
+            "  TFM: {hidden",
+            "expected a network among MACE, NequIP, TFN; got 'TFM'. Did you mean 'TFN'",
+        ),
+        ("TFN: {hidden: 2x0e + 2x1o, lmax: 1, layers: 2}", "TFN: 3", "networks and goals must be mappings of mappings"),
+        ("memory: 0.5", "speed: 0.5", "expected a goal among ratio, memory; got 'speed'"),
+        ("runs: 2", "runs: 0", "runs must be a positive integer, got 0"),
+        ("tried: [16, 64]", "tried: 16", "tried must be a list of positive integers"),
+        ("threads: 1", "thread: 1", "expected a key among"),
+    ],
+)
+def test_bad_configurations(old: str, new: str, message: str, folder: Path) -> None:
+    assert old in CONFIG
+    (folder / "tables.yaml").write_text(CONFIG.replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        run_tables(str(folder / "tables.yaml"), load_batch=molecules)
