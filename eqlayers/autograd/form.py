@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.forms import edge_tables, length_of, length_of_places, place_tables, run_form
-from ..backends.operands import check_operands, check_places, shape_of, with_table
+from ..backends.forms import edge_tables, length_of, place_tables, run_form
+from ..backends.operands import check_operands, check_places, length_of_places, shape_of, with_table
 from ..forms.keys import find, text_of
 from ..torch_internals import (
     SingleLevelFunction,
@@ -64,7 +64,7 @@ def _fake_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
 
 def _fake_places(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int, num_dst: int, places: int) -> Tensor:
     check_places(graph, edge_index, place, num_src, num_dst)
-    return graph.new_empty(graph.shape[0] + length_of_places(edge_index.shape[1], places))
+    return graph.new_empty(graph.shape[0] + length_of_places(edge_index.shape[1], places, graph.device))
 
 
 class _Form(SingleLevelFunction):

@@ -17,7 +17,6 @@ from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
 from eqlayers_kernels.c.run.edges import place_tables, sort_edges, sort_places, tables
 from eqlayers_kernels.c.run.launch import Compiled
-from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import OPERANDS
 
 from ..errors import BackendError, IndexRangeError
@@ -203,7 +202,7 @@ class _Runner:
         if self.sums_weights:
             results["w"] = results["w"].sum(0) if chunks > 1 else results["w"][0]
         if "t" in results and self.reading is not None:
-            results["t"] = _folded(results["t"], self.reading, rows["t"])
+            results["t"] = self.reading.folded(results["t"])
         if compute is not self.dtype:
             results = {name: value.to(self.dtype) for name, value in results.items()}
         return results
@@ -214,16 +213,6 @@ def empty(like: Tensor, rows: int, width: int) -> Tensor:
     out = like.new_empty(rows, width)
     if (size := rows * width * out.itemsize) >= memory.WORTH_BYTES:
         memory.advise_huge_pages(out.data_ptr(), size)
-    return out
-
-
-def _folded(found: Tensor, reading: Reading, rows: int) -> Tensor:
-    """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
-    parts = found.view(found.shape[0], reading.reads, -1)
-    out = found.new_zeros(rows, parts.shape[2])
-    last = reading.orders * (found.shape[0] - 1) + 1
-    for place in range(reading.reads):
-        out[place : place + last : reading.orders] += parts[:, place]
     return out
 
 

@@ -162,17 +162,12 @@ def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int,
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors are others than those of a graph and its edges.
-        IndexRangeError: A place lies outside the table. BackendError: Not on this device.
+        IndexRangeError: A place lies outside the table (found on CPU only).
     """
     check_places(graph, edge_index, place, num_src, num_dst)
-    if edge_index.device.type != "cpu":
-        raise BackendError(f"edges are sorted by places on the CPU, got {edge_index.device}. Use weights per edge.")
-    return cpu.place_tables_of(graph, edge_index, place, num_src, places)
-
-
-def length_of_places(edges: int, places: int) -> int:
-    """Elements that :func:`place_tables` adds."""
-    return c_edges.place_tables(edges, places).length
+    if edge_index.device.type == "cpu":
+        return cpu.place_tables_of(graph, edge_index, place, num_src, places)
+    return torch.cat([graph, triton_edges.pack_places(edge_index, place, places)])
 
 
 def length_of(edge_index: Tensor, num_src: int, num_dst: int) -> int:

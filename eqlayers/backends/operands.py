@@ -84,7 +84,7 @@ def check_operands(
         if len(sizes) > 3:
             assert not isinstance(form, Formula)
             assert form.reading is not None
-            own = c_edges.place_tables(rows, form.reading.places(sizes[3])).length
+            own = length_of_places(rows, form.reading.places(sizes[3]), first.device)
         if receivers_of(graph, senders, rows, first.device, own) != receivers:
             raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
     for one, tensor in zip(wanted, operands, strict=True):
@@ -105,6 +105,13 @@ def check_operands(
                 f"{one.name} must be on the device of {wanted[0].name}, {first.device}, got {tensor.device}. Move it "
                 f"with `.to('{first.device}')`."
             )
+
+
+def length_of_places(edges: int, places: int, device: torch.device) -> int:
+    """Elements that the tables of places stand with behind those of a graph."""
+    if device.type == "cpu":
+        return c_edges.place_tables(edges, places).length
+    return triton_edges.place_length(edges, places)
 
 
 def receivers_of(graph: Tensor, senders: int, edges: int, device: torch.device, behind: int = 0) -> int:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.arithmetic.writer import RESULTS
+from eqlayers_kernels.c.run.edges import place_tables as place_tables_of_c
 from eqlayers_kernels.c.run.edges import tables as tables_of_c
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups
 from eqlayers_kernels.triton.print.tuning import Processor
-from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.edges import pack, pack_places, unpack, unpack_places
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.segment import launch
 
@@ -135,13 +136,17 @@ def find_runner(use: FormUse, device: torch.device) -> Runner:
 
 def _make_runner(use: FormUse, on: Processor) -> Runner:
     program, kind = find_form(use.form).program, use.kind
-    runner = FormRunner(program, kind, use.dtype, use.graph, use.shared, on, not use.deterministic)
+    reading = use.reading
+    runner = FormRunner(program, kind, use.dtype, use.graph, use.shared, on, not use.deterministic, reading)
     made = {RESULTS[operand] for operand in kind.results}
     given = [pointer for pointer, _ in kind.pointers if pointer not in made]
 
     def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
         sizes, tables = (rows["y"], rows["x"], rows["z"]), None
-        if graph is not None:
+        if graph is not None and reading is not None:
+            places = reading.places(rows["t"])
+            tables = unpack_places(packed_places(graph.contiguous(), *sizes, places), *sizes, places)
+        elif graph is not None:
             tables = unpack(packed(graph.contiguous(), *sizes), *sizes)
         return runner({pointer: aligned(tensors[pointer]) for pointer in given}, tables)
 
@@ -166,6 +171,24 @@ def packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
     if graph.device.type != "cpu":
         return graph
     return pack(edges_of_tables(graph, edges, senders, receivers), senders, receivers)
+
+
+def packed_places(graph: Tensor, edges: int, senders: int, receivers: int, places: int) -> Tensor:
+    """The same with the places of edges in a table behind them.
+
+    Raises:
+        IndexRangeError: They are not what sorting gives.
+    """
+    if graph.device.type != "cpu":
+        return graph
+    behind = tables_of_c(edges, senders, receivers).length
+    index = edges_of_tables(graph[:behind], edges, senders, receivers)
+    own = place_tables_of_c(edges, places)
+    place = graph[behind + own.place : behind + own.length]
+    with suppress(IndexRangeError):
+        if torch.equal(cpu.place_tables_of(graph[:behind], index, place, senders, places), graph):
+            return torch.cat([pack(index, senders, receivers), pack_places(index, place, places)])
+    raise not_of_this_graph()
 
 
 def edges_of_tables(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:

@@ -69,9 +69,8 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
         start = time.perf_counter()
         with aot.target(task["target"]):
             # one thread: the other cores have processes of their own
-            compiled = aot.compile_form(
-                program, kind, dtype, shared=problem.shared, jobs=1, **OPERATIONS[task["operation"]]
-            )
+            options: dict[str, Any] = {"shared": problem.shared, "jobs": 1, **OPERATIONS[task["operation"]]}
+            compiled = aot.compile_form(program, kind, dtype, **options)
             found = [(piece, aot.resources(kernel)) for piece, kernel in compiled]
         rows.append(
             {

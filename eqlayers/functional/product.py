@@ -23,7 +23,7 @@ from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .tabled import TabledWeights
 
 #: Backends whose convolutions read weights from tables; the others get them as they are.
-READS_TABLES = ("cpu",)
+READS_TABLES = ("cpu", "triton")
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
@@ -85,7 +85,7 @@ def run_convolution(
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
     if table is not None:
         if name in READS_TABLES and plan.paths:
-            return _read_from_table(plan, x, y, table, graph, deterministic)
+            return _read_from_table(plan, x, y, table, graph, name, deterministic)
         w = table.weights()
     if plan.paths and BACKENDS[name].whole is None:
         return apply_form([x, y, w], graph, plan.form, name, deterministic)
@@ -95,9 +95,10 @@ def run_convolution(
 
 
 def _read_from_table(
-    plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, deterministic: bool
+    plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
 ) -> Tensor:
     """A convolution whose kernel combines the rows of the table."""
+    other = "" if backend == BY_DEVICE.get(x.device.type) else backend
     places = w.reading.places(w.table.shape[0])
     ends = graph.num_src, graph.num_dst
 
@@ -106,7 +107,8 @@ def _read_from_table(
 
     operands = x, y, w.table, w.coefficients
     key = tabled(plan.form.key, *w.reading)
-    return call_form(operands, graph.place_tables(w.interval, sort), graph.num_edges, *ends, key, "", deterministic)[0]
+    tables = graph.place_tables(w.interval, sort)
+    return call_form(operands, tables, graph.num_edges, *ends, key, other, deterministic)[0]
 
 
 def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:

@@ -256,7 +256,7 @@ def _for_target(
             if reason is not None:
                 return _row(names, asked, target, 0.0, 0, reason)
             kernels = aot.compile_form(
-                program, use.kind, use.dtype, use.graph, use.shared, not use.deterministic, jobs=1
+                program, use.kind, use.dtype, use.graph, use.shared, not use.deterministic, 1, use.reading
             )
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
@@ -310,7 +310,8 @@ def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
     program, kind = find_form(use.form).program, use.kind
     computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
     computes += f" along {', '.join(kind.tangents)}" if kind.tangents else ""
-    words = {"shared weights": use.shared, "in any order": not use.deterministic}
+    words = {"shared weights": use.shared, "weights from a table": use.reading is not None}
+    words["in any order"] = not use.deterministic
     size = f"{len(program.paths)} paths, {program.num_terms} terms"
     return use.form, size, computes, [word for word, holds in words.items() if holds]
 

@@ -12,6 +12,7 @@ import triton
 
 from eqlayers.bench.kernels import compile_all
 from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
@@ -78,6 +79,22 @@ def same_form(target, kind, sizes):
     return len(kernels)
 
 
+AXES = (Axis(40, x=1, w=1, z=1),)
+
+
+def with_table(target, kind):
+    """Of the kernels of one request that reads weights from a table."""
+    paths = [
+        Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(0, 40, 1), 0, AXES, tuple((i, i, 0, 0.5) for i in range(3))),
+        Path(Slot(0, 40, 3), Slot(0, 1, 3), Slot(40, 40, 3), 40, AXES, ((0, 1, 2, 0.7), (1, 2, 0, -0.7))),
+    ]
+    program = Program(tuple(paths), (120, 3, 80, 160), "ir_mul")
+    asked = Kind(*kind, ("x", "y", "t", "c"))
+    with aot.target(target):
+        compiled = aot.compile_form(program, asked, torch.float32, jobs=1, reading=Reading(4, 1))
+        return [vars(aot.resources(kernel)) for _, kernel in compiled]
+
+
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
@@ -87,5 +104,6 @@ if __name__ == "__main__":
         "compiled": [compiled(**case) for case in request.get("cases", [])],
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
         "forms": [same_form(**case) for case in request.get("forms", [])],
+        "tables": [with_table(**case) for case in request.get("tables", [])],
     }
     json.dump(answer, sys.stdout)

@@ -232,3 +232,24 @@ def test_unknown_targets():
     wanted = "target must be one of sm_80, sm_90, sm_100, gfx942, got 'sm_1'"
     with pytest.raises(ValueError, match=wanted), aot.target("sm_1"):
         pass
+
+
+#: All that is asked of a convolution with weights from a table, in two orders.
+TABLED = (
+    (0, ("z",), ()),
+    (1, ("x", "y", "c"), ()),
+    (1, ("t",), ()),
+    (2, ("x", "y", "c", "z"), ("x", "y", "c")),
+    (2, ("t",), ("x", "y", "c")),
+)
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
+    cases = [{"target": target, "kind": kind} for kind in TABLED]
+    found = ask(tmp_path, tables=cases)["tables"]
+    assert len(found) == len(cases)
+    for case, kernels in zip(cases, found, strict=True):
+        assert kernels
+        for used in kernels:
+            assert over(case, {key: [n] for key, n in used.items()}) == []

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..arithmetic.writer import Kind
 from .formula import Block, Formula, Operand
@@ -43,6 +43,15 @@ class Reading(NamedTuple):
         """Places of a table with so many rows; 0 if that is no number of rows of one."""
         whole, rest = divmod(rows - self.reads, self.orders)
         return 0 if rest or whole < 0 else whole + 1
+
+    def folded(self, found: Any) -> Any:
+        """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
+        parts = found.view(found.shape[0], self.reads, -1)
+        out = found.new_zeros(self.rows(found.shape[0]), parts.shape[2])
+        last = self.orders * (found.shape[0] - 1) + 1
+        for place in range(self.reads):
+            out[place : place + last : self.orders] += parts[:, place]
+        return out
 
 
 @dataclass(frozen=True)

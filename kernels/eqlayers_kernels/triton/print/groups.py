@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...arithmetic.writer import Kind
+from ...forms.product import Reading
 from ...forms.program import OPERANDS, Path, Program
 from . import tuning
 from .printer import KernelText
@@ -60,18 +61,27 @@ def why_not(program: Program) -> str | None:
 def walks(kind: Kind, graph: bool, atomic: bool) -> Iterator[tuple[str, Kind]]:
     """The walks that compute a request; row by row without a graph.
 
-    z is summed by receivers. So are gradients if that of x is not among them, or may be added in memory: then g is read
-    once for a receiver. Else they are computed by senders, and g is gathered for every edge.
+    The gradient of a table is summed by places in it, z by receivers. So are other gradients if that of x is not among
+    them, or may be added in memory: then g is read once for a receiver. Else they are computed by senders, and g is
+    gathered for every edge.
     """
     gathered = graph and "x" in kind.results and not atomic
-    for walk, operands in (("by_dst", "z"), ("by_src", "xyw")) if gathered or not graph else (("by_dst", "xywz"),):
+    owners = {"by_dst": "z", "by_src": "xywc"} if gathered or not graph else {"by_dst": "xywcz"}
+    for walk, operands in (*owners.items(), ("by_place", "t")):
         results = tuple(name for name in kind.results if name in operands)
         if results:
             yield walk if graph else "rows", kind._replace(results=results)
 
 
 def plan(
-    program: Program, kind: Kind, graph: bool, shared: bool, double: bool, on: Processor, atomic: bool = False
+    program: Program,
+    kind: Kind,
+    graph: bool,
+    shared: bool,
+    double: bool,
+    on: Processor,
+    atomic: bool = False,
+    reading: Reading | None = None,
 ) -> Plan:
     """Kernels for what is wanted of a program.
 
@@ -83,15 +93,17 @@ def plan(
         double: Whether sums are formed in float64.
         on: What a kernel may take.
         atomic: Whether the gradient of x may be added in memory, in no fixed order.
+        reading: Of weights from a table.
     """
+    reads = 0 if reading is None else reading.reads
     pieces: list[Piece] = []
     taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
     count = dict.fromkeys(kind.results, 1)
     for walk, part in walks(kind, graph, atomic):
-        for paths in _groups(program.paths, part, walk, double, on):
+        for paths in _groups(program.paths, part, walk, double, on, reads):
             channels = paths[0].inner.extent
-            block = tuning.channel_block(_cost(paths, part, walk), channels, double, on)
-            text = KernelText(program, paths, part, walk, shared, channels % block != 0)
+            block = tuning.channel_block(_cost(paths, part, walk, reads), channels, double, on)
+            text = KernelText(program, paths, part, walk, shared, channels % block != 0, reading)
             blocks = -(-channels // block)
             places = []
             for operand in part.results:
@@ -111,18 +123,24 @@ def plan(
 
 
 def _start(path: Path, operand: str) -> int:
-    return path.weight or 0 if operand == "w" else getattr(path, operand).start
+    if operand == "c":
+        return 0
+    return path.weight or 0 if operand in "wt" else getattr(path, operand).start
 
 
 def _covers(program: Program, operand: str) -> bool:
-    width = dict(zip(OPERANDS, program.widths, strict=True))[operand]
-    if operand == "w":
+    if operand == "c":
+        return any(path.weight is not None for path in program.paths)
+    width = dict(zip((*OPERANDS, "t"), (*program.widths, program.widths[2]), strict=True))[operand]
+    if operand in "wt":
         return sum(path.weight_count for path in program.paths) == width
     slots = {getattr(path, operand) for path in program.paths}
     return sum(slot.mul * slot.dim for slot in slots) == width
 
 
-def _groups(paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor) -> Iterator[tuple[Path, ...]]:
+def _groups(
+    paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int
+) -> Iterator[tuple[Path, ...]]:
     """Paths that share a kernel: equal channels, and together no more values than the registers hold.
 
     Paths with the same result stay together as far as possible, so that it is summed in registers.
@@ -133,7 +151,7 @@ def _groups(paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Proc
         return path.inner.extent, getattr(path, owner).start
 
     def fits(group: Sequence[Path]) -> bool:
-        return tuning.fits(_cost(group, kind, walk), group[0].inner.extent, double, on)
+        return tuning.fits(_cost(group, kind, walk, reads), group[0].inner.extent, double, on)
 
     group: list[Path] = []
     for (extent, _), run in groupby(sorted(paths, key=key), key=key):
@@ -151,8 +169,10 @@ def _groups(paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Proc
         yield tuple(group)
 
 
-def _cost(paths: Sequence[Path], kind: Kind, walk: str) -> Cost:
+def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
     """What a kernel of these paths takes, roughly; compiling shows what it takes (`eqlayers bench kernels`)."""
+    wanted, weighted = kind.results, sum(path.weight is not None for path in paths)
+    kind = kind.of_paths if reads else kind
     copies = {name: 2 if name in kind.tangents else 1 for name in OPERANDS}
     second = 2 if kind.order == 2 else 1
     vectors = scalars = accesses = 0
@@ -172,9 +192,11 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str) -> Cost:
     held = kind.gradients and walk == "by_dst"  # g lives as long as its receiver
     if held:
         vectors += components * copies["z"]
+    accesses += weighted * max(reads - 1, 0)
+    vectors += reads * (("c" in wanted) + weighted * ("t" in wanted))  # sums for a row, or for a place
     passing = pairs = 0  # what only one path holds
     for path in paths:
-        own = 2
+        own = 2 + reads
         if kind.gradients:
             own += path.x.dim * second * (2 if "y" in kind.results else 1)
             own += 0 if held else path.z.dim * copies["z"]

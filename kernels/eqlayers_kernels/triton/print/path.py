@@ -22,6 +22,7 @@ class Body:
         added: Operands whose result is added in memory, not stored.
         rooms: Pointers that have a room for pieces of a node. (Two stores, of which one is masked out: AMD's compiler
             takes no pointer that is one of two.)
+        reads: Rows of a table that make a row of weights; 0 for weights as they are.
     """
 
     def __init__(
@@ -32,8 +33,9 @@ class Body:
         masked: bool,
         added: frozenset[str],
         rooms: frozenset[str],
+        reads: int = 0,
     ) -> None:
-        self.rooms = rooms
+        self.rooms, self.reads, self.weights = rooms, reads, program.widths[2]
         self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
         self.before: list[str] = []
         self.inside: list[str] = []
@@ -53,6 +55,11 @@ class Body:
             per_component, per_channel = (1, slot.dim) if self.layout == "mul_ir" else (slot.mul, 1)
         start += component * per_component
         return f"{start} + u * {step * per_channel}" if step else f"{start}"
+
+    def rows_of_table(self, path: Path, step: int) -> list[str]:
+        """Columns of a path's weights in each of the rows that a place has in the table."""
+        channels = f" + u * {step}" if step else ""
+        return [f"{(path.weight or 0) + k * self.weights}{channels}" for k in range(self.reads)]
 
     def read(self, pointer: str, operand: str, column: str, varies: bool) -> str:
         """The name of a value that is read once."""
@@ -127,11 +134,46 @@ class TritonWriter(Writer):
     def load(self, operand: str, component: int) -> Dual:
         """Once per kernel, where its row begins."""
         step = self.step[operand]
+        if operand == "w" and self.body.reads:
+            return self._combined(bool(step))
         column = self.body.column(self.path, operand, component, step)
         value = self.body.read(pointer_of(operand), operand, column, bool(step))
         if operand not in self.kind.tangents:
             return Dual(value)
         return Dual(value, self.body.read(f"d{operand}", operand, column, bool(step)))
+
+    def _combined(self, varies: bool) -> Dual:
+        """The weights, from the rows of the edge's place in the table; nothing where they are not read."""
+        if {"x", "y", "z"}.isdisjoint(self.kind.results):
+            return Dual("w", "dw")
+        rows = self._rows(varies)
+        value = " + ".join(f"{c} * {t}" for c, t in zip(self._coefficients("c"), rows, strict=True))
+        tangent = ""
+        if "c" in self.kind.tangents:
+            tangent = " + ".join(f"{c} * {t}" for c, t in zip(self._coefficients("dc"), rows, strict=True))
+        return self.name("w", Dual(value, tangent), varies)
+
+    def _rows(self, varies: bool) -> list[str]:
+        return [self.body.read("t", "t", row, varies) for row in self.body.rows_of_table(self.path, self.step["w"])]
+
+    def _coefficients(self, pointer: str) -> list[str]:
+        return [self.body.read(pointer, "c", str(k), False) for k in range(self.body.reads)]
+
+    def _add_weights(self, value: Dual) -> None:
+        """The gradient of the weights goes to those of the coefficients and of the table's rows."""
+        varies, per_channel = bool(self.step["w"]), self.path.inner.extent > 1
+        found = self.name("gw", value, per_channel)
+        own = self.kind.part(found)
+        if "c" in self.kind.results:
+            for k, row in enumerate(self._rows(varies)):
+                self.body.add("c", str(k), False, f"{own} * {row}" if own else "", per_channel)
+        if "t" in self.kind.results:
+            factors = [(own, self._coefficients("c"))]
+            if self.kind.order == 2 and "c" in self.kind.tangents:
+                factors.append((found.value, self._coefficients("dc")))
+            for k, column in enumerate(self.body.rows_of_table(self.path, self.step["w"])):
+                text = " + ".join(f"{c[k]} * {part}" for part, c in factors if part)
+                self.body.add("t", column, varies, text, per_channel)
 
     def name(self, label: str, value: Dual, varies: bool) -> Dual:
         """A variable of this path."""
@@ -144,6 +186,9 @@ class TritonWriter(Writer):
 
     def add(self, operand: str, component: int, value: Dual) -> None:
         """Summed over the paths of the kernel first."""
+        if operand == "w" and self.body.reads:
+            self._add_weights(value)
+            return
         step = self.step[operand]
         column = self.body.column(self.path, operand, component, step)
         self.body.add(operand, column, bool(step), self.kind.part(value), self.path.inner.extent > 1)
@@ -163,6 +208,11 @@ class TritonWriter(Writer):
         """Elements of results that the path may add to."""
         path, out = self.path, set()
         for operand in self.kind.results:
+            if operand in "tc":
+                columns = self.body.rows_of_table(path, self.step["w"])
+                columns = columns if operand == "t" else [str(k) for k in range(len(columns))]
+                out |= {f"{RESULTS[operand]}_n + {column}" for column in columns if path.weight is not None}
+                continue
             count = 1 if operand == "w" else getattr(path, operand).dim
             for component in range(count if operand != "w" or path.weight is not None else 0):
                 out.add(f"{RESULTS[operand]}_n + {self.body.column(path, operand, component, self.step[operand])}")

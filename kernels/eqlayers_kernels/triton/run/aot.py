@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ...arithmetic.writer import Kind
 from ...forms.formula import Formula
+from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from .. import availability
 from ..print import formula_plan, tuning
@@ -140,24 +141,31 @@ def compile_form(
     shared: bool = False,
     atomic: bool = False,
     jobs: int | None = None,
+    reading: Reading | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
     """Compile the printed kernels of a request; inside :func:`target`.
 
     Args:
         program, kind, dtype, graph, shared, atomic: As of :class:`eqlayers_kernels.triton.run.forms.FormRunner`.
         jobs: Kernels at a time; as many as cores if None.
+        reading: As of the same.
 
     Yields:
         What is compiled, and Triton's compiled kernel; see :func:`resources`.
     """
-    runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic)
+    runner = forms.FormRunner(program, kind, dtype, graph, shared, _processor(), atomic, reading)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
+    if reading is not None:
+        widths |= {"t": reading.rows(5) * widths["w"] // 5 + 1, "c": reading.reads}  # of five rows, enough for places
     tensors = {
         name: torch.empty(*(() if operand == "w" and shared else (5,)), widths[operand], dtype=dtype)
         for name, operand in kind.pointers
     }
-    packed = edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5)
+    index = torch.zeros(2, 5, dtype=torch.int64)
+    packed = edges.pack(index, 5, 5)
     tables = edges.unpack(packed, 5, 5, 5) if graph else None
+    if reading is not None:
+        tables = edges.unpack_places(torch.cat([packed, edges.pack_places(index, index[0], 5)]), 5, 5, 5, 5)
     _, _, calls = runner.prepare(tensors, tables)
     yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
 

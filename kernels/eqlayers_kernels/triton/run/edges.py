@@ -28,6 +28,8 @@ class Tables(NamedTuple):
             of the room; the very last of the room for pieces that are none.
         edges, others: ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends.
         room: ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece.
+        ends: ``[E]`` where weights are read from a table: of the walk by its places the receivers, in the order of
+            ``edges``; of others the place of each edge, by its number.
     """
 
     nodes: Tensor
@@ -37,6 +39,7 @@ class Tables(NamedTuple):
     edges: Tensor
     others: Tensor
     room: Tensor
+    ends: Tensor | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -93,7 +96,34 @@ def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
         the stream wait.
     """
     src, dst = edge_index.to(torch.int64).unbind(0)
-    return torch.cat([*_sorted(dst, src, num_dst), *_sorted(src, dst, num_src)])
+    return torch.cat([*_sorted(dst, src, num_dst)[:7], *_sorted(src, dst, num_src)[:7]])
+
+
+def place_length(count: int, places: int) -> int:
+    """Elements of the packed tables of the places that edges have in a table of weights."""
+    return sum(_lengths(count, places)) + 2 * count
+
+
+def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
+    """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` places.
+
+    Returns:
+        Packed tables ``[place_length(E, places)]``, to stand behind those of the graph.
+    """
+    src, dst = edge_index.to(torch.int64).unbind(0)
+    found = _sorted(place.to(torch.int64), src, places)
+    return torch.cat([*found[:7], dst[found.edges], place.to(torch.int64)])
+
+
+def unpack_places(packed: Tensor, count: int, num_src: int, num_dst: int, places: int) -> dict[str, Tables]:
+    """The tables of a graph and of places behind them, by walk, as views."""
+    behind = length(count, num_src, num_dst)
+    found = unpack(packed[:behind], count, num_src, num_dst)
+    *own, far, place = packed[behind:].split([*_lengths(count, places), count, count])
+    return {
+        **{walk: table._replace(ends=place) for walk, table in found.items()},
+        "by_place": Tables(*own)._replace(ends=far),
+    }
 
 
 def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:

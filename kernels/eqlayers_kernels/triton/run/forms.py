@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...arithmetic.writer import RESULTS, Kind
+from ...forms.product import Reading
 from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
@@ -56,6 +57,7 @@ class FormRunner:
         shared: Whether one row of weights serves all rows.
         on: What a kernel may take of the processor.
         atomic: Whether the gradient of x may be added in memory, in no fixed order.
+        reading: Of weights from a table; None for weights as they are.
     """
 
     def __init__(
@@ -67,11 +69,15 @@ class FormRunner:
         shared: bool,
         on: tuning.Processor,
         atomic: bool = False,
+        reading: Reading | None = None,
     ) -> None:
+        self.reading = reading
         self.kind, self.dtype, self.shared, self.on = kind, dtype, shared, on
         self.acc = launch.accumulator(dtype)
-        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic)
+        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic, reading)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
+        if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
+            self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}
         self._compiled: set[torch.device] = set()
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
@@ -118,7 +124,7 @@ class FormRunner:
 
     def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
         """The edges of the nodes that a result is summed at, if it is in pieces."""
-        if tables is None or operand not in "xz" or operand in self.plan.added:
+        if tables is None or operand not in "xzt" or operand in self.plan.added:
             return None
         return tables[self.plan.walks[operand]]
 
@@ -137,6 +143,8 @@ class FormRunner:
         out, table = _added_up(buffer), self._table(operand, tables)
         if table is not None and room is not None:
             add_up_pieces(out, _added_up(room), table)
+        if operand == "t" and self.reading is not None:
+            out = self.reading.folded(out)
         return out.to(self.dtype)
 
     def _calls(
@@ -155,7 +163,9 @@ class FormRunner:
             most = tuning.SUMMED_SEGMENTS if sums else launch.MAX_GRID // piece.blocks
             table = tables.get(walk)
             pointers = [*(name for name, _ in piece.text.kind.pointers), *(f"{name}_room" for name in piece.text.rooms)]
-            tensors = (*(given[name] for name in pointers), *(table[:6] if table is not None else ()))
+            tensors = tuple(given[name] for name in pointers)
+            if table is not None:
+                tensors += (*table[:6], *(() if table.ends is None else (table.ends,)))
             sizes = (rows, *((0, 0) if table is None else (table.num_nodes, table.spare)), chunk, *piece.parts)
             meta = {
                 "ACC": tl.float64 if self.acc == torch.float64 else tl.float32,
