@@ -97,6 +97,9 @@ class Driver:
                 paths = [path for path in self.program.paths if path.z == slot]
                 for place, path in enumerate(paths):
                     calls += self._call(path, region, place == 0)
+            if self.reads:
+                made, found = table_lines(self.kind, self._weight_ranges(region, whole=True))
+                calls = [*made, *calls, *found]
             if self.walk == "by_dst":
                 body += self._over_edges(region, following, calls)
             else:
@@ -137,10 +140,10 @@ class Driver:
             *self._leave(region),
         ]  # fmt: skip
 
-    def _weight_ranges(self, region: Region) -> list[tuple[int, int]]:
-        """First column and number of the weights of a region's paths, but for those too many to fetch ahead."""
+    def _weight_ranges(self, region: Region, whole: bool = False) -> list[tuple[int, int]]:
+        """First column and number of the weights of a region's paths; the whole of it, or what can be fetched ahead."""
         ranges = {(p.weight, p.weight_count) for p in self._paths(region) if p.weight is not None}
-        return sorted((start, count) for start, count in ranges if count <= FETCHED_WEIGHTS)
+        return sorted((start, count) for start, count in ranges if whole or count <= FETCHED_WEIGHTS)
 
     def _paths(self, region: Region) -> list[Path]:
         return [path for path in self.program.paths if path.z in region.slots]
@@ -225,14 +228,11 @@ class Driver:
             before += [f"fetch({pointer}_next + {path.weight}, {path.weight_count});" for pointer in weights]
         places = {pointer: self._address(pointer, path, region) for pointer, _ in self.of_paths.pointers}
         calls = path_calls(path, self.of_paths, places, frozenset(overwritten), self.define, self._reserve, self.item)
-        if self.reads and path.weight is not None:
-            made, found = table_lines(self.kind, path.weight, path.weight_count)
-            if spreads_both(self.kind):
-                self._reserve("s_vw", self.width["w"])
-                kind = Kind(1, ("w",))
-                own = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
-                calls += path_calls(path, kind, own, frozenset({"w"}), self.define, self._reserve, self.item)
-            before, after = [*before, *made], [*found, *after]
+        if self.reads and path.weight is not None and spreads_both(self.kind):
+            self._reserve("s_vw", self.width["w"])
+            kind = Kind(1, ("w",))
+            own = {name: f"s_vw + {path.weight}" if name == "gw" else places[name] for name, _ in kind.pointers}
+            calls += path_calls(path, kind, own, frozenset({"w"}), self.define, self._reserve, self.item)
         return [*before, *calls, *after]
 
     def _reserve(self, name: str, elements: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from ...arithmetic.writer import Kind
 
@@ -48,26 +48,32 @@ def print_tables(reads: int, width: int) -> str:
 """
 
 
-def table_lines(kind: Kind, weight: int, count: int) -> tuple[list[str], list[str]]:
-    """Lines before and after a path with weights: what it reads is made, and what it found is added up.
+def table_lines(kind: Kind, ranges: Sequence[tuple[int, int]]) -> tuple[list[str], list[str]]:
+    """Lines before and after some paths: the weights that they read are made, and what they found is added up.
 
     Args:
         kind: What the kernel computes.
-        weight: Column of the path's first weight.
-        count: Number of its weights.
+        ranges: First column and number of the weights of each path, in order; neighbours are one loop, as short loops
+            have long ends.
     """
-    results: Collection[str] = kind.results
+    joined: list[tuple[int, int]] = []
+    for start, count in ranges:
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = joined[-1][0], joined[-1][1] + count
+        else:
+            joined.append((start, count))
     before, after = [], []
-    if not {"x", "y", "z"}.isdisjoint(results):
-        before.append(f"combine(t + {weight}, c, s_w + {weight}, {count});")
-        if "c" in kind.tangents:
-            before.append(f"combine(t + {weight}, dc, s_dw + {weight}, {count});")
-    if "c" in results:
-        after.append(f"compare(t + {weight}, s_gw + {weight}, gc, {count});")
-    if spreads_both(kind):
-        after.append(f"spread_both(s_vw + {weight}, s_gw + {weight}, c, dc, gt + {weight}, {count});")
-    elif "t" in results:
-        after.append(f"spread(s_gw + {weight}, c, gt + {weight}, {count});")
+    for start, count in joined:
+        if not {"x", "y", "z"}.isdisjoint(kind.results):
+            before.append(f"combine(t + {start}, c, s_w + {start}, {count});")
+            if "c" in kind.tangents:
+                before.append(f"combine(t + {start}, dc, s_dw + {start}, {count});")
+        if "c" in kind.results:
+            after.append(f"compare(t + {start}, s_gw + {start}, gc, {count});")
+        if spreads_both(kind):
+            after.append(f"spread_both(s_vw + {start}, s_gw + {start}, c, dc, gt + {start}, {count});")
+        elif "t" in kind.results:
+            after.append(f"spread(s_gw + {start}, c, gt + {start}, {count});")
     return before, after
 
 
