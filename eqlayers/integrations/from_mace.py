@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ..checks import check_path, check_type, got
 from ..errors import ConfigError, EqlayersError
 from ..models import Potential
+from ..models.compression import without_tables
 from ..models.mace import MACE
 from ..models.mace_blocks import Readout
 from ..nn.activation import ACTIVATIONS
@@ -92,6 +93,7 @@ def to_mace(potential: Potential) -> nn.Module:
         ConfigError: MACE cannot compute it, or mace-torch is not installed.
     """
     check_type("potential", potential, Potential, "a Potential of a MACE network", "Use from_mace to get one.")
+    potential = without_tables(potential)
     network, repulsion = potential.network, potential.repulsion
     if not isinstance(network, MACE):
         raise ConfigError(f"potential.network must be eqlayers.models.MACE, got {got(network)}. Others stay here.")

@@ -74,14 +74,13 @@ class Knots(KeepsFloat64):
         end = self.count - 1
         place = ((lengths.double() - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
         found = place.detach().nan_to_num()
-        factor = (found < end).to(lengths.dtype)
-        if self.start:
-            factor = torch.where(found < 0, math.nan, factor)
-            if lengths.device.type == "cpu" and bool((found < 0).any()):
-                raise IndexRangeError(
-                    f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
-                    f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
-                )
+        factor = torch.where(found < 0, math.nan, (found < end).to(lengths.dtype))  # nothing is extrapolated
+        looked = self.start and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+        if looked and bool((found < 0).any()):
+            raise IndexRangeError(
+                f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
+                f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
+            )
         first = found.floor().clamp(0, end - 1)
         u = place - first
         if self.interpolation == "lagrange":  # four knots around, or the last four

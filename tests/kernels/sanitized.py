@@ -239,7 +239,18 @@ def fault(name: str) -> int:
     return 1
 
 
-OTHERS: dict[str, Callable[[], int]] = {"moves": moves, "sorting": sorting}
+def tabled() -> int:
+    """Kernels that read weights from a table."""
+    spec = spec_from_file_location("sanitized_tables", Path(__file__).with_name("sanitized_tables.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: int = module.tabled(_cases(), graphs, fitted)
+    return found
+
+
+OTHERS: dict[str, Callable[[], int]] = {"moves": moves, "sorting": sorting, "tabled": tabled}
 
 if __name__ == "__main__":
     chosen, wanted = sys.argv[1:]

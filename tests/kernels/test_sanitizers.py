@@ -25,8 +25,9 @@ CLEAN = {
         **dict.fromkeys(("by_dst-0", "by_dst-2", "by_src-1", "by_src-2"), 200),
         "moves": 500,
         "sorting": 100,
+        "tabled": 300,
     },
-    "thread": {"rows-1": 60, "by_dst-0": 80, "by_src-2": 80},
+    "thread": {"rows-1": 60, "by_dst-0": 80, "by_src-2": 80, "tabled": 300},
 }
 FAULTS = {
     "read": ("address", "heap-buffer-overflow.*READ of size 8"),

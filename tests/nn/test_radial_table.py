@@ -140,6 +140,9 @@ def test_the_ends() -> None:
     near = table(torch.tensor([CUTOFF - 1e-7], dtype=torch.float64)).weights()
     assert near.abs().max() < 1e-10  # with slope 0
     assert table(r[:0]).weights().shape == (0, 3)
+    whole = RadialTable(network(), knots=33)
+    torch.testing.assert_close(whole(0 * r[:1]).weights(), network()(0 * r[:1]), rtol=0, atol=1e-12)
+    assert whole(-r[:1]).weights().isnan().all()  # no length
     with pytest.raises(IndexRangeError, match=r"lengths must be at least 0\.5 Angstrom, .* got 0\.499\. Lower start"):
         table(torch.tensor([1.0, 0.499], dtype=torch.float64))
 

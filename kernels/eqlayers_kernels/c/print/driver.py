@@ -249,7 +249,8 @@ class Driver:
             row = self._row_of(operand)
             begin.append(f"{'' if result else 'const '}T *{pointer} = {pointer}0 + {row} * {pointer}_step;")
             if pointer in self._ahead():
-                following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < ptr[arg[0]])]"
+                last = "stop" if self.walk == "by_place" else "ptr[arg[0]]"
+                following = "n + 1" if self.by_rows else f"{row}s[e + (e + 1 < {last})]"
                 begin.append(f"const T *{pointer}_next = {pointer}0 + ({following}) * {pointer}_step;")
             if self._by_region(pointer):
                 continue
