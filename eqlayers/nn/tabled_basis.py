@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from eqlayers_kernels.forms.formula import Formula
+
 from ..checks import check_choice, check_floating, check_integer, check_module, check_number
 from ..errors import ConfigError, IndexRangeError, ShapeError
 from ..functional.formula import run_formula
@@ -87,7 +89,7 @@ class Knots(KeepsFloat64):
             own = (first - 1).clamp(0, end - 3)
             u, first = u + (first - own - 1), own
         operands = (u.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
-        (coefficients,) = run_formula(coefficients_formula(self.interpolation), operands)
+        (coefficients,) = run_formula(_formula(self.interpolation), operands)
         return first.long(), coefficients
 
     def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -112,6 +114,12 @@ class Knots(KeepsFloat64):
     def extra_repr(self) -> str:
         """Number, reach and interpolation."""
         return f"{self.count} knots from {self.start:g} to {self.cutoff:g} A, {self.interpolation}"
+
+
+@torch.compiler.assume_constant_result
+def _formula(interpolation: str) -> Formula:
+    """Made outside of what a compiler traces, which may come first."""
+    return coefficients_formula(interpolation)
 
 
 class KnotBasis(NamedTuple):

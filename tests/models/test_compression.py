@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
+from eqlayers.graph import Graph
 from eqlayers.models import (
     MACE,
     TFN,
@@ -26,7 +27,7 @@ from eqlayers.models import (
     recomputed,
     save_potential,
 )
-from eqlayers.nn import TabledBasis
+from eqlayers.nn import EdgeGeometry, TabledBasis
 from eqlayers.testing import ToyNetwork
 
 CUTOFF = 4.0
@@ -210,6 +211,25 @@ def test_other_species_and_less_memory() -> None:
     weight = live.network.messages[1].radial.weights[0]
     (mine,), (theirs,) = (torch.autograd.grad(f.square().sum(), [weight]) for f in (found, wanted))
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_fullgraph_compilation() -> None:
+    torch.compiler.reset()
+    network = NequIP(**SMALL, knots=64).double()
+    geometry, edges, kind = (
+        EdgeGeometry(network.irreps_sh),
+        torch.tensor([[0, 1, 2], [1, 0, 0]]),
+        torch.tensor([0, 1, 0]),
+    )
+
+    def energy(pos: Tensor) -> Tensor:
+        graph = Graph(edges, 3)
+        return network(kind, geometry(pos, graph), graph).sum()
+
+    pos = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    found, wanted = (f(pos) for f in (torch.compile(energy, fullgraph=True), energy))
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(*(torch.autograd.grad(value, pos) for value in (found, wanted)))
 
 
 def test_pairs_of_species_that_were_not_named() -> None:
