@@ -213,6 +213,7 @@ def test_other_species_and_less_memory() -> None:
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_fullgraph_compilation() -> None:
     torch.compiler.reset()
     network = NequIP(**SMALL, knots=64).double()
