@@ -15,19 +15,8 @@ from eqlayers.backends.recording import SeenUse, watching
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.nn import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
+from tests.nn.test_conv import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
 
-IN, SH, OUT = "9x0e + 5x1o + 3x1e", "0e + 1o", "9x0e + 5x1o + 3x1e + 5x0e"
-#: Channelwise, mixing in two stages, without weights, and two paths into one block.
-PATHS = [
-    (0, 0, 0, "uvu", True),
-    (0, 1, 1, "uvw", True),
-    (1, 1, 3, "uvu", True),
-    (1, 0, 1, "uvu", False),
-    (2, 0, 2, "uvu", True),
-    (2, 1, 1, "uvw", True),
-    (1, 1, 0, "uvw", True),
-]
-SENDERS, RECEIVERS, EDGES = 6, 8, 17
 READINGS = [(4, 1), (4, 2), (6, 3), (1, 1)]  # rows that are read, rows from interval to interval
 ROWS = 12
 
