@@ -15,8 +15,10 @@ from .api import (
     tensor_product,
     tensor_product_conv,
 )
+from .tabled import TabledWeights
 
 __all__ = [
+    "TabledWeights",
     "as_graph",
     "sparse_inner",
     "sparse_mat_t_vec",

@@ -144,7 +144,7 @@ def decompress(model: torch.nn.Module) -> None:
         model: The model; nothing happens to one without tables.
 
     Example:
-        See :func:`compress`.
+        A model and back, an example: :func:`compress`.
     """
     for _, owner in _owners(check_module("model", model)):
         for _, network in _networks(owner):

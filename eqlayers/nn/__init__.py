@@ -1,6 +1,5 @@
 """Equivariant layers."""
 
-from ..functional.tabled import TabledWeights
 from .activation import GatedNonlinearity, NormalizedActivation
 from .conv import TensorProductConv
 from .edge_geometry import EdgeGeometry, EdgeVectors
@@ -44,7 +43,6 @@ __all__ = [
     "SymmetricContraction",
     "TableError",
     "TabledBasis",
-    "TabledWeights",
     "TensorProduct",
     "TensorProductConv",
     "TensorSquare",

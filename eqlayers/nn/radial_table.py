@@ -19,7 +19,12 @@ from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of
 
 
 class TableError(NamedTuple):
-    """Largest errors of a table, relative to the largest weight and to the largest slope."""
+    """Largest errors of a table; an example: :func:`eqlayers.nn.RadialTable.error`.
+
+    Attributes:
+        values: Relative to the largest weight.
+        slopes: Relative to the largest slope.
+    """
 
     values: float
     slopes: float
@@ -121,6 +126,12 @@ class RadialTable(KeepsTable):
 
         Args:
             samples: Places in each interval, at equal distances.
+
+        Example:
+            >>> from eqlayers.nn import RadialNetwork
+            >>> coarse, fine = (RadialTable(RadialNetwork(3, cutoff=5.0), knots=knots).error() for knots in (16, 512))
+            >>> fine.values < coarse.values, fine.slopes < coarse.slopes
+            (True, True)
         """
         return self._error(self.knots, check_integer("samples", samples, 1))
 

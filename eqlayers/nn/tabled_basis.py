@@ -132,6 +132,12 @@ class KnotBasis(NamedTuple):
         coefficients: ``[E, 4]``.
         basis: ``[N, num_basis]`` functions at the knots, one after the other for each pair of species.
         knots: Their number, of each.
+
+    Example:
+        >>> from eqlayers.nn import BesselBasis, RadialNetwork
+        >>> made = TabledBasis(BesselBasis(8, 5.0), 128)(torch.tensor([1.0, 4.0]))
+        >>> made.weights(made.table(torch.nn.Linear(8, 3))).weights().shape
+        torch.Size([2, 3])
     """
 
     interval: Tensor

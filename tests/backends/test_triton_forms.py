@@ -102,7 +102,7 @@ def test_torch_has_the_last_word_on_order(monkeypatch: pytest.MonkeyPatch) -> No
     conv = eq.TensorProductConv(IN1, IN2, OUT, PATHS, backend="triton", deterministic=False).double().to(DEVICE)
     made: list[bool] = []
     real = backend.FormRunner.__init__
-    monkeypatch.setattr(backend.FormRunner, "__init__", lambda self, *args: made.append(args[-1]) or real(self, *args))
+    monkeypatch.setattr(backend.FormRunner, "__init__", lambda self, *args: made.append(args[6]) or real(self, *args))
     for ordered in (True, False):
         monkeypatch.setattr(backend, "_runners", {})
         torch.use_deterministic_algorithms(ordered)

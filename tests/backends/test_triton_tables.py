@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 import eqlayers as eq
 from eqlayers.backends.recording import SeenUse, watching
 from eqlayers.errors import IndexRangeError
-from eqlayers.functional.tabled import TabledWeights
+from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from tests.backends.test_triton_forms import DEVICE

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.functional import TabledWeights
 from eqlayers.lowering.interpolation import INTERPOLATIONS
-from eqlayers.nn import BesselBasis, Interaction, RadialNetwork, RadialTable, TabledWeights, TensorProductConv
+from eqlayers.nn import BesselBasis, Interaction, RadialNetwork, RadialTable, TensorProductConv
 from eqlayers.nn._common.interpolation import spline_rows
 from eqlayers.testing import check_derivatives
 

@@ -13,7 +13,7 @@ from eqlayers import Graph, TensorProductConv
 from eqlayers.autograd.form import call_form, sorted_edges, sorted_places
 from eqlayers.backends.recording import SeenUse, watching
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.nn import TabledWeights
+from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.nn.test_conv import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
 
