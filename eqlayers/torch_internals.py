@@ -76,7 +76,6 @@ __all__ = [
 ]
 
 _NOTHING = nullcontext()
-_LEAF = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch  # make_fx(pre_dispatch=True)
 SingleLevelFunction: Any = _SingleLevelFunction  # whose ``apply`` its stub leaves out
 _P = ParamSpec("_P")
@@ -237,16 +236,20 @@ def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
     """Which of the last inputs of a node get a gradient that this very run of autograd uses.
 
     ``ctx.needs_input_grad`` says which could use one in some run; of forces, by ``autograd.grad`` with the positions,
-    the gradients of all weights would be computed and dropped. Torch does not say it of leaves, and its functions in
-    C++ alone are told by a public name. Without it: those that could.
+    the gradients of all weights would be computed and dropped. Torch's functions in C++ alone are told by a public
+    name.
     """
     if is_compiling():
         return wanted
     nodes = [node for node, _ in ctx.next_functions[-len(wanted) :]]
-    return tuple(
-        want and (isinstance(node, _LEAF) or torch._C._will_engine_execute_node(node))
-        for want, node in zip(wanted, nodes, strict=True)
-    )
+    return tuple(want and _is_used(node) for want, node in zip(wanted, nodes, strict=True))
+
+
+def _is_used(node: Any) -> bool:
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # its way to say that autograd.grad was asked for the gradient of this leaf
+        return True
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:

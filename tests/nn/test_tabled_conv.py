@@ -92,8 +92,9 @@ def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
         torch.testing.assert_close(mine, right, rtol=1e-11, atol=1e-12 * float(right.detach().abs().max()))
 
 
-def test_forces_ask_for_no_gradient_of_the_table() -> None:
-    """What autograd.grad is not asked for is not computed, though the table has a graph behind it."""
+@pytest.mark.parametrize("leaves", [True, False])
+def test_forces_ask_for_no_gradient_of_the_table(leaves: bool) -> None:
+    """What autograd.grad is not asked for is not computed, whether or not the table has a graph behind it."""
     x, y, table, c, interval = operands()
     seen: list[SeenUse] = []
 
@@ -101,9 +102,9 @@ def test_forces_ask_for_no_gradient_of_the_table() -> None:
         seen.append(use)
         return run()
 
-    made = TabledWeights(table * 2, interval, c * 1)
+    given = (x, y, table, c) if leaves else (x * 1, y * 1, table * 2, c * 1)
     with watching(watch):
-        z = conv()(x * 1, y * 1, made, graph())
+        z = conv()(given[0], given[1], TabledWeights(given[2], interval, given[3]), graph())
         torch.autograd.grad(z.sum(), c, create_graph=True)
         torch.autograd.grad(z.sum(), (x, table), create_graph=True)
         z.sum().backward()
