@@ -61,7 +61,13 @@ def derivatives(layer: eq.TensorProductConv, given: list[Tensor], orders: int, e
 
 
 @pytest.mark.parametrize(
-    ("reads", "orders", "layout"), [(4, 1, "mul_ir"), (4, 1, "ir_mul"), (4, 2, "mul_ir"), (6, 3, "ir_mul")]
+    ("reads", "orders", "layout"),
+    [
+        (4, 1, "mul_ir"),
+        pytest.param(4, 1, "ir_mul", marks=pytest.mark.slow),
+        pytest.param(4, 2, "mul_ir", marks=pytest.mark.slow),
+        (6, 3, "ir_mul"),
+    ],
 )
 def test_two_orders_are_those_of_stored_weights(reads: int, orders: int, layout: str) -> None:
     given, edges = operands(reads, orders, 24), graph(24)

@@ -16,6 +16,7 @@ from eqlayers.errors import ConfigError
 from eqlayers.models import TFN, Potential, save_potential
 from tests.bench.test_commands import NETWORK, molecules
 
+pytestmark = pytest.mark.xdist_group("bench tables")  # a second process would compile the same kernels
 CONFIG = """
 threads: 1
 runs: 2
@@ -56,7 +57,7 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
     ]
     first, live = result["rows"][3:5]
     assert first["errors"] == {"energy": 0, "forces": 0, "gradients": 0}
-    assert all(0 < error < 1e-4 for error in live["errors"].values())  # other numbers, and near ones
+    assert max(live["errors"].values()) < 1e-4 and min(live["errors"][key] for key in ("forces", "gradients")) > 0
     assert live["ratio"]["median"] == pytest.approx(first["seconds"]["median"] / live["seconds"]["median"])
     assert sum(live["shares"].values()) == pytest.approx(1)
     assert [(goal["where"], goal["quantity"]) for goal in result["goals"]] == [

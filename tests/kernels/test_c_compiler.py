@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -216,6 +217,16 @@ def test_a_refused_flag_is_left_out_and_named(fake_cc):
     assert tools.refused == ("-march=native", "-fassociative-math")
     assert {*tools.flags, *tools.refused} == {*compiler.NEEDED_FLAGS, *compiler.OPTIONAL_FLAGS}
     assert load(ANSWER % 6, "answer").answer() == 6
+
+
+@needs_cc
+def test_flags_that_cc_names_are_left_to_it(fake_cc, monkeypatch):
+    fake_cc("")
+    monkeypatch.setenv("CC", f"{os.environ['CC']} -march=x86-64 -O3")
+    assert compiler.why_not() is None
+    flags = compiler.toolchain().flags
+    assert {*compiler.OPTIONAL_FLAGS} - {*flags} == {"-march=native"}
+    assert "-mprefer-vector-width=512" in flags or platform.machine() not in ("x86_64", "AMD64")
 
 
 DIES = """case "$*" in *"-o victim.so"*) printf '\\177ELF half' > victim.so; %s;; esac"""

@@ -244,7 +244,7 @@ TABLED = (
 )
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+@pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
     cases = [{"target": target, "kind": kind} for kind in TABLED]
     found = ask(tmp_path, tables=cases)["tables"]

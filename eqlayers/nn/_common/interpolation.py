@@ -22,14 +22,15 @@ def spline_rows(values: Tensor) -> Tensor:
     """
     front = values.new_tensor(_CONTINUED) @ values[..., :4, :]
     values = torch.cat([front, values, torch.zeros_like(values[..., :1, :])], -2)
-    count = values.shape[-2] - 4
-    found = sum(factor * values[..., n : n + count, :] for n, factor in enumerate(_SPLINE))
-    last = found[..., -1:, :]  # type: ignore[index]
-    return torch.cat([found, -0.5 * last, last], -2)  # type: ignore[list-item]
+    near = [values.narrow(-2, n, values.shape[-2] - 4) for n in range(5)]
+    found = (near[1] + near[3]) * _SPLINE[1] + near[2] * _SPLINE[2]
+    found = found.add(near[0] + near[4], alpha=_SPLINE[0])
+    last = found[..., -1:, :]
+    return torch.cat([found, -0.5 * last, last], -2)
 
 
-#: Coefficients of a spline from five values in a row.
-_SPLINE = (1 / 36, -10 / 36, 54 / 36, -10 / 36, 1 / 36)
+#: Coefficients of a spline from values two knots away, one away, and at the knot.
+_SPLINE = (1 / 36, -10 / 36, 54 / 36)
 #: Three values before the first knot, from the first four by a cubic.
 _CONTINUED = ((20.0, -45.0, 36.0, -10.0), (10.0, -20.0, 15.0, -4.0), (4.0, -6.0, 4.0, -1.0))
 

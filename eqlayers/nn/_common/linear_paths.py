@@ -167,8 +167,10 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
     if shared and not further:
         if slot.dim == 1:
             return block @ matrix
-        block = block.reshape(*block.shape[:-1], *shape)  # unflatten goes through Python
-        return block @ matrix if ir_mul else (block.mT @ matrix).mT
+        # one product: with a matrix that needs no gradient torch would make one per sample, many times slower
+        block = block.reshape(block.shape[0], *shape)  # unflatten goes through Python
+        rows = (block if ir_mul else block.mT).reshape(block.shape[0] * slot.dim, slot.mul) @ matrix
+        return rows if ir_mul else rows.reshape(block.shape[0], slot.dim, rows.shape[1]).mT
     f, g = ("f", "g") if further else ("", "")
     n = "" if shared else "n"
     inner, outer = ("du", "dw") if ir_mul else ("ud", "wd")

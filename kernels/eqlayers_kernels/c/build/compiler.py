@@ -35,6 +35,7 @@ NEEDED_FLAGS = ("-O3", "-std=c11", "-fPIC", "-fvisibility=hidden")
 # multiplies, may vanish together with a NaN in them. So write neither.
 OPTIONAL_FLAGS = (
     "-march=native",
+    *(("-mprefer-vector-width=512",) if platform.machine().lower() in ("x86_64", "amd64") else ()),  # of 512-bit CPUs
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
@@ -266,9 +267,11 @@ def _try_compiler(named: str) -> Toolchain | str:
             return f"needs a C compiler: CC is {named!r}, and there is no such program; correct CC, or unset it"
         return "needs a C compiler: found none of cc, gcc, clang; install gcc (or clang), or set CC"
     command = (os.path.abspath(path), *words[1:])  # compilers run in another folder
+    settled = {word.partition("=")[0] for word in words[1:]}  # what CC says of itself: the last flag would win
+    optional = (flag for flag in OPTIONAL_FLAGS if flag.partition("=")[0] not in settled)
     try:
         version = _call((*command, "--version"), seconds=60.0)
-        return _try_flags(Toolchain(command, version, (*NEEDED_FLAGS, *OPTIONAL_FLAGS)))
+        return _try_flags(Toolchain(command, version, (*NEEDED_FLAGS, *optional)))
     except (CompilerError, OSError) as error:
         return f"needs a working C compiler: {error}"
 
@@ -286,7 +289,7 @@ def _try_flags(tools: Toolchain) -> Toolchain:
     except CompilerError:
         takes(NEEDED_FLAGS)  # if this fails too, it is not the flags
     accepted, refused = list(NEEDED_FLAGS), []
-    for flag in OPTIONAL_FLAGS:
+    for flag in tools.flags[len(NEEDED_FLAGS) :]:
         try:
             takes((*accepted, flag))
             accepted.append(flag)
