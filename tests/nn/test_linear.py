@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import hypothesis
@@ -11,6 +12,7 @@ import torch
 from e3nn import o3
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from eqlayers import Linear, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError
@@ -144,3 +146,27 @@ def test_the_lengths_of_channel_axes_are_read_from_e3nns_weight() -> None:
     torch.testing.assert_close(ours(x), theirs(x))
     with pytest.raises(ConfigError, match="must have a weight of its own"):
         Linear.from_e3nn(o3.Linear("2x0e", "3x0e", f_in=1, f_out=1, shared_weights=False))
+
+
+class Counted(TorchDispatchMode):
+    """Counts operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls[func.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_one_product_for_all_samples(layout: str, frozen: bool) -> None:
+    """With a matrix that needs no gradient, torch would make one for each sample, forward and backward."""
+    layer = Linear("8x0e + 8x1o", "8x0e + 8x1o", layout=layout).requires_grad_(not frozen)
+    x = torch.randn(5, 32, requires_grad=True)
+    with Counted() as counted:
+        torch.autograd.grad(layer(x).square().sum(), x)
+    assert counted.calls["mm.default"] == 4
+    assert "bmm.default" not in counted.calls
