@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
+from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
 from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, pair_codes, pair_ends
@@ -108,7 +109,8 @@ def compress(
             f"model must have radial networks behind a BesselBasis, such as MACE, NequIP and TFN of this package, got "
             f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
         )
-    made = [_make(name, owner, wanted, count, species) for name, owner in owners]
+    with gradients():
+        made = [_make(name, owner, wanted, count, species) for name, owner in owners]
     for owner, basis, tables, rows in made:  # all of them, or none
         owner.basis = basis
         _note(owner, rows[0].knots)

@@ -13,7 +13,7 @@ from ..checks import check_function, check_integer, check_number
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
-from ._common.interpolation import slope
+from ._common.interpolation import gradients, slope
 from .radial import KeepsTable
 from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of
 
@@ -47,7 +47,8 @@ class RadialTable(KeepsTable):
         knots: Number of knots, at equal distances from ``start`` to the cutoff.
         tolerance: In place of ``knots``: the smallest power of two whose errors, see `error`, are at most this.
         interpolation: 'spline' (cubic, two continuous derivatives), 'hermite' (cubic, one; needs slopes of the
-            network), 'quintic' (two; slopes and curvatures) or 'lagrange' (four points, none).
+            network), 'quintic' (two; slopes and curvatures) or 'lagrange' (four points, none). Tables that need slopes
+            break the graph of ``torch.compile`` unless they are frozen.
         start: Angstrom, the shortest length that the table has. Shorter ones are an error on the CPU, and NaN
             elsewhere, where a look would make the stream wait.
 
@@ -112,7 +113,7 @@ class RadialTable(KeepsTable):
 
     def freeze(self) -> RadialTable:
         """Make the table once; the network is not asked again, and state dicts hold the table."""
-        with torch.no_grad():
+        with gradients(), torch.no_grad():
             self.table = self._made()
         return self
 
@@ -136,7 +137,8 @@ class RadialTable(KeepsTable):
         return self._error(self.knots, check_integer("samples", samples, 1))
 
     def _error(self, knots: Knots, samples: int) -> TableError:
-        return table_error(knots, in_float64(self.network), samples)
+        with gradients():
+            return table_error(knots, in_float64(self.network), samples)
 
     def _check_ends(self) -> None:
         like = next(self.parameters(), self.knots.at)
@@ -169,8 +171,8 @@ def in_float64(network: Any) -> Any:
 def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int = 4) -> TableError:
     """Largest errors of the table of a network in float64, at so many places within every interval."""
     count = samples * (knots.count - 1)
-    fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.5
-    with torch.enable_grad():
+    with gradients():
+        fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.5
         at = (knots.start + (knots.cutoff - knots.start) * fine / count).requires_grad_()
         table = made_at_knots(knots, network, torch.float64).detach()
         interval, coefficients = knots(at)

@@ -17,7 +17,7 @@ from ..functional.formula import run_formula
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS, coefficients_formula
 from ._common.base import KeepsFloat64
-from ._common.interpolation import slope, spline_rows
+from ._common.interpolation import gradients, slope, spline_rows
 
 MOST_KNOTS = 1 << 14
 
@@ -103,8 +103,8 @@ class Knots(KeepsFloat64):
         if way.orders == 1:
             values = function(at)
             return spline_rows(values) if self.interpolation == "spline" else values
-        with torch.enable_grad():
-            at = at.detach().requires_grad_()
+        with gradients():
+            at = at.clone().detach().requires_grad_()
             found = [function(at)]
             for order in range(1, way.orders):
                 found.append(self.step * slope(found[-1], at, live or order < way.orders - 1))

@@ -93,6 +93,16 @@ def test_frozen_tables_give_the_numbers_of_the_network(name: str, dtype: torch.d
     assert not parts(model)
 
 
+def test_tables_that_are_made_in_inference_mode_outlive_it() -> None:
+    model, atoms = potential("MACE"), crystal()
+    with torch.inference_mode():
+        report = compress(model)
+    found = model(atoms, ASKED)
+    decompress(model)
+    assert [row.error for row in compress(model).rows] == [row.error for row in report.rows]
+    assert all(torch.equal(found[part], value) for part, value in model(atoms, ASKED).items())
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_live_tables_train_as_the_network_does(name: str) -> None:
     """Energies, forces, and the gradients of a loss of both with respect to every weight."""

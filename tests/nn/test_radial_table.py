@@ -191,6 +191,17 @@ def test_convolutions_and_networks_read_tables() -> None:
         conv(x, sh, RadialTable(network(), knots=9)(r), edges)
 
 
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_inference_mode(name: str) -> None:
+    table, r = RadialTable(network(2), knots=9, interpolation=name), torch.linspace(0.5, 4.5, 6, dtype=torch.float64)
+    found, error = table(r).weights(), table.error()
+    with torch.inference_mode():
+        assert torch.equal(table(r).weights(), found)
+        assert table.error() == error
+        table.freeze()
+    assert torch.equal(table(r.clone().requires_grad_()).weights(), found)
+
+
 def test_bad_input() -> None:
     made = network()
     bad: dict[str, Callable[[], object]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,13 @@ def spline_rows(values: Tensor) -> Tensor:
 _SPLINE = (1 / 36, -10 / 36, 54 / 36)
 #: Three values before the first knot, from the first four by a cubic.
 _CONTINUED = ((20.0, -45.0, 36.0, -10.0), (10.0, -20.0, 15.0, -4.0), (4.0, -6.0, 4.0, -1.0))
+
+
+def gradients() -> AbstractContextManager[object]:
+    """Where slopes can be had, and what is made outlives `torch.inference_mode`; tensors from within it are cloned."""
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        return torch.inference_mode(False)
+    return torch.enable_grad()
 
 
 def slope(values: Tensor, at: Tensor, create_graph: bool) -> Tensor:
