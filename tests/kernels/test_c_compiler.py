@@ -89,9 +89,7 @@ def test_the_key_covers_what_decides_the_result(monkeypatch):
     assert any(line.startswith(("flags", "Features")) for line in compiler._machine().splitlines())
     tools = compiler.toolchain()
     changed = [
-        compiler._key(("a",), "n", tools),
-        compiler._key(("b",), "n", tools),
-        compiler._key(("a", ""), "n", tools),
+        *(compiler._key(texts, "n", tools) for texts in (("a",), ("b",), ("a", ""))),
         compiler._key(("a",), "m", tools),
         compiler._key(("a",), "n", compiler.Toolchain(tools.command, tools.version, ("-O2",))),
         compiler._key(("a",), "n", compiler.Toolchain(tools.command, "13.0", tools.flags)),
@@ -197,9 +195,8 @@ def test_nothing_on_the_path(monkeypatch, tmp_path):
 @needs_cc
 def test_the_reason_is_found_once(fake_cc):
     log = fake_cc('[ "$1" = --version ] || { echo broken >&2; exit 3; }')
-    reasons = {compiler.why_not() for _ in range(3)}
-    assert len(reasons) == 1
-    assert "status 3; set CC to a working gcc or clang. It printed: broken" in reasons.pop()
+    (reason,) = {compiler.why_not() for _ in range(3)}
+    assert "status 3; set CC to a working gcc or clang. It printed: broken" in reason
     assert len(calls(log)) == 2  # with all flags, with the needed ones
 
 
