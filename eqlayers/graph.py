@@ -90,7 +90,7 @@ class Graph:
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
-        self._places: tuple[Tensor, tuple[object | None, bool], Tensor] | None = None
+        self._places: tuple[Tensor, tuple[object, ...], Tensor] | None = None
 
     @property
     def edge_index(self) -> Tensor:
@@ -139,16 +139,18 @@ class Graph:
                     self._tables = sort(self._edge_index, self._num_src, self._num_dst)
         return self._tables
 
-    def place_tables(self, place: Tensor, sort: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sorted edges with those sorted by ``[E]`` places behind, made by ``sort(place)``.
+    def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sorted edges with those sorted by ``[E]`` places, of so many, behind, made by ``sort(place)``.
 
         Those of the last places are kept, which all layers of a network share.
         """
         if wrapped_by_func(place) or wrapped_by_func(self._edge_index):
             return sort(place)
-        mode = current_trace(), not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-        if self._places is None or self._places[0] is not place or self._places[1] != mode:
-            self._places = place, mode, sort(place)
+        compiling = torch.compiler.is_compiling()
+        changes = 0 if compiling or place.is_inference() else place._version  # in place, since they were sorted
+        kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), places, changes
+        if self._places is None or self._places[0] is not place or self._places[1] != kept:
+            self._places = place, kept, sort(place)
         return self._places[2]
 
     def to(self, device: torch.device | str) -> Graph:

@@ -107,7 +107,7 @@ def _read_from_table(
 
     operands = x, y, w.table, w.coefficients
     key = tabled(plan.form.key, *w.reading)
-    tables = graph.place_tables(w.interval, sort)
+    tables = graph.place_tables(w.interval, places, sort)
     return call_form(operands, tables, graph.num_edges, *ends, key, other, deterministic)[0]
 
 

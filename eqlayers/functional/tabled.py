@@ -9,6 +9,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.product import Reading
 
+from ..checks import check_integer, check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 
 
@@ -56,6 +57,9 @@ class TabledWeights(NamedTuple):
             ShapeError, DTypeError, DeviceError: They are others.
         """
         table, interval, coefficients, orders = self
+        for name, tensor in zip(self._fields, self[:3], strict=False):
+            check_tensor(name, tensor, "of weights by interpolation")
+        check_integer("orders", orders, 1)
         reads = coefficients.shape[1] if coefficients.ndim == 2 else 0
         if table.ndim != 2 or table.shape[1] != width or not 0 < orders <= reads or not self.reading.places(len(table)):
             raise ShapeError(

@@ -196,11 +196,21 @@ def test_layers_share_the_sorted_places() -> None:
     edges = graph()
     made = TabledWeights(table, interval, c)
     conv()(x, y, made, edges)
-    kept = edges.place_tables(interval, lambda place: pytest.fail("sorted again"))
+    kept = edges.place_tables(interval, 9, lambda place: pytest.fail("sorted again"))
     conv()(x, y, made._replace(table=table * 2), edges)
-    assert edges.place_tables(interval, lambda place: pytest.fail("sorted again")) is kept
+    assert edges.place_tables(interval, 9, lambda place: pytest.fail("sorted again")) is kept
     others = interval.clone()
-    assert edges.place_tables(others, lambda place: place) is others
+    assert edges.place_tables(others, 9, lambda place: place) is others
+
+
+def test_other_tables_and_intervals_changed_in_place_are_sorted_anew() -> None:
+    x, y, table, c, interval = operands()
+    layer, edges = conv(), graph()
+    for rows in (table, torch.cat([table, 2 * table])):
+        made = TabledWeights(rows, interval, c)
+        torch.testing.assert_close(layer(x, y, made, edges), layer(x, y, stored(made), edges))
+    interval.add_(1)
+    torch.testing.assert_close(layer(x, y, made, edges), layer(x, y, stored(made), edges))
 
 
 def test_compiled_mapped_and_pickled() -> None:
@@ -255,6 +265,8 @@ def test_bad_tables() -> None:
     good = TabledWeights(table, interval, c)
     bad: dict[str, tuple[type[Exception], TabledWeights]] = {
         rf"a table of weights must be \[R, {numel}\]": (ShapeError, good._replace(table=table[:, 1:])),
+        r"interval must be a tensor of weights": (DTypeError, good._replace(interval=interval.tolist())),
+        r"orders must be an integer, at least 1, got 1.0": (ConfigError, good._replace(orders=1.0)),
         r"with 5 rows more for each interval": (ShapeError, good._replace(orders=5)),
         rf"got \[3, {numel}\] and coefficients": (ShapeError, good._replace(table=table[:3])),
         r"intervals and coefficients must be \[17\] and \[17, 4\]": (ShapeError, good._replace(interval=interval[1:])),
