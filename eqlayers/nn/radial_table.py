@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -112,7 +113,12 @@ class RadialTable(KeepsTable):
         return made_at_knots(self.knots, self.network, like.dtype)
 
     def freeze(self) -> RadialTable:
-        """Make the table once; the network is not asked again, and state dicts hold the table."""
+        """Make the table once; the network is not asked again, and state dicts hold the table.
+
+        Raises:
+            ConfigError: The network is no longer finite, or 0 with its slope at the cutoff.
+        """
+        self._check_ends()  # training may have moved them
         with gradients(), torch.no_grad():
             self.table = self._made()
         return self
@@ -143,15 +149,15 @@ class RadialTable(KeepsTable):
     def _check_ends(self) -> None:
         like = next(self.parameters(), self.knots.at)
         with torch.no_grad():
-            rows = self.network(self.knots.at[[0, -1]].to(like.dtype))
-        if rows.ndim != 2 or rows.shape[0] != 2:
-            raise ShapeError(f"network must give [N, W] for lengths [N], got {list(rows.shape)} for 2. Correct it.")
+            rows = self.network(self.knots.ends().to(like.dtype))
+        if rows.ndim != 2 or rows.shape[0] != 6:
+            raise ShapeError(f"network must give [N, W] for lengths [N], got {list(rows.shape)} for 6. Correct it.")
         if not bool(torch.isfinite(rows).all()):
             raise ConfigError(
                 f"network must be finite from {self.knots.start:g} to {self.knots.cutoff:g} A, got NaN or infinity. "
                 "Raise start."
             )
-        check_end(rows[1:], self.knots.cutoff)
+        check_end(rows, self.knots.cutoff)
 
     def extra_repr(self) -> str:
         """Whether the table is made in every call."""
@@ -180,7 +186,10 @@ def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int 
         found = TabledWeights(table, interval, coefficients, orders).weights()
         both = [network(at), found]
         slopes = [slope(one, at, False) for one in both]
-    return TableError(_relative(*(one.detach() for one in both)), _relative(*slopes))
+    error = TableError(_relative(*(one.detach() for one in both)), _relative(*slopes))
+    if not all(map(math.isfinite, error)):
+        raise ConfigError("a radial network must be finite up to its cutoff, got NaN or infinity. Look at its weights.")
+    return error
 
 
 def _relative(wanted: Tensor, found: Tensor) -> float:

@@ -111,6 +111,11 @@ class Knots(KeepsFloat64):
         rows = torch.stack(found, 1).flatten(0, 1)
         return rows if live else rows.detach()
 
+    def ends(self) -> Tensor:
+        """Lengths ``[6]`` by which functions are judged: from the start to just before the cutoff, and the cutoff."""
+        parts = self.at.new_tensor([0.0, 0.25, 0.5, 0.75, 1 - 1e-4])
+        return torch.cat([self.start + (self.cutoff - self.start) * parts, self.at[-1:]])
+
     def extra_repr(self) -> str:
         """Number, reach and interpolation."""
         return f"{self.count} knots from {self.start:g} to {self.cutoff:g} A, {self.interpolation}"
@@ -185,7 +190,7 @@ class TabledBasis(KeepsFloat64):
         self.knots = Knots(knots, cutoff_of(basis, cutoff))
         with torch.no_grad():
             functions = self.basis(self.knots.at)
-        check_end(functions[-1:], self.knots.cutoff)
+            check_end(self.basis(self.knots.ends()), self.knots.cutoff)
         self.register_buffer("functions", functions, persistent=False)
         self.register_buffer("pairs", None)  # of species, that tables are made for; None for those that come
 
@@ -287,14 +292,15 @@ def cutoff_of(module: object, cutoff: float | None) -> Any:
 
 
 def check_end(values: Tensor, cutoff: float) -> None:
-    """Raise unless functions are 0 at the cutoff.
+    """Raise unless functions, of `Knots.ends`, are 0 at the cutoff with their slopes.
 
     Raises:
         ConfigError: They are not.
     """
-    largest = float(values.detach().abs().max()) if values.numel() else 0.0
-    if not largest <= 1e-6:
-        raise ConfigError(
-            f"functions of a table must be 0 at the cutoff, {cutoff:g} A, got {largest:.3g}. Multiply them with an "
-            "envelope such as PolynomialCutoff, and leave out biases."
-        )
+    every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
+    for what, found, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
+        if not found <= limit:
+            raise ConfigError(
+                f"functions of a table must be 0{what} at the cutoff, {cutoff:g} A, got {found:.3g}. Multiply them "
+                "with an envelope such as PolynomialCutoff, and leave out biases."
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 
 import pytest
@@ -210,19 +211,31 @@ def test_bad_input() -> None:
         "knots must be an integer, at least 6, got 4": lambda: RadialTable(made, knots=4),
         "interpolation must be one of spline, hermite": lambda: RadialTable(made, interpolation="linear"),
         "functions of a table must be 0 at the cutoff, 4 A, got 4": lambda: RadialTable(lambda r: r[:, None], CUTOFF),
+        "functions of a table must be 0 with their slopes at": lambda: RadialTable(lambda r: (4 - r)[:, None], CUTOFF),
         "network must be finite from 0 to 4 A": lambda: RadialTable(lambda r: (4 - r)[:, None] / r[:, None], CUTOFF),
         "tolerance must be one that 16384 knots keep": lambda: RadialTable(network(), tolerance=1e-14),
     }
     for message, make in bad.items():
         with pytest.raises(ConfigError, match=message):
             make()
-    with pytest.raises(ShapeError, match=r"network must give \[N, W\] for lengths \[N\], got \[2\]"):
+    with pytest.raises(ShapeError, match=r"network must give \[N, W\] for lengths \[N\], got \[6\]"):
         RadialTable(lambda r: 0 * r, CUTOFF)
     table = RadialTable(made)
     with pytest.raises(ShapeError, match=r"lengths must be \[E\], got \[2, 2\]"):
         table(torch.ones(2, 2))
     with pytest.raises(DTypeError, match="lengths must be"):
         table(torch.ones(2, dtype=torch.int64))
+
+
+def test_what_training_broke_is_seen() -> None:
+    made = network()
+    table = RadialTable(made)
+    with torch.no_grad():
+        made.weights[0].mul_(math.nan)
+    with pytest.raises(ConfigError, match="a radial network must be finite up to its cutoff, got NaN"):
+        table.error()
+    with pytest.raises(ConfigError, match="network must be finite from 0 to 4 A"):
+        table.freeze()
 
 
 def test_basis_of_the_field_without_envelope_is_refused() -> None:
