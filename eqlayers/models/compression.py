@@ -203,7 +203,10 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
     basis, transform = in_float64(plain), in_float64(getattr(owner, "transform", None))
     networks = {name: (network, in_float64(network)) for name, network in _networks(owner)}
     device = next(owner.parameters()).device
-    codes = _codes(owner.species, species, transform is not None).to(device)
+    known = getattr(owner, "species", ())
+    if not known and transform is None:  # a network of the user's, with one table for all pairs
+        species = known = (1,)
+    codes = _codes(known, species, transform is not None).to(device)
     pairs = [None] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
 
     def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:

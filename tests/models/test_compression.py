@@ -27,7 +27,8 @@ from eqlayers.models import (
     recomputed,
     save_potential,
 )
-from eqlayers.nn import EdgeGeometry, TabledBasis
+from eqlayers.nn import BesselBasis, EdgeGeometry, TabledBasis, TensorProductConv
+from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import ToyNetwork
 
 CUTOFF = 4.0
@@ -40,6 +41,7 @@ NETWORKS: dict[str, tuple[type[torch.nn.Module], dict[str, Any]]] = {
     "NequIP": (NequIP, SMALL),
     "TFN": (TFN, SMALL),
 }
+PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 ASKED = ("energy", "energies", "forces", "stress")
 
 
@@ -258,6 +260,29 @@ def test_pairs_of_species_that_were_not_named() -> None:
     many = MACE(list(range(1, 15)), hidden="2x0e", correlation=1, lmax=0, layers=1, distance_transform="agnesi")
     with pytest.raises(ConfigError, match="tables for pairs must be of at most 12 species, got 14"):
         compress(many)
+
+
+class Own(torch.nn.Module):
+    """A network of a user's, which knows no species."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.basis, self.radial = BesselBasis(6, cutoff=CUTOFF), ScalarNetwork([6, 8, 8])
+        self.conv = TensorProductConv("4x0e", "0e + 1o", "4x0e + 4x1o", PATHS, shared_weights=False)
+
+    def forward(self, x: Tensor, lengths: Tensor, harmonics: Tensor, edges: Tensor) -> Tensor:
+        return self.conv(x, harmonics, self.radial(self.basis(lengths)), edges)
+
+
+def test_a_network_of_ones_own() -> None:
+    model, edges = Own().double(), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    inputs = torch.randn(3, 4).double(), torch.tensor([0.9, 2.0, 3.1]).double(), torch.randn(3, 4).double(), edges
+    exact = model(*inputs)
+    assert [row.name for row in compress(model, species=[1, 8]).rows] == ["radial"]
+    found = model(*inputs)
+    assert 0 < float((found - exact).detach().abs().max()) < 1e-4
+    decompress(model)
+    assert torch.equal(model(*inputs), exact)
 
 
 def test_bad_input() -> None:
