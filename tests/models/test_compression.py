@@ -275,7 +275,7 @@ class Own(torch.nn.Module):
 
 
 def test_a_network_of_ones_own() -> None:
-    model, edges = Own().double(), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    model, edges = Own().double().eval(), torch.tensor([[0, 1, 2], [1, 2, 0]])
     inputs = torch.randn(3, 4).double(), torch.tensor([0.9, 2.0, 3.1]).double(), torch.randn(3, 4).double(), edges
     exact = model(*inputs)
     assert [row.name for row in compress(model, species=[1, 8]).rows] == ["radial"]
