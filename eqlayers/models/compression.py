@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
 from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
-from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, pair_codes, pair_ends
+from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, is_flat, pair_codes, pair_ends
 from .potential import read_species
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -133,7 +133,8 @@ def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spli
     found = []
     for _, owner in _owners(check_module("model", model)):
         basis = in_float64(owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis)
-        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation).to(next(owner.parameters()).device)
+        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation, is_flat(basis))
+        axis = axis.to(next(owner.parameters()).device)
         for _, network in _networks(owner):
             found.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None)))
     return TableError(*map(max, zip(*found, strict=True)))
@@ -217,7 +218,7 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
         every = [table_error(knots, one) for network in networks for one in functions(network)]
         return TableError(*map(max, zip(*every, strict=True)))
 
-    knots = Knots(count or 16, cutoff_of(plain, None)).to(device)
+    knots = Knots(count or 16, cutoff_of(plain, None), flat=is_flat(plain)).to(device)
     if count is None:
         exact = [one for _, one in networks.values()]
         knots = fewest_knots(knots, tolerance, lambda tried: error(tried, *exact))

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..checks import check_flag
+from ..errors import ShapeError
 from ..functional import as_graph
 from ..functional.product import run_convolution
 from ..functional.tabled import TabledWeights
@@ -82,6 +83,8 @@ class TensorProductConv(ProductLayer):
         self.plan.layouts[0].check("x", x)
         w: Tensor | TabledWeights
         if isinstance(weight, TabledWeights):
+            if self.shared_weights:
+                raise ShapeError("weights by interpolation must go to a layer with shared_weights=False, got True.")
             w, shared = weight, False
         else:
             w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)

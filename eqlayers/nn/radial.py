@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_floating, check_integer, check_items, check_number
-from ..errors import ConfigError
+from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..graph import Graph
 from ._common.base import KeepsFloat64
@@ -40,6 +40,8 @@ class PolynomialCutoff(torch.nn.Module):
         >>> PolynomialCutoff(5.0)(torch.tensor([0.0, 5.0, 7.0])).tolist()
         [1.0, 0.0, 0.0]
     """
+
+    continuous = 2  # derivatives at the cutoff
 
     def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
@@ -221,6 +223,11 @@ class ScalarNetwork(KeepsTable):
                 raise ConfigError(
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
                     "decompress(model) and train with knots=."
+                )
+            if self.table.shape[0] != x.rows:
+                raise ShapeError(
+                    f"the table of a network must have {x.rows} rows, for {x.knots} knots of its basis, got "
+                    f"{self.table.shape[0]}. Compress the model with as many knots as that of the state dict."
                 )
             return x.weights(self.table)
         return self._last(self._hidden(x))

@@ -14,9 +14,10 @@ from ..checks import check_function, check_integer, check_number
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
+from ..torch_internals import outside_of_func, wrapped_by_func
 from ._common.interpolation import gradients, slope
 from .radial import KeepsTable
-from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of
+from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, is_flat
 
 
 class TableError(NamedTuple):
@@ -83,14 +84,14 @@ class RadialTable(KeepsTable):
     ) -> None:
         super().__init__()
         self.network = check_function("network", network)
-        self.knots = Knots(knots, cutoff_of(network, cutoff), start, interpolation)
+        self.knots = Knots(knots, cutoff_of(network, cutoff), start, interpolation, is_flat(network))
         like = next(self.parameters(), None)
         if like is not None:
             self.knots.to(like.device)
         self._check_ends()
         if tolerance is not None:
             wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-            self.knots = fewest_knots(self.knots, wanted, lambda knots: self._error(knots, 4))
+            self.knots = fewest_knots(self.knots, wanted, lambda knots: self._error(knots, 8))
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
         """The weights of edges, by where they read the table.
@@ -104,16 +105,29 @@ class RadialTable(KeepsTable):
             IndexRangeError: A length is below the start (found on CPU only).
         """
         table = self._made() if self.table is None else self.table
+        if table.shape[0] != self.knots.rows:
+            raise ShapeError(
+                f"the table must have {self.knots.rows} rows, for {self.knots.count} knots, got {table.shape[0]}. "
+                "Build the RadialTable with knots= and interpolation= of the one whose state dict it was."
+            )
         interval, coefficients = self.knots(lengths)
         orders = INTERPOLATIONS[self.knots.interpolation].orders
         return TabledWeights(table, interval, coefficients.to(table.dtype), orders)
 
     def _made(self) -> Tensor:
         like = next(self.parameters(), self.knots.at)
-        return made_at_knots(self.knots, self.network, like.dtype)
+        if INTERPOLATIONS[self.knots.interpolation].orders == 1:
+            return made_at_knots(self.knots, self.network, like.dtype)
+        if any(wrapped_by_func(parameter) for parameter in self.parameters()):
+            raise ConfigError(
+                f"a table that needs slopes, {self.knots.interpolation!r}, must not be made of weights that a "
+                "transform of torch.func goes over. Use interpolation='spline', or freeze it before."
+            )
+        with outside_of_func():  # in which slopes cannot be had; no length has a part in a table
+            return made_at_knots(self.knots, self.network, like.dtype)
 
     def freeze(self) -> RadialTable:
-        """Make the table once; the network is not asked again, and state dicts hold the table.
+        """Make the table once; the network is not asked again, nor trained, and state dicts hold the table.
 
         Raises:
             ConfigError: The network is no longer finite, or 0 with its slope at the cutoff.
@@ -128,8 +142,8 @@ class RadialTable(KeepsTable):
         self.table = None
         return self
 
-    def error(self, samples: int = 4) -> TableError:
-        """Largest difference to the network and of its slope, at so many places within every interval, in float64.
+    def error(self, samples: int = 8) -> TableError:
+        """Largest difference to the network and of its slope, at so many places in every interval, in float64.
 
         Args:
             samples: Places in each interval, at equal distances.
@@ -140,7 +154,7 @@ class RadialTable(KeepsTable):
             >>> fine.values < coarse.values, fine.slopes < coarse.slopes
             (True, True)
         """
-        return self._error(self.knots, check_integer("samples", samples, 1))
+        return self._error(self.knots, check_integer("samples", samples, 2))
 
     def _error(self, knots: Knots, samples: int) -> TableError:
         with gradients():
@@ -174,11 +188,11 @@ def in_float64(network: Any) -> Any:
     return copy.deepcopy(network).double() if isinstance(network, torch.nn.Module) else network
 
 
-def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int = 4) -> TableError:
+def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int = 8) -> TableError:
     """Largest errors of the table of a network in float64, at so many places within every interval."""
     count = samples * (knots.count - 1)
     with gradients():
-        fine = torch.arange(count, dtype=torch.float64, device=knots.at.device) + 0.5
+        fine = torch.arange(1, count, dtype=torch.float64, device=knots.at.device)  # on knots as well
         at = (knots.start + (knots.cutoff - knots.start) * fine / count).requires_grad_()
         table = made_at_knots(knots, network, torch.float64).detach()
         interval, coefficients = knots(at)
@@ -205,7 +219,7 @@ def fewest_knots(knots: Knots, tolerance: float, error: Callable[[Knots], TableE
     """
     count = 16
     while True:
-        tried = Knots(count, knots.cutoff, knots.start, knots.interpolation).to(knots.at.device)
+        tried = Knots(count, knots.cutoff, knots.start, knots.interpolation, knots.flat).to(knots.at.device)
         found = error(tried)
         if max(found) <= tolerance:
             return tried

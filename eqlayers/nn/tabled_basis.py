@@ -32,6 +32,7 @@ class Knots(KeepsFloat64):
         cutoff: Angstrom; beyond it everything is 0.
         start: Angstrom, the shortest length that there may be.
         interpolation: Name of a row of `INTERPOLATIONS`.
+        flat: Whether the curvature at the cutoff is 0, too.
 
     Raises:
         ConfigError: An argument out of range.
@@ -40,7 +41,9 @@ class Knots(KeepsFloat64):
     at: Tensor
     kept_in_float64 = ("at",)
 
-    def __init__(self, count: int, cutoff: float, start: float = 0.0, interpolation: str = "spline") -> None:
+    def __init__(
+        self, count: int, cutoff: float, start: float = 0.0, interpolation: str = "spline", flat: bool = False
+    ) -> None:
         super().__init__()
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
         self.start = check_number("start", start, at_least=0, unit=" of Angstrom")
@@ -48,6 +51,7 @@ class Knots(KeepsFloat64):
             raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.5 is usual.")
         self.interpolation = check_choice("interpolation", interpolation, INTERPOLATIONS)
         self.count = check_integer("knots", count, 6, MOST_KNOTS, fix="256 is usual.")
+        self.flat = flat
         self.step = (self.cutoff - self.start) / (self.count - 1)
         at = torch.linspace(self.start, self.cutoff, self.count, dtype=torch.float64)
         self.register_buffer("at", at, persistent=False)
@@ -76,9 +80,10 @@ class Knots(KeepsFloat64):
         end = self.count - 1
         place = ((lengths.double() - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
         found = place.detach().nan_to_num()
-        factor = torch.where(found < 0, math.nan, (found < end).to(lengths.dtype))  # nothing is extrapolated
+        below = lengths.detach().double() < self.start * (1 - 2**-23)  # the start in float32 is none
+        factor = torch.where(below, math.nan, (found < end).to(lengths.dtype))  # nothing is extrapolated
         looked = self.start and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
-        if looked and bool((found < 0).any()):
+        if looked and bool(below.any()):
             raise IndexRangeError(
                 f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
                 f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
@@ -102,7 +107,7 @@ class Knots(KeepsFloat64):
         way, live = INTERPOLATIONS[self.interpolation], torch.is_grad_enabled()
         if way.orders == 1:
             values = function(at)
-            return spline_rows(values) if self.interpolation == "spline" else values
+            return spline_rows(values, self.flat) if self.interpolation == "spline" else values
         with gradients():
             at = at.clone().detach().requires_grad_()
             found = [function(at)]
@@ -136,7 +141,9 @@ class KnotBasis(NamedTuple):
         interval: ``[E]`` int64.
         coefficients: ``[E, 4]``.
         basis: ``[N, num_basis]`` functions at the knots, one after the other for each pair of species.
-        knots: Their number, of each.
+        knots: Their number, of each pair.
+        flat: Whether the curvature at the cutoff is 0.
+        rows: Of a table, of all pairs.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, RadialNetwork
@@ -149,6 +156,8 @@ class KnotBasis(NamedTuple):
     coefficients: Tensor
     basis: Tensor
     knots: int
+    flat: bool
+    rows: int
 
     def weights(self, table: Tensor) -> TabledWeights:
         """The weights of edges from a table of their network."""
@@ -156,7 +165,7 @@ class KnotBasis(NamedTuple):
 
     def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The table of a function of ``basis``."""
-        return spline_rows(function(self.basis).unflatten(0, (-1, self.knots))).flatten(0, 1)
+        return spline_rows(function(self.basis).unflatten(0, (-1, self.knots)), self.flat).flatten(0, 1)
 
 
 class TabledBasis(KeepsFloat64):
@@ -187,7 +196,9 @@ class TabledBasis(KeepsFloat64):
     def __init__(self, basis: torch.nn.Module, knots: int = 256, cutoff: float | None = None) -> None:
         super().__init__()
         self.basis = check_module("basis", basis)
-        self.knots = Knots(knots, cutoff_of(basis, cutoff))
+        if any(True for _ in self.basis.parameters()):
+            raise ConfigError("basis must have no parameters, as its functions are taken once, got some. Freeze them.")
+        self.knots = Knots(knots, cutoff_of(basis, cutoff), flat=is_flat(basis))
         with torch.no_grad():
             functions = self.basis(self.knots.at)
             check_end(self.basis(self.knots.ends()), self.knots.cutoff)
@@ -201,7 +212,8 @@ class TabledBasis(KeepsFloat64):
             lengths: ``[E]`` Angstrom.
         """
         interval, coefficients = self.knots(lengths)
-        return KnotBasis(interval, coefficients, self.functions.to(lengths.dtype), self.knots.count)
+        functions, knots = self.functions.to(lengths.dtype), self.knots
+        return KnotBasis(interval, coefficients, functions, knots.count, knots.flat, knots.rows)
 
     def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
         """The same for functions that depend on the species at both ends, with knots for each pair of species.
@@ -218,19 +230,23 @@ class TabledBasis(KeepsFloat64):
         codes = pair_codes(first, second)
         basis = lengths.new_empty(0, 0)
         if self.pairs is None:
-            known, own = torch.unique(codes, return_inverse=True)
+            some = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
+            known, own = torch.unique(some, return_inverse=True)
+            own = own[: codes.shape[0]]
             basis = self.at_pairs(transform, known).to(lengths.dtype)
         else:
             known = self.pairs
             own = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
-            if codes.device.type == "cpu" and bool((known[own] != codes).any()):
+            looked = codes.device.type == "cpu" and not torch.compiler.is_compiling()
+            if looked and bool((known[own] != codes).any()):
                 strange = pair_ends(codes[known[own] != codes][:1])
                 raise IndexRangeError(
                     f"pairs of species must be among those that the tables were made for, got places "
                     f"{[int(one) for one in strange]} of the species. Compress the model for these species, too."
                 )
         interval, coefficients = self.knots(lengths)
-        return KnotBasis(interval + own * self.knots.rows, coefficients, basis, self.knots.count)
+        rows = known.shape[0] * self.knots.rows
+        return KnotBasis(interval + own * self.knots.rows, coefficients, basis, self.knots.count, self.knots.flat, rows)
 
     def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
         """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
@@ -289,6 +305,11 @@ def cutoff_of(module: object, cutoff: float | None) -> Any:
         return cutoff
     basis = getattr(module, "basis", module)
     return getattr(getattr(basis, "envelope", None), "cutoff", None)
+
+
+def is_flat(module: object) -> bool:
+    """Whether the envelope of a module is 0 at the cutoff with two derivatives."""
+    return getattr(getattr(getattr(module, "basis", module), "envelope", None), "continuous", 0) >= 2
 
 
 def check_end(values: Tensor, cutoff: float) -> None:

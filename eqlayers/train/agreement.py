@@ -12,6 +12,8 @@ from ..errors import ConfigError
 
 __all__ = ["check_checkpoint", "check_network", "data_facts", "differences"]
 
+#: Arguments that say how a network computes, which no weight depends on.
+FREE = ("knots",)
 #: What a checkpoint records of its data.
 FACTS = ("target", "dataset", "split")
 #: Read-outs of one target each, which scalars can be fitted to as well.
@@ -110,13 +112,15 @@ def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
 
 
 def differences(path: str, saved: Any, mine: Any) -> list[str]:
-    """What differs between two nested mappings, a text for each value.
+    """What differs between two nested mappings of arguments, a text for each value that weights depend on.
 
     Example:
         >>> differences("model", {"lmax": 1, "p": 6}, {"lmax": 2, "p": 6})
         ['model.lmax: 1 -> 2']
+        >>> differences("model", {"knots": 64}, {"knots": None})
+        []
     """
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
-        keys = sorted(saved.keys() | mine.keys())
+        keys = sorted((saved.keys() | mine.keys()).difference(FREE))
         return [line for key in keys for line in differences(f"{path}.{key}", saved.get(key), mine.get(key))]
     return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

@@ -212,8 +212,8 @@ class TrainedModule(Restored):
         if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
             check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]
         mine, saved = self.hparams.get("model"), checkpoint.get("hyper_parameters", {}).get("model")
-        if mine and saved and mine != saved:
-            changes = ", ".join(differences("model.model", saved, mine))
+        changes = ", ".join(differences("model.model", saved, mine)) if mine and saved else ""
+        if changes:
             raise ConfigError(
                 f"the checkpoint must hold the configured network; they differ (saved -> configured): {changes}. "
                 "Use the config.yaml beside the checkpoint's folder, or train anew under another --name."

@@ -171,7 +171,7 @@ def test_files_hold_the_tables(name: str, tmp_path: Path) -> None:
     content = torch.load(tmp_path / "small.pt", weights_only=True)
     content["state_dict"][f"network.{parts(model.network)[0]}"] = torch.zeros(3, 3)
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(ShapeError, match="a table of weights must be"):
+    with pytest.raises(ShapeError, match="the table of a network must have"):
         load_potential(tmp_path / "other.pt")(atoms)
     live = potential(name, knots=99)
     save_potential(live, tmp_path / "live.pt")
@@ -283,6 +283,27 @@ def test_a_network_of_ones_own() -> None:
     assert 0 < float((found - exact).detach().abs().max()) < 1e-4
     decompress(model)
     assert torch.equal(model(*inputs), exact)
+
+
+def test_tables_of_other_knots_are_refused() -> None:
+    atoms, fine = crystal(), potential("NequIP")
+    compress(fine, knots=128)
+    coarse, live = potential("NequIP"), potential("NequIP", knots=64)
+    compress(coarse, knots=64)
+    for model in (coarse, live):
+        model.load_state_dict(fine.state_dict())
+        with pytest.raises(ShapeError, match="must have 66 rows, for 64 knots of its basis, got 130"):
+            model(atoms, ASKED)
+
+
+def test_atoms_without_neighbours() -> None:
+    alone = Structures(torch.tensor([8]), torch.zeros(1, 3).double(), torch.zeros(2, 0, dtype=torch.int64))
+    for name in NETWORKS:
+        exact, live = potential(name), potential(name, knots=64)
+        live.load_state_dict(exact.state_dict())
+        assert torch.equal(exact(alone)["energy"], live(alone)["energy"]), name
+        compress(exact)
+        assert torch.equal(exact(alone)["energy"], live(alone)["energy"]), name
 
 
 def test_bad_input() -> None:

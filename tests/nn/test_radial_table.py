@@ -203,6 +203,59 @@ def test_inference_mode(name: str) -> None:
     assert torch.equal(table(r.clone().requires_grad_()).weights(), found)
 
 
+@pytest.mark.parametrize("name", INTERPOLATIONS)
+def test_transforms_of_torch_func(name: str) -> None:
+    table, r = RadialTable(network(2), knots=9, interpolation=name), torch.tensor([0.7, 2.1], dtype=torch.float64)
+    found = table(r).weights()
+    assert torch.equal(torch.func.vmap(lambda one: table(one[None]).weights()[0])(r), found)
+    rows = torch.func.jacrev(lambda r: table(r).weights())(r)
+    torch.testing.assert_close(torch.func.jacfwd(lambda r: table(r).weights())(r), rows)
+
+    def sums(weights: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(table, weights, (r,)).weights().sum()
+
+    if INTERPOLATIONS[name].orders > 1:
+        with pytest.raises(ConfigError, match="must not be made of weights that a transform"):
+            torch.func.grad(sums)(dict(table.named_parameters()))
+    else:
+        torch.func.grad(sums)(dict(table.named_parameters()))
+
+
+@pytest.mark.parametrize("name", ["spline", "quintic"])
+def test_no_curvature_at_the_cutoff_where_the_network_has_none(name: str) -> None:
+    made = network(2)
+    for knots in (33, 200):
+        r = torch.tensor([CUTOFF * (1 - 1e-12)], dtype=torch.float64, requires_grad=True)
+        for one in RadialTable(made, knots=knots, interpolation=name)(r).weights()[0]:
+            (slope,) = torch.autograd.grad(one, r, create_graph=True, retain_graph=True)
+            assert float(torch.autograd.grad(slope.sum(), r, retain_graph=True)[0].abs()) < 1e-8
+
+    def cosine(r: Tensor) -> Tensor:
+        return (0.5 * (torch.cos(math.pi * r / CUTOFF) + 1))[:, None]  # it has
+
+    assert RadialTable(cosine, CUTOFF, knots=200).error().slopes < 1e-6
+
+
+def test_a_tolerance_is_kept_between_the_places_that_are_tried() -> None:
+    for seed in range(4):
+        torch.manual_seed(seed)
+        table = RadialTable(network(3), tolerance=1e-3)
+        assert max(table.error(41)) < 1.05e-3
+
+
+def test_tables_of_other_knots_are_refused() -> None:
+    made, r = network(2), torch.ones(2, dtype=torch.float64)
+    for other in (RadialTable(made, knots=9), RadialTable(made, knots=17, interpolation="hermite")):
+        other.load_state_dict(RadialTable(made, knots=17).freeze().state_dict())
+        with pytest.raises(ShapeError, match=rf"must have {other.knots.rows} rows, for {other.knots.count} knots"):
+            other(r)
+
+
+def test_a_length_at_the_start_in_float32() -> None:
+    table = RadialTable(network(2).float(), start=0.7)
+    assert bool(torch.isfinite(table(torch.tensor([0.7])).weights()).all())
+
+
 def test_bad_input() -> None:
     made = network()
     bad: dict[str, Callable[[], object]] = {

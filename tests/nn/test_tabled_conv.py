@@ -279,6 +279,9 @@ def test_bad_tables() -> None:
             layer(x, y, made, edges)
     with pytest.raises(ShapeError, match="edge_attr must be"):
         layer(x, y[1:], good, edges)
+    shared = TensorProductConv(IN, SH, OUT, PATHS)
+    with pytest.raises(ShapeError, match="must go to a layer with shared_weights=False, got True"):
+        shared(x, y, good, edges)
     for wrong in (-1, ROWS - 3):
         moved = interval.clone()
         moved[5] = wrong

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 
-def spline_rows(values: Tensor) -> Tensor:
+def spline_rows(values: Tensor, flat: bool = False) -> Tensor:
     """Coefficients ``[..., K + 2, W]`` of a cubic spline near ``[..., K, W]`` values, 0 with its slope at the end.
 
     With second differences d, the interpolating spline has the coefficients (1 + d / 6)^-1, of which three terms of the
     series are taken: they are exact for cubic polynomials, and each is a sum over five knots, so that a table that is
-    made in every step solves nothing. Values are continued by a cubic before the first knot, and by 0 behind the last.
+    made in every step solves nothing. Values are continued by a cubic before the first knot, and by 0 behind the last,
+    where the curvature is that of the values, or 0 if it is said to be.
 
     Source:
         de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
@@ -27,8 +28,11 @@ def spline_rows(values: Tensor) -> Tensor:
     near = [values.narrow(-2, n, values.shape[-2] - 4) for n in range(5)]
     found = (near[1] + near[3]) * _SPLINE[1] + near[2] * _SPLINE[2]
     found = found.add(near[0] + near[4], alpha=_SPLINE[0])
-    last = found[..., -1:, :]
-    return torch.cat([found, -0.5 * last, last], -2)
+    if flat:
+        return torch.cat([found[..., :-1, :], torch.zeros_like(found[..., :3, :])], -2)
+    v = [values.narrow(-2, values.shape[-2] - n, 1) for n in (3, 4, 5)]  # from the last knot but one backwards
+    last = 2 * v[0] - 0.5 * v[1] + (2 / 27) * v[2]  # a third of the curvature at the end
+    return torch.cat([found[..., :-1, :], last, -0.5 * last, last], -2)
 
 
 #: Coefficients of a spline from values two knots away, one away, and at the knot.

@@ -41,8 +41,8 @@ class Reading(NamedTuple):
 
     def places(self, rows: int) -> int:
         """Places of a table with so many rows; 0 if that is no number of rows of one."""
-        whole, rest = divmod(rows - self.reads, self.orders)
-        return 0 if rest or whole < 0 else whole + 1
+        more = rows - self.reads  # no divmod: it may be a number that a compiler has not seen
+        return 0 if more < 0 or more % self.orders else more // self.orders + 1
 
     def folded(self, found: Any) -> Any:
         """Gradients of the rows that places read, ``[places, reads * width]``, as one of the table's rows."""
