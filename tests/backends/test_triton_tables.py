@@ -145,8 +145,9 @@ def test_places_of_another_graph_are_noticed() -> None:
     x, y, table, c, interval = operands(4, 1, 12)
     edges = graph(12)
     layer = conv("ir_mul", "triton")
-    layer(x, y, TabledWeights(table, interval, c), edges)
-    kept = edges.place_tables(interval, lambda place: place)
+    made = TabledWeights(table, interval, c)
+    layer(x, y, made, edges)
+    kept = edges.place_tables(interval, made.reading.places(len(table)), lambda place: place)
     kept[-1] = kept[-1] + 1 if int(kept[-1]) < 8 else 0
     with pytest.raises(IndexRangeError, match="graph must hold the tables"):
-        layer(x, y, TabledWeights(table, interval, c), edges)
+        layer(x, y, made, edges)
