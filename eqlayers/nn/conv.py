@@ -84,7 +84,9 @@ class TensorProductConv(ProductLayer):
         w: Tensor | TabledWeights
         if isinstance(weight, TabledWeights):
             if self.shared_weights:
-                raise ShapeError("weights by interpolation must go to a layer with shared_weights=False, got True.")
+                raise ShapeError(
+                    "weights by interpolation must go to a layer with shared_weights=False, got True. Build it so."
+                )
             w, shared = weight, False
         else:
             w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)

@@ -192,7 +192,8 @@ def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int 
     """Largest errors of the table of a network in float64, at so many places within every interval."""
     count = samples * (knots.count - 1)
     with gradients():
-        fine = torch.arange(1, count, dtype=torch.float64, device=knots.at.device)  # on knots as well
+        fine = torch.arange(count, dtype=torch.float64, device=knots.at.device)  # on knots as well
+        fine[0] = 0.01  # not at 0, where lengths have no slope
         at = (knots.start + (knots.cutoff - knots.start) * fine / count).requires_grad_()
         table = made_at_knots(knots, network, torch.float64).detach()
         interval, coefficients = knots(at)

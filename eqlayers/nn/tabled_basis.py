@@ -78,9 +78,10 @@ class Knots(KeepsFloat64):
         if check_floating("lengths", lengths, "[E]").ndim != 1:
             raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
         end = self.count - 1
-        place = ((lengths.double() - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
+        exact = lengths.double()
+        place = ((exact - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
         found = place.detach().nan_to_num()
-        below = lengths.detach().double() < self.start * (1 - 2**-23)  # the start in float32 is none
+        below = exact.detach() < self.start * (1 - 2**-23)  # the start in float32 is none
         factor = torch.where(below, math.nan, (found < end).to(lengths.dtype))  # nothing is extrapolated
         looked = self.start and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked and bool(below.any()):
@@ -197,7 +198,10 @@ class TabledBasis(KeepsFloat64):
         super().__init__()
         self.basis = check_module("basis", basis)
         if any(True for _ in self.basis.parameters()):
-            raise ConfigError("basis must have no parameters, as its functions are taken once, got some. Freeze them.")
+            raise ConfigError(
+                f"basis must be a module without parameters, as its functions are taken once, got "
+                f"{type(basis).__name__} with some. Keep them as buffers."
+            )
         self.knots = Knots(knots, cutoff_of(basis, cutoff), flat=is_flat(basis))
         with torch.no_grad():
             functions = self.basis(self.knots.at)

@@ -13,7 +13,7 @@ from ..errors import ConfigError
 __all__ = ["check_checkpoint", "check_network", "data_facts", "differences"]
 
 #: Arguments that say how a network computes, which no weight depends on.
-FREE = ("knots",)
+SAME_WEIGHTS = ("knots",)
 #: What a checkpoint records of its data.
 FACTS = ("target", "dataset", "split")
 #: Read-outs of one target each, which scalars can be fitted to as well.
@@ -121,6 +121,6 @@ def differences(path: str, saved: Any, mine: Any) -> list[str]:
         []
     """
     if isinstance(saved, Mapping) and isinstance(mine, Mapping):
-        keys = sorted((saved.keys() | mine.keys()).difference(FREE))
+        keys = sorted((saved.keys() | mine.keys()).difference(SAME_WEIGHTS))
         return [line for key in keys for line in differences(f"{path}.{key}", saved.get(key), mine.get(key))]
     return [] if saved == mine else [f"{path}: {saved!r} -> {mine!r}"]

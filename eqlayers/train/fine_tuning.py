@@ -22,7 +22,7 @@ from ..errors import ConfigError
 from ..models import Potential, Structures, build_potential, describe_potential, read_potential
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
-from .agreement import differences
+from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
 from .configuration import given_values
 from .run import checkpoint_path
@@ -32,7 +32,7 @@ __all__ = ["FineTuned", "begun", "fit_shifts", "with_network"]
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
 MOST = 512
 #: Arguments of networks that may differ from those of the weights: of the data, or how they are computed.
-FREE = ("species", "mean_neighbors", "knots", "backend")
+FREE = ("species", "mean_neighbors", "backend", *SAME_WEIGHTS)
 
 
 def with_network(args: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.lowering.interpolation import INTERPOLATIONS
-from eqlayers.nn import BesselBasis, Interaction, RadialNetwork, RadialTable, TensorProductConv
+from eqlayers.nn import BesselBasis, Interaction, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
 from eqlayers.nn._common.interpolation import spline_rows
 from eqlayers.testing import check_derivatives
 
@@ -218,7 +218,9 @@ def test_transforms_of_torch_func(name: str) -> None:
         with pytest.raises(ConfigError, match="must not be made of weights that a transform"):
             torch.func.grad(sums)(dict(table.named_parameters()))
     else:
-        torch.func.grad(sums)(dict(table.named_parameters()))
+        weights = dict(table.named_parameters())
+        wanted = torch.autograd.grad(found.sum(), list(weights.values()))
+        torch.testing.assert_close(tuple(torch.func.grad(sums)(weights).values()), wanted)
 
 
 @pytest.mark.parametrize("name", ["spline", "quintic"])
@@ -236,11 +238,11 @@ def test_no_curvature_at_the_cutoff_where_the_network_has_none(name: str) -> Non
     assert RadialTable(cosine, CUTOFF, knots=200).error().slopes < 1e-6
 
 
-def test_a_tolerance_is_kept_between_the_places_that_are_tried() -> None:
+def test_errors_are_hardly_larger_between_the_places_that_are_tried() -> None:
     for seed in range(4):
         torch.manual_seed(seed)
-        table = RadialTable(network(3), tolerance=1e-3)
-        assert max(table.error(41)) < 1.05e-3
+        table = RadialTable(network(3), knots=40)
+        assert max(table.error(41)) < 1.1 * max(table.error())
 
 
 def test_tables_of_other_knots_are_refused() -> None:
@@ -293,5 +295,8 @@ def test_what_training_broke_is_seen() -> None:
 
 def test_basis_of_the_field_without_envelope_is_refused() -> None:
     basis = BesselBasis(4, CUTOFF)
+    learned = torch.nn.Sequential(torch.nn.Linear(1, 2))
+    with pytest.raises(ConfigError, match="basis must be a module without parameters"):
+        TabledBasis(learned, cutoff=CUTOFF)
     with pytest.raises(ConfigError, match="Multiply them with an envelope"):
         RadialTable(lambda r: basis(r) + 0.5, CUTOFF)
