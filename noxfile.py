@@ -15,7 +15,7 @@ nox.options.error_on_missing_interpreters = True
 
 TOOLS = ("pytest", "pytest-timeout")
 #: The same tests for every package's network.
-NETWORKS = "tests/integrations/test_networks.py"
+NETWORKS = ("tests/integrations/test_networks.py", "tests/integrations/test_radial.py")
 #: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
 LAYERS = (
     *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels"),
@@ -35,7 +35,7 @@ def run_tests(session: nox.Session, package: str, **environment: str) -> None:
     """Install this package beside another, at the versions of the session's constraints, and run pytest."""
     session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".[bench]", package, *TOOLS)
     env = {"OMP_NUM_THREADS": "1", **environment}
-    session.run("pytest", f"tests/integrations/{session.name}", NETWORKS, *session.posargs, env=env)
+    session.run("pytest", f"tests/integrations/{session.name}", *NETWORKS, *session.posargs, env=env)
 
 
 @nox.session

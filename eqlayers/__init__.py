@@ -5,6 +5,7 @@ from .graph import Graph
 from .info.structs import SparseProductInfo, SparseScaleInfo
 from .integrations import accelerate, deaccelerate
 from .lowering.layout import to_ir_mul, to_mul_ir
+from .memory import keep_memory, release_memory
 from .models.compression import compress, decompress
 from .nn import (
     ElementwiseTensorProduct,
@@ -44,9 +45,11 @@ __all__ = [
     "functional",
     "info",
     "integrations",
+    "keep_memory",
     "nn",
     "o3",
     "ops",
+    "release_memory",
     "to_ir_mul",
     "to_mul_ir",
     "warmup",

@@ -25,7 +25,7 @@ POTENTIALS = {
     "md": "molecular dynamics",
 }
 
-BENCH = "measure speed and memory beside peers: run, report, step, cold, overhead, accelerate"
+BENCH = "measure speed and memory beside peers: run, report, step, networks, cold, overhead, accelerate"
 
 CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
 
@@ -48,6 +48,7 @@ potentials are files of save_potential or checkpoints, and these commands have t
 
 benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
+  eqlayers bench networks ours
   eqlayers bench --help
 
 kernels that were compiled for CPUs are kept on disk:
@@ -73,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = list(sys.argv[1:] if argv is None else argv)
     from .errors import EqlayersError
+    from .memory import keep_memory
 
+    keep_memory()  # a setting of the process, which is ours here
     try:
         if of_potentials(args):
             return potentials(args)
@@ -173,7 +176,7 @@ def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
 
 
 def molecules(options: Mapping[str, Any]) -> Any:
-    """A training batch of real molecules for `eqlayers bench step`, which stands below the data and cannot load them.
+    """A training batch of real molecules for `eqlayers bench`, which stands below the data and cannot load them.
 
     Args:
         options: The section `data` of a training configuration.
@@ -191,7 +194,7 @@ def molecules(options: Mapping[str, Any]) -> Any:
         from .data import MoleculeDataModule
     except ImportError as error:
         raise ConfigError(
-            f"`bench step` needs the packages of the extra `train` for its molecules, got {error}. "
+            f"`bench step`, `tables` and `networks ours` need the packages of the extra `train`, got {error}. "
             f"Install them: pip install 'eqlayers[train]'"
         ) from error
     try:

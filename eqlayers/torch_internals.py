@@ -39,6 +39,7 @@ try:
     # operators, where torch.func has taken its own wrappers off. autograd.Function would want setup_context, which
     # costs a plain call more than the rest of its overhead. Without it: autograd.Function, and a slower call.
     from torch.autograd.function import _SingleLevelFunction
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils._python_dispatch import _disable_current_modes
     from torch.utils._pytree import tree_flatten as tree_flatten
     from torch.utils._pytree import tree_unflatten as tree_unflatten
@@ -50,6 +51,7 @@ except ImportError as error:
 
 __all__ = [
     "SingleLevelFunction",
+    "TorchDispatchMode",
     "as_constant",
     "assert_later",
     "batched_by_grad",

@@ -162,7 +162,8 @@ CASES: dict[str, Case] = {
     "spherical_harmonics": Case(functional.spherical_harmonics, {"l": 1, "x": X[:, :3], "normalize": True}, {
         "l": "degrees", "x": "features", "normalize": "flag", "normalization": "choice", "backend": "backend"}),
     "Norm.forward": Case(nn.Norm("2x0e + 1o").forward, {"features": X}, {"features": "features"}),
-    "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {"x": "features"}),
+    "GatedNonlinearity.forward": Case(nn.GatedNonlinearity("1x0e + 1o").forward, {"x": X}, {
+        "x": "features", "added": "features", "residual": "features"}),
     "PolynomialCutoff.forward": Case(nn.PolynomialCutoff().forward, {"lengths": torch.ones(4)},
         {"lengths": "lengths"}),
     "BesselBasis.forward": Case(nn.BesselBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
@@ -263,6 +264,8 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("explain", "module"): lambda value: value is None,  # a small product
     ("EdgeGeometry.forward", "cell"): lambda value: value is None,  # the shifts then are vectors
     ("warmup", "model"): lambda value: value is None,
+    ("GatedNonlinearity.forward", "added"): lambda value: value is None,  # nothing
+    ("GatedNonlinearity.forward", "residual"): lambda value: value is None,
     ("RadialTable", "cutoff"): lambda value: value is None,  # that of the network
     ("RadialTable", "tolerance"): lambda value: value is None,
     ("RadialTable", "start"): lambda value: isinstance(value, float) and value == 2.5,
@@ -304,14 +307,16 @@ def test_bad_calls(name: str) -> None:
 OTHERS = {
     "made by a function of the table": (
         "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "KnotBasis", "Report", "Row", "TableError",
-        "TabledWeights", "WarmupReport", "WarmupRow"),
+        "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",
             "SparseVecSca"),
+    "without arguments": ("keep_memory", "release_memory"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
-    "tests/integrations": ("accelerate", "deaccelerate", "from_mace", "from_nequip", "to_mace", "to_nequip"),
+    "tests/integrations": (
+        "accelerate", "check_forces", "deaccelerate", "from_mace", "from_nequip", "to_mace", "to_nequip"),
 }  # fmt: skip
 
 

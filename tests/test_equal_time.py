@@ -27,14 +27,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def result(model: str, frames: int | None, forces: float, **other: Any) -> dict[str, Any]:
     errors = {"energy": 2 * forces, "forces": forces}
-    point = {"set": "ethanol_md", "frames": frames, "model": model, "seconds": 120.0, "rate": 0.01}
+    point = {"set": "ethanol_md", "frames": frames, "model": model, "seconds": 120.0, "rate": 0.01, "threads": 1}
     facts = {"steps": 1200, "failed": None, "parameters": 53072, "about": "small", "val": errors, "test": errors}
     return point | facts | other
 
 
 def test_the_page_shows_the_stored_results(script: ModuleType) -> None:
     text = (ROOT / "docs" / "benchmarks" / "README.md").read_text()
-    seconds = {name: part[0] for name, part in script.PARTS.items()}
+    seconds = {name: part.seconds for name, part in script.PARTS.items()}
     shown = text.partition(script.BEGIN)[2].partition(script.END)[0]
     assert shown == f"\n{script.page(script.read_results(script.RESULTS), seconds)}\n"
 
@@ -47,9 +47,10 @@ def test_of_several_rates_validation_chooses_and_failures_do_not_count(script: M
         result("MACE", 50, 5.0, rate=0.03, failed="loss not finite at step 3"),
         result("MACE", 50, 6.0, seconds=60.0, val=low),
         result("MACE", None, 7.0, val=low),
+        result("MACE", None, 8.0, val=low, threads=2),
     ]
-    assert script.chosen(results, 120.0, curve=True) == {("ethanol_md", "MACE", 50): results[1]}
-    assert script.chosen(results, 120.0, curve=False) == {("ethanol_md", "MACE", None): results[4]}
+    assert script.chosen(results, 120.0, "curve") == {("ethanol_md", "MACE", 50): results[1]}
+    assert script.chosen(results, 120.0, "table") == {("ethanol_md", "MACE", None): results[4]}
 
 
 def test_picture_and_tables(script: ModuleType, tmp_path: Path) -> None:
@@ -60,14 +61,18 @@ def test_picture_and_tables(script: ModuleType, tmp_path: Path) -> None:
     results = [result("MACE", n, 1000 / n) for n in (50, 100)] + [result("SchNet", 100, 30.0)]
     molecules = result("SchNet", None, 0.0, set="mini_qm9 mu", test={"property": 0.25}, val={"property": 0.2})
     results += [result("MACE", None, 5.0), result("SchNet", None, 21.0), molecules]
+    long = {"set": "mini_qm9 U0", "seconds": 9.0, "threads": 2, "test": {"property": 0.5}, "val": {"property": 0.4}}
+    results.append(result("TFN", None, 0.0, **long))
     for _ in range(2):  # a second time replaces the first
-        script.show(results, tmp_path, {"curve": 120.0, "table": 120.0})
+        script.show(results, tmp_path, {"curve": 120.0, "table": 120.0, "long": 9.0})
     text = page.read_text()
     assert "| MACE | 20 | 10 |" in text
     assert "| SchNet | - | 30 |" in text
     assert "MACE of this package, small | **10** | **5** | 1,200 | 0.01 | 53,072 |" in text
     assert "SchNet of torch-geometric, small | 42 | 21 |" in text
     assert "small | **0.25** D |" in text
+    assert "Trained for 9 s on 2 threads:" in text
+    assert "TFN of this package, small | **0.5** meV |" in text
     assert text.partition(script.BEGIN)[0] == before.partition(script.BEGIN)[0]
     assert text.partition(script.END)[2] == before.partition(script.END)[2]
     assert (tmp_path / "images" / "ethanol_learning_curve.png").stat().st_size > 5000
@@ -106,17 +111,17 @@ def test_finished_points_are_kept_and_not_trained_again(
 def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
     chosen = script.argparse.Namespace(set=None, model=None, frames=None, rate=None)
     points = [point for part in script.PARTS for point in script.points(part, None, chosen)]
-    assert len(points) == len(set(points)) == 62
+    assert len(points) == len(set(points)) == 69
     assert {point.set for point in points} == set(script.SETS)
-    assert sum(point.seconds for point in points) == 30 * 40 + 32 * 60
+    assert sum(point.seconds for point in points) == 30 * 40 + 32 * 60 + 7 * 360
 
 
 @pytest.mark.parametrize("name", ["ethanol_md", "mini_qm9 U0", "mini_qm9 mu"])
 def test_a_point_is_trained(script: ModuleType, name: str) -> None:
     """With SchNet, which compiles nothing, and no step in the time: the errors are those of a known predictor."""
-    found = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3), lambda spent: None)
+    found = script.train(script.Point(name, 50, "SchNet", 1e-9, 1e-3, 1), lambda spent: None)
     assert (found["num_train"], found["steps"], found["failed"]) == (50, 0, None)
-    more = script.train(script.Point(name, 50, "SchNet", 1.5, 1e-3), lambda spent: None)
+    more = script.train(script.Point(name, 50, "SchNet", 1.5, 1e-3, 1), lambda spent: None)
     assert more["steps"] > 0
     assert more["test"] != found["test"]
     assert more["test"].keys() == {key for key, *_ in script.ERRORS[script.SETS[name].quantity]}

@@ -21,6 +21,7 @@ BELOW = {
     "files": ("checks",),
     "arguments": ("checks",),
     "torch_internals": (),
+    "memory": (),
     "algebra": ("checks",),
     KERNELS: (),
     "ops": ("checks", "torch_internals"),
@@ -39,12 +40,12 @@ BELOW = {
     "data": ("files", "periodic", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
-    "integrations": ("models", "testing"),
+    "integrations": ("models", "testing", "memory"),
     "simulate": ("integrations", "files", "arguments"),
     "bench": ("models", "testing", "integrations", "files", "arguments"),
-    "cli": ("train", "bench", "simulate"),
+    "cli": ("train", "bench", "simulate", "memory"),
     "__main__": ("cli",),
-    "": ("models", "testing", "integrations", "o3"),  # eqlayers/__init__.py itself
+    "": ("models", "testing", "integrations", "o3", "memory"),  # eqlayers/__init__.py itself
 }
 # one line each, with its reason
 EXCEPTIONS = {

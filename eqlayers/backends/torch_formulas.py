@@ -28,6 +28,8 @@ class Primitives:
         none = square <= SMALLEST_SQUARE[str(square.dtype).removeprefix("torch.")]  # a NaN is no zero
         return torch.where(none, 0.0, torch.where(none, 1.0, square).rsqrt())
 
+    sigmoid, tanh = staticmethod(torch.sigmoid), staticmethod(torch.tanh)
+
 
 def run_in_torch(
     base: Formula, operands: Sequence[Tensor], ends: Ends | None, term_by_term: bool = False

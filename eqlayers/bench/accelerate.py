@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from .goals import Record
 from .machine import describe, threads
 from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
-from .networks import NETWORKS, Subject, num_edges, subjects
+from .network_subjects import NETWORKS, Evaluate, Subject, subjects
 from .run import Say, quiet
 from .tables import number
 
@@ -33,7 +33,15 @@ def force_loss(forces: Tensor) -> Tensor:
     return (forces - labels.to(forces.dtype)).square().mean()
 
 
-def outcome(subject: Subject, network: torch.nn.Module) -> dict[str, Tensor]:
+class Evaluates(Protocol):
+    """What knows how to run a network on its atoms."""
+
+    @property
+    def evaluate(self) -> Evaluate:
+        """Energies and forces of a network; see :class:`eqlayers.bench.network_subjects.Subject`."""
+
+
+def outcome(subject: Evaluates, network: torch.nn.Module) -> dict[str, Tensor]:
     """Energies, forces, and the gradient of a force loss with respect to all parameters, in float64.
 
     Args:
@@ -92,12 +100,12 @@ def compare(subject: Subject, change: Callable[[torch.nn.Module], Any]) -> dict[
     return found
 
 
-def inference(subject: Subject, network: torch.nn.Module) -> Callable[[], Any]:
+def inference(subject: Evaluates, network: torch.nn.Module) -> Callable[[], Any]:
     """Energies and forces, as one call."""
     return lambda: subject.evaluate(network, False)
 
 
-def training_step(subject: Subject, network: torch.nn.Module) -> Callable[[], Any]:
+def training_step(subject: Evaluates, network: torch.nn.Module) -> Callable[[], Any]:
     """Forward, force loss, backward and optimizer, as one call."""
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-5)
 
@@ -172,10 +180,11 @@ def _measure(subject: Subject, runs: int, backend: str | None, say: Say) -> tupl
 
 def _about(subject: Subject, found: dict[str, dict[str, float]]) -> str:
     """What was computed and how exactly, as sentences."""
-    atoms, edges = sum(len(s.pos) for s in subject.batch), num_edges(subject.batch)
+    place = subject.place
+    atoms, edges = place.num_atoms, place.num_edges
     parts = [f"{key}: " + ", ".join(f"{q} {found[key][q]:.1e}" for q in QUANTITIES) for key in found]
     return (
-        f"{subject.name}: {len(subject.batch)} structures, {atoms} atoms, {edges} edges ({edges / atoms:.0f} an atom). "
+        f"{subject.name}: {len(place.batch)} structures, {atoms} atoms, {edges} edges ({edges / atoms:.0f} an atom). "
         f"Largest differences from the plain network in float64, over the largest entry: {'; '.join(parts)}."
     )
 

@@ -1,4 +1,4 @@
-"""`eqlayers bench run|report|layers|step|tables|cold|overhead|accelerate|kernels`."""
+"""`eqlayers bench run|report|layers|step|tables|cold|overhead|networks|accelerate|kernels`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..arguments import ArgumentParser
 from ..backends import find
 from ..errors import ConfigError, EqlayersError
 from ..files import check_output
+from ..memory import keep_memory
 from .accelerate import run_accelerate
 from .cold import run_cold
 from .console import progress, show
@@ -18,7 +19,8 @@ from .goals import Record
 from .kernels import run_kernels
 from .layer_cases import LAYER_PEERS, read_layer_suite
 from .layers import run_layers
-from .networks import NETWORKS
+from .network_subjects import NETWORKS
+from .networks import NAMES, run_networks
 from .overhead import run_overhead
 from .peers import PEERS
 from .radial_tables import run_tables
@@ -26,7 +28,7 @@ from .report import count_goals, tables, write_report
 from .results import load, save, save_csv
 from .run import nothing, run_suite
 from .step import LoadBatch, run_step
-from .suite import read_suite
+from .suite import DEVICES, read_suite
 
 EPILOG = """\
 examples:
@@ -36,6 +38,7 @@ examples:
   eqlayers bench run gpu --only 'target/*' --json gpu.json              (where there is a GPU)
   eqlayers bench run path/to/suite.yaml
   eqlayers bench layers --only 'contraction/*'                          (where mace-torch is installed, beside it)
+  eqlayers bench networks mace --sizes 64,256                           (where mace-torch is installed)
   eqlayers bench accelerate mace                                        (where mace-torch is installed)
   eqlayers bench report cpu.json --out report                           (tables and plots again)
 """
@@ -53,6 +56,13 @@ _count.__name__ = "positive integer"  # argparse puts it into its message
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in _names(text)]
+
+
+_counts.__name__ = "list of positive integers, with commas"
 
 
 def _listed(title: str, about: dict[str, str]) -> str:
@@ -84,6 +94,8 @@ def parser() -> argparse.ArgumentParser:
             },
             "--runs": {"help": "timed runs instead of the configuration's, or of 9 for accelerate", "type": _count},
             "--backend": {"help": "backend of this package's layers; the first that accepts by default"},
+            "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},
+            "--device": {"help": "instead of the configuration's", "choices": DEVICES},
             "--only": {"help": "pattern of names, such as 'fused/mace-*'"},
             "--json": {"help": "write the result to this file", "metavar": "FILE"},
             "--csv": {"help": "write one row for each measurement to this file", "metavar": "FILE"},
@@ -123,6 +135,10 @@ def parser() -> argparse.ArgumentParser:
         default=(),
     )
     kernels.add_argument("--jobs", help="processes at a time; as many as cores by default", type=_count)
+    about = "whole networks, as their packages run them and as this one does: time, memory and parts, by atoms"
+    choices = ("--peers", "--sizes", "--threads", "--runs", "--device")
+    whole = add("networks", about, *choices, config="networks")
+    whole.add_argument("network", choices=NAMES, help="whose; its package must be installed, which ours needs not")
     about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
     accelerate.add_argument("network", choices=list(NETWORKS), help="whose; its package must be installed")
@@ -176,6 +192,14 @@ def _accelerate(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
         return run_accelerate(args.network, **kind, say=say)
 
 
+def _networks(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    kind = {"peers": args.peers, "sizes": args.sizes, "device": args.device, "runs": args.runs}
+    store = nothing if args.json is None else partial(save, path=args.json)  # as above
+    with progress(f"bench networks {args.network}") as say:
+        kind |= {"num_threads": args.threads, "keep": keep_memory().kept}
+        return run_networks(args.network, args.config, load_batch=load_batch, **kind, say=say, store=store)
+
+
 def _kernels(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     with progress("bench kernels") as say:
         return run_kernels(args.config, only=args.only, releases=args.triton, jobs=args.jobs, say=say)
@@ -188,6 +212,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, LoadBatch], Record]] = {
     "tables": _tables,
     "cold": _cold,
     "overhead": _overhead,
+    "networks": _networks,
     "accelerate": _accelerate,
     "kernels": _kernels,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..memory import release_memory
 from .measure import synchronize
 
 #: The kernel counts pages in batches; smaller peaks are not compared.
@@ -72,12 +72,26 @@ def peak_extra(call: Callable[[], Any], device: torch.device | str = "cpu", repe
             synchronize(device)
             found.append(torch.cuda.max_memory_allocated(device) - before)
         else:
-            trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others give back by themselves, or not
-            if trim is not None:
-                trim(0)
+            release_memory()
             _RESET.write_text("5")
             before = _resident("VmRSS")
             results = call()
             found.append(_resident("VmHWM") - before)
         del results
     return max(0, sorted(found)[len(found) // 2])
+
+
+def free_memory(device: torch.device | str = "cpu") -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say.
+
+    Example:
+        >>> free_memory() is None or free_memory() > 0
+        True
+    """
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None

@@ -1,306 +1,280 @@
-"""Networks that other packages made, each with a batch of structures: what `eqlayers.accelerate` is measured on."""
+"""`eqlayers bench networks`: whole networks, as their packages run them and in every way that this one does."""
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from e3nn import o3
-from torch import Tensor
 
+from .. import models
 from ..errors import ConfigError
-from .implementation import default_dtype
+from .atoms import Place, crystal, repeats, rounded
+from .config import check_known, find_config, read_config, read_fields
+from .goals import Record, goal
+from .implementation import OURS
+from .machine import describe, find_device, keep_random_state, release, threads
+from .measure import alternate, ratio, summary
+from .memory import peak_extra, refusal
+from .network_check import LIMITS, bounds, wrong_in_float64
+from .network_entrants import COMPILED, EAGER, EXACT, MODES, PEER, TABLES, TRAINING, Tables, own
+from .network_subjects import Subject, mace, nequip
+from .network_timing import WRONG, Series, measure, new_row
+from .parts import time_by_part
+from .radial_tables import MainJob, main_job
+from .run import Say, nothing, quiet
+from .step import LoadBatch, read_training
+from .suite import DEVICES
 
-CUTOFF = 4.0  # Angstrom
-SPECIES = {1: "H", 6: "C", 7: "N", 8: "O"}
-#: Atoms of the structures of a batch; with the spacing below an atom has about twenty neighbours.
-SIZES = (27,) * 10
-SPACING = 1.7  # Angstrom
+FIELDS = {
+    **dict.fromkeys(("device", "model"), "text"),
+    **dict.fromkeys(("threads", "sizes"), "counts"),
+    **dict.fromkeys(("runs", "knots", "batch_size", "judged_atoms", "judged_threads"), "count"),
+    "tolerance": "number",
+    "peers": "texts",
+    "networks": "mapping",
+    "goals": "mapping",
+}
+OURS_ALONE = "ours"
+#: What the command takes: other packages, or networks that need none.
+NAMES = ("mace", "nequip", OURS_ALONE)
+PEERS = (EAGER, COMPILED)
+CLASSES = ("MACE", "NequIP", "TFN")
+MAIN = "main job"
+JUDGED_AS = {"exact": "exact", "tables": "with tables", "ratio": "fastest", "memory": "fastest"}
+#: quantity of a goal -> the kinds of rows among which the fastest is judged
+JUDGED = {"exact": (EXACT,), "tables": (TABLES,), "ratio": (EXACT, TABLES), "memory": (EXACT, TABLES)}
 
 
-@dataclass(frozen=True)
-class Structure:
-    """One structure without periodic boundaries.
+def subject_of(
+    name: str,
+    options: Mapping[str, Any],
+    atoms: int,
+    *,
+    scale: float = 1.0,
+    shift: float = 0.0,
+    change: Callable[[Place], Place] | None = None,
+) -> Subject:
+    """The network of a name on a crystal, or on what a change makes of it.
 
-    Attributes:
-        species: ``[A]``, 0 to 3.
-        pos: ``[A, 3]`` Angstrom, float64.
+    Raises:
+        ConfigError: Its package is not installed, or an option is wrong.
     """
+    rest = dict(options)
+    place = crystal(atoms, float(rest.pop("cutoff", 5.0)))
+    place = place if change is None else change(place)
+    try:
+        if name in CLASSES:
+            inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
+            return own(name, rest, place=place, scale=scale, shift=shift)
+        return (mace if name == "mace" else nequip)(**rest, place=place, scale=scale, shift=shift)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"bench networks {name} needs the package {error.name}, which is not installed. Install {name} in an "
+            f"environment of its own (docs/howto/{name}.md says how), and run the command there."
+        ) from error
+    except TypeError as error:
+        raise ConfigError(f"networks: {name} must have options that it knows, got {rest}: {error}. Correct.") from error
 
-    species: Tensor
-    pos: Tensor
 
+def units_of(name: str, options: Mapping[str, Any], atoms: int, device: torch.device) -> dict[str, float]:
+    """A scale that makes forces 1 eV/Angstrom, root mean square, and a shift that leaves energies of some eV per atom.
 
-def structures(sizes: Sequence[int] = SIZES, seed: int = 0) -> list[Structure]:
-    """Clusters of atoms on a shaken cubic lattice, with random species; a size of 1 gives an isolated atom.
-
-    Example:
-        >>> [tuple(s.pos.shape) for s in structures((3, 1))]
-        [(3, 3), (1, 3)]
+    A network with random weights has forces of hundredths of that, so that a bound in eV/Angstrom would mean nothing.
     """
-    generator = torch.Generator().manual_seed(seed)
-    found = []
+    subject = subject_of(name, options, atoms, scale=1.0)
+    network = subject.make(torch.float32).to(device)
+    energy, forces = subject.evaluate(network, False)
+    size = float(forces.detach().square().sum(-1).mean().sqrt())
+    scale = float(f"{1 / size:.3g}") if size > 0 else 1.0
+    numbers = torch.tensor([-1.0 - n for n in range(len(subject.place.species))])
+    free = float(energy.detach().sum()) / atoms - float(numbers[subject.place.batch[0].species].mean())
+    return {"scale": scale, "shift": float(f"{-scale * free:.4g}")}
+
+
+def measure_network(
+    name: str, options: Mapping[str, Any], fields: Mapping[str, Any], series: Series, done: Callable[[Record], None]
+) -> str:
+    """All sizes of one network, smallest first; says what was done to it."""
+    sizes = sorted(fields["sizes"])
+    series.say(f"{name}: scale, and bounds of rounding")
+    units = units_of(name, options, sizes[0], series.device)
+    near = subject_of(name, options, sizes[0], scale=units["scale"], shift=units["shift"], change=rounded)
+    first = subject_of(name, options, sizes[0], scale=units["scale"], shift=units["shift"])
+    known = bounds(first, near, series.device)
+    tables = Tables(fields["knots"], fields["tolerance"])
+    series.say(f"{name}: comparing in float64")
+    series.wrong = wrong_in_float64(first, tables, known, series.device)
+    about = ""
     for size in sizes:
-        side = math.ceil(size ** (1 / 3)) + 1
-        grid = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64) - (side - 1) / 2] * 3)
-        nearest = (grid.norm(dim=-1) + 1e-3 * grid[:, 0]).argsort(stable=True)[:size]
-        shaken = SPACING * grid[nearest] + 0.3 * (torch.rand(size, 3, generator=generator, dtype=torch.float64) - 0.5)
-        found.append(Structure(torch.randint(len(SPECIES), (size,), generator=generator), shaken))
+        subject = subject_of(name, options, size, scale=units["scale"], shift=units["shift"])
+        neighbors = subject.place.mean_neighbors
+        about = about or f"{subject.name}, cutoff {subject.place.cutoff:g} A, {neighbors:.0f} edges an atom"
+        for row in measure(series, subject, known, tables, fields["peers"]):
+            done(row)
+        release(series.device)
+    found = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
+    return (
+        f"{name}: {about}. Energies of atoms are multiplied by {units['scale']:g} and shifted by {units['shift']:g} "
+        "eV in all rows: forces are then 1 eV/A, root mean square; a network with random weights has next to none. "
+        f"The bounds are ten times what roundings change there: {found}."
+    )
+
+
+def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
+    """The training step of the main job, beside e3nn's layers."""
+    series.say(MAIN)
+    batch = job.batch
+    names = dict(zip(job.calls, ("e3nn's layers", f"{OURS}, native", f"{OURS}, native, live tables"), strict=True))
+    kinds = dict(zip(job.calls, (PEER, EXACT, TABLES), strict=True))
+    fits = {key: all(value <= LIMITS[part] for part, value in errors.items()) for key, errors in job.errors.items()}
+    head = {"network": MAIN, "atoms": len(batch.z), "edges": batch.edge_index.shape[1], "what": TRAINING}
+    calls = {key: call for key, call in job.calls.items() if fits[key]}
+    first = next(iter(job.calls))
+    for number, count in enumerate(series.threads):
+        with threads(count):
+            seconds = dict(zip(calls, alternate(list(calls.values()), series.runs), strict=True))
+            for key in job.calls if not number else calls:
+                row = new_row(head, names[key], kinds[key], count)
+                row |= {"errors": job.errors[key], "compared_at": len(batch.z)}
+                if key not in calls:
+                    yield row | {"status": "wrong", "reason": WRONG}
+                    continue
+                row["seconds"] = summary(seconds[key])
+                row["ratio"] = ratio(seconds[first], seconds[key]) if key != first else None
+                if not number:
+                    row["shares"] = time_by_part(calls[key])
+                    row["memory_bytes"] = peak_extra(calls[key]) if refusal(series.device) is None else None
+                yield row
+
+
+def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> list[Record]:
+    """The goals of the networks that were measured: the fastest row of a kind beside the fastest peer's.
+
+    A network of this package has no peer; its first row stands for one.
+    """
+    found = []
+    for name, modes in goals.items():
+        check_known("mode", modes, MODES, where)
+        own_rows = [row for row in rows if row["network"] == name]
+        for mode, wanted in modes.items():
+            check_known("goal", wanted, JUDGED, where)
+            here = [row for row in own_rows if row["what"] == mode and row["threads"] == fields["judged_threads"]]
+            if name != MAIN:
+                here = [row for row in here if row["atoms"] == fields["judged_atoms"]]
+            for quantity, limit in wanted.items() if own_rows else ():
+                found.append(_judge(here, name, mode, quantity, float(limit)))
     return found
 
 
-def num_edges(batch: Sequence[Structure]) -> int:
-    """Pairs of atoms of one structure within the cutoff, both orders counted."""
-    return sum(int((torch.cdist(s.pos, s.pos) < CUTOFF).sum()) - len(s.pos) for s in batch)
+def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: float) -> Record:
+    def seconds(row: Record) -> float:
+        return float(row["seconds"]["median"])
+
+    timed = [row for row in here if row["seconds"]]
+    peer = min((row for row in timed if row["kind"] == PEER), key=seconds, default=None)
+    mine = min((row for row in timed if row["kind"] in JUDGED[quantity]), key=seconds, default=None)
+    measured, who = None, ""
+    if peer is not None and mine is not None:
+        who = f": {mine['implementation']}"
+        measured = seconds(peer) / seconds(mine)
+        if quantity == "memory":
+            sizes = [row["memory_bytes"] for row in (mine, peer)]
+            measured = sizes[0] / sizes[1] if all(sizes) else None
+    return goal(
+        "memory" if quantity == "memory" else "ratio",
+        limit,
+        measured,
+        where=f"{name}, {mode}, {JUDGED_AS[quantity]}{who}",
+    )
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A network of another package and a batch for it.
-
-    Attributes:
-        name: What it is, in a few words.
-        batch: The structures.
-        make: The network in a dtype, on the CPU; the same numbers in every dtype and every call.
-        evaluate: Energies ``[G]`` eV and forces ``[A, 3]`` eV/Angstrom of the batch, from a network in its dtype; with
-            the graph of the forces if the second argument says so.
-    """
-
-    name: str
-    batch: list[Structure]
-    make: Callable[[torch.dtype], torch.nn.Module]
-    evaluate: Callable[[torch.nn.Module, bool], tuple[Tensor, Tensor]]
-
-
-def dtype_of(network: torch.nn.Module) -> torch.dtype:
-    """The dtype of a network's parameters."""
-    return next(p.dtype for p in network.parameters())
-
-
-@contextmanager
-def quiet_warnings() -> Iterator[None]:
-    """Other packages' advice on how to train is not wanted here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def representable(network: torch.nn.Module) -> torch.nn.Module:
-    """Round all parameters to float32, so that networks of different dtypes have the same ones."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_(parameter.float())
-    return network
-
-
-def nequip(
-    *, layers: int = 4, channels: int = 64, lmax: int = 2, parity: bool = True, sizes: Sequence[int] = SIZES
-) -> Subject:
-    """NequIP's network."""
-    from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
-    from nequip.model import NequIPGNNModel
-    from nequip.utils.global_state import set_global_state
-
-    batch = structures(sizes)
-    neighbors = num_edges(batch) / sum(sizes)
-
-    def make(dtype: torch.dtype) -> torch.nn.Module:
-        with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), quiet_warnings():
-            set_global_state()  # NequIP's data are float64, whatever its network is
-            options: dict[str, Any] = {"num_layers": layers, "num_features": channels, "l_max": lmax, "parity": parity}
-            model: torch.nn.Module = NequIPGNNModel(
-                seed=1,
-                model_dtype=str(dtype).removeprefix("torch."),
-                type_names=list(SPECIES.values()),
-                r_max=CUTOFF,
-                avg_num_neighbors=max(1.0, neighbors),
-                per_type_energy_scales=dict.fromkeys(SPECIES.values(), 0.5),
-                per_type_energy_shifts={"H": -1.0, "C": -2.0, "N": -3.0, "O": -4.0},
-                **options,
-            )
-            if dtype == torch.float64:
-                return representable(model)
-            first = dict(make(torch.float64).named_parameters())
-            with torch.no_grad():
-                for name, parameter in model.named_parameters():
-                    parameter.copy_(first[name])
-        return model
-
-    with default_dtype(torch.float64):
-        frames = [from_dict({"pos": s.pos, "atom_types": s.species}) for s in batch]
-        data = AtomicDataDict.batched_from_list([compute_neighborlist_(frame, r_max=CUTOFF) for frame in frames])
-
-    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
-        network.train(training)
-        with default_dtype(torch.float64):
-            out = network(dict(data))
-        return out["total_energy"].squeeze(-1), out["forces"]
-
-    about = f"NequIP, {layers} layers, {channels} channels, l <= {lmax}{', both parities' if parity else ''}"
-    return Subject(about, batch, make, evaluate)
-
-
-def mace(
+def run_networks(
+    name: str,
+    config: str = "networks",
     *,
-    hidden: str = "128x0e + 128x1o",
-    lmax: int = 3,
-    correlation: int = 3,
-    interaction: str = "RealAgnosticResidualInteractionBlock",
-    first: str | None = None,
-    sizes: Sequence[int] = SIZES,
-) -> Subject:
-    """MACE's network with two layers."""
-    from mace import data, modules, tools
-    from mace.tools import torch_geometric
+    load_batch: LoadBatch,
+    peers: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    device: str | None = None,
+    num_threads: int | None = None,
+    runs: int | None = None,
+    keep: bool = False,
+    say: Say = quiet,
+    store: Callable[[Record], None] = nothing,
+) -> Record:
+    """Measure whole networks; nothing is timed that was not compared first.
 
-    batch = structures(sizes)
-    neighbors = num_edges(batch) / sum(sizes)
+    Args:
+        name: One of ``NAMES``: whose networks.
+        config: Name or path of a configuration.
+        load_batch: Gives the molecules of the main job, for the section `data` of a training configuration.
+        peers, sizes, device, num_threads, runs: Instead of the configuration's.
+        keep: Whether the process keeps memory that is freed, which the result tells.
+        say: Called with a few words before every step.
+        store: Called after every row with the result so far, so that a run that is cut off leaves something.
 
-    def make(dtype: torch.dtype) -> torch.nn.Module:
-        with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), quiet_warnings():
-            torch.manual_seed(1)
-            model: torch.nn.Module = modules.ScaleShiftMACE(
-                r_max=CUTOFF,
-                num_bessel=8,
-                num_polynomial_cutoff=5,
-                max_ell=lmax,
-                interaction_cls=modules.interaction_classes[interaction],
-                interaction_cls_first=modules.interaction_classes[first or interaction],
-                num_interactions=2,
-                num_elements=len(SPECIES),
-                hidden_irreps=o3.Irreps(hidden),
-                MLP_irreps=o3.Irreps("16x0e"),
-                atomic_energies=-torch.arange(1.0, 5.0).numpy(),
-                avg_num_neighbors=max(1.0, neighbors),
-                atomic_numbers=list(SPECIES),
-                correlation=correlation,
-                gate=torch.nn.functional.silu,
-                atomic_inter_scale=0.5,
-                atomic_inter_shift=0.0,
-            )
-        return representable(model).to(dtype)
-
-    def load(dtype: torch.dtype) -> dict[str, Tensor]:
-        numbers = torch.tensor(list(SPECIES))
-        table = tools.AtomicNumberTable(list(SPECIES))
-        with default_dtype(dtype):
-            items = [
-                data.AtomicData.from_config(
-                    data.Configuration(numbers[s.species].numpy(), s.pos.numpy(), properties={}, property_weights={}),
-                    z_table=table,
-                    cutoff=CUTOFF,
-                )
-                for s in batch
-            ]
-            loader = torch_geometric.dataloader.DataLoader(items, batch_size=len(items), shuffle=False)
-            loaded: dict[str, Tensor] = next(iter(loader)).to_dict()
-        return loaded
-
-    kept = {dtype: load(dtype) for dtype in (torch.float32, torch.float64)}
-
-    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
-        network.train(training)
-        dtype = dtype_of(network)
-        given = kept[dtype] | {"positions": kept[dtype]["positions"].detach().clone()}
-        with default_dtype(dtype):
-            out = network(given, training=training)
-        return out["energy"], out["forces"]
-
-    about = f"MACE, 2 layers, {hidden}, edges to l = {lmax}, correlation {correlation}, {interaction}"
-    return Subject(about, batch, make, evaluate)
-
-
-def _points(name: str, build: Callable[[float], torch.nn.Module], sizes: Sequence[int]) -> Subject:
-    """A network of ``e3nn.nn.models``, which finds its edges itself."""
-    batch = structures(sizes)
-    neighbors = max(1.0, num_edges(batch) / sum(sizes))
-    species = torch.nn.functional.one_hot(torch.cat([s.species for s in batch]), len(SPECIES))
-    pos = torch.cat([s.pos for s in batch])
-    member = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor([len(s.pos) for s in batch]))
-
-    def make(dtype: torch.dtype) -> torch.nn.Module:
-        with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), quiet_warnings():
-            torch.manual_seed(1)
-            model = build(neighbors)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    if not parameter.any():  # v2106 starts with convolutions that add nothing
-                        parameter.normal_(std=0.5)
-        return representable(model).to(dtype)
-
-    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
-        network.train(training)
-        dtype = dtype_of(network)
-        points, kinds = pos.to(dtype, copy=True).requires_grad_(), species.to(dtype)
-        with default_dtype(dtype):
-            energy = network({"pos": points, "x": kinds, "z": kinds, "batch": member}).squeeze(-1)
-        (gradient,) = torch.autograd.grad(energy.sum(), points, create_graph=training)
-        return energy, -gradient
-
-    return Subject(name, batch, make, evaluate)
-
-
-def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, sizes: Sequence[int] = SIZES) -> Subject:
-    """``e3nn.nn.models.gate_points_2101.Network``."""
-    from e3nn.nn.models.gate_points_2101 import Network
-
-    hidden = o3.Irreps([(channels, (l, p)) for l in range(lmax + 1) for p in (1, -1)])
-
-    def build(neighbors: float) -> torch.nn.Module:
-        network: torch.nn.Module = Network(
-            irreps_in="4x0e",
-            irreps_hidden=hidden,
-            irreps_out="0e",
-            irreps_node_attr="4x0e",
-            irreps_edge_attr=o3.Irreps.spherical_harmonics(lmax),
-            layers=layers,
-            max_radius=CUTOFF,
-            number_of_basis=10,
-            radial_layers=1,
-            radial_neurons=64,
-            num_neighbors=neighbors,
-            num_nodes=float(max(sizes)),
-        )
-        return network
-
-    return _points(f"e3nn, gate_points_2101, {layers} gates, {channels} channels, l <= {lmax}", build, sizes)
-
-
-def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, sizes: Sequence[int] = SIZES) -> Subject:
-    """``e3nn.nn.models.v2106.gate_points_networks.SimpleNetwork``."""
-    from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
-
-    def build(neighbors: float) -> torch.nn.Module:
-        kind = {"max_radius": CUTOFF, "num_neighbors": neighbors, "num_nodes": float(max(sizes))}
-        network: torch.nn.Module = SimpleNetwork("4x0e", "0e", **kind, mul=channels, layers=layers, lmax=lmax)
-        return network
-
-    return _points(f"e3nn, v2106.SimpleNetwork, {layers} gates, {channels} channels, l <= {lmax}", build, sizes)
-
-
-#: What `eqlayers bench accelerate` knows: name -> the networks it measures.
-NETWORKS: dict[str, tuple[Callable[..., Subject], ...]] = {
-    "nequip": (nequip,),
-    "mace": (mace,),
-    "e3nn": (gate_points_2101, simple_network_2106),
-}
-
-
-def subjects(name: str) -> list[Subject]:
-    """The networks of one name.
+    Returns:
+        The result, one row for each network, size, implementation and number of threads.
 
     Raises:
-        ConfigError: The package that has them is not installed.
+        ConfigError: The configuration cannot be used, or the networks' package is not installed.
     """
-    try:
-        return [make() for make in NETWORKS[name]]
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the networks of {name!r} need the package {error.name}, which is not installed. Install {name} in an "
-            f"environment of its own (docs/howto/{name}.md says how), and run the command there."
-        ) from error
+    check_known("name", [name], NAMES, "bench networks")
+    path = find_config(config)
+    fields = read_fields(str(path), read_config(path), FIELDS, {})
+    given = {"peers": peers, "sizes": sizes, "device": device, "runs": runs}
+    fields |= {key: value for key, value in given.items() if value is not None}
+    check_known("device", [fields["device"]], DEVICES, str(path))
+    check_known("peer", fields["peers"], PEERS, str(path))
+    check_known("network", fields["networks"], (*NAMES[:2], *CLASSES), str(path))
+    check_known("network", fields["goals"], (*fields["networks"], MAIN), str(path))
+    sections = [*fields["networks"].values(), *fields["goals"].values()]
+    sections += [part for goals in fields["goals"].values() if isinstance(goals, dict) for part in goals.values()]
+    if not all(isinstance(part, dict) for part in sections):
+        raise ConfigError(f"{path}: networks and goals must be mappings of mappings, got others. Indent the arguments.")
+    judged([], fields["goals"], fields, str(path))
+    for size in fields["sizes"]:
+        repeats(size)
+    chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
+    place = find_device(fields["device"], path.stem)
+    counts = [num_threads] if num_threads else fields["threads"]
+    with threads(counts[0]), keep_random_state(place):
+        result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": keep}
+        result |= {"rows": [], "goals": [], "notes": []}
+
+        def done(row: Record) -> None:
+            result["rows"].append(row)
+            result["goals"] = judged(result["rows"], fields["goals"], fields, str(path))
+            store(result)
+
+        job = None
+        if name == OURS_ALONE and place.type == "cpu":  # first, as its files may be missing
+            say(f"{MAIN}: data")
+            training = read_training(path.parent / fields["model"])
+            batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
+            job = main_job(training, fields["knots"], batch)
+        for key in chosen:
+            series = Series(key, place, fields["runs"], counts, say)
+            result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
+        if job is not None:
+            for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
+                done(row)
+    result["notes"] = [_about(fields, place, keep), *result["notes"]]
+    return result
+
+
+def _about(fields: Mapping[str, Any], device: torch.device, keep: bool) -> str:
+    limits = f"{LIMITS['energy']:g} eV per atom, {LIMITS['forces']:g} eV/A and {LIMITS['gradients']:g} of the largest"
+    judged_at = f"{fields['judged_atoms']} atoms, threads: {fields['judged_threads']}"
+    unmeasured = refusal(device)
+    return (
+        "float32, periodic wurtzite AlN, each coordinate moved by 0.05 A. Times are medians with the 20 % and 80 % "
+        "quantiles; the neighbour list is made before. Ratio: of the first row of each block to this. Before, energies "
+        "and forces of all rows, and gradients of all weights for training steps, were compared with the first: within "
+        f"rounding, in float64 as well, or with tables within {limits} gradient beyond that. Goals: the fastest row of "
+        f"a kind beside the fastest peer, {judged_at}. Parts: operators one by one; host is what is left. Memory kept "
+        f"by the process when freed: {'yes' if keep else 'no'}."
+        + (f" Peak memory was not measured: {unmeasured}." if unmeasured else "")
+    )

@@ -1,4 +1,4 @@
-"""Pictures of a suite: ratios by problem with the goals, share of the copy bandwidth, growth of time and memory."""
+"""Pictures: ratios of a suite with its goals, shares of the copy bandwidth, growth, errors by knots, whole networks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
     """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem.
 
     Args:
-        result: Of ``eqlayers bench run`` or ``layers``.
+        result: Of any command; none are written for those without pictures.
         folder: Where to.
 
     Returns:
@@ -190,6 +190,10 @@ def save_plots(result: Record, folder: Path) -> list[Path]:
     Raises:
         ConfigError: A group or a problem has a name that would make a file elsewhere.
     """
+    if result["kind"] == "networks":
+        return _write({f"{result['suite']}_networks.png": times_by_atoms(result["rows"])}, folder)
+    if "cases" not in result and "errors" not in result:
+        return []
     if "errors" in result:
         return _write({f"{result['kind']}_errors.png": errors_by_knots(result["errors"])}, folder)
     of_layers = result["kind"] == "layers"
@@ -243,6 +247,43 @@ def errors_by_knots(rows: list[Record]) -> Figure:
         _plain(axis.xaxis)
         axis.grid(alpha=0.25, which="both")
         axis.legend(fontsize=6)
+    return figure
+
+
+def times_by_atoms(rows: list[Record]) -> Figure:
+    """Microseconds per atom against atoms, a panel for each network and what is timed, a line for each implementation.
+
+    Args:
+        rows: Of ``eqlayers bench networks``.
+
+    Returns:
+        The figure.
+    """
+    timed = [row for row in rows if row["seconds"]]
+    panels = list(dict.fromkeys((row["network"], row["what"]) for row in timed))
+    everyone = list(dict.fromkeys(row["implementation"] for row in timed))
+    counts = list(dict.fromkeys(row["threads"] for row in timed))
+    height = max(1, -(-len(panels) // 2))
+    figure = _figure(9.2, 0.6 + 3.2 * height)
+    axes = figure.subplots(height, 2, squeeze=False).flatten()
+    for axis, (network, what) in zip(axes, panels, strict=False):
+        lines: dict[tuple[str, int], list[tuple[int, float]]] = {}
+        for row in timed:
+            if (row["network"], row["what"]) == (network, what):
+                point = (row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6)
+                lines.setdefault((row["implementation"], row["threads"]), []).append(point)
+        for (who, count), points in lines.items():
+            style = {"color": f"C{everyone.index(who) % 10}", "marker": "o", "markersize": 3}
+            label = f"{who}, threads: {count}"
+            dashes = ("-", "--", ":", "-.")[counts.index(count) % 4]
+            axis.plot(*zip(*sorted(points), strict=True), label=label, linestyle=dashes, **style)
+        axis.set(xscale="log", yscale="log", xlabel="atoms", ylabel="microseconds per atom", title=f"{network}, {what}")
+        _plain(axis.xaxis)
+        _plain(axis.yaxis)
+        axis.grid(alpha=0.25, which="both")
+        axis.legend(fontsize=5)
+    for axis in axes[len(panels) :]:
+        axis.remove()
     return figure
 
 

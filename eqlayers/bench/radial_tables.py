@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.profiler import profile
 
 from .. import models
 from ..errors import ConfigError
 from ..lowering.interpolation import INTERPOLATIONS
 from ..models import Potential, Structures, compress, decompress, load_potential
 from ..models.compression import radial_errors, thaw
+from .atoms import SPECIES, edges, structures
 from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal
 from .implementation import OURS
 from .machine import describe, keep_random_state, threads
 from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
-from .networks import SPECIES, structures
+from .parts import KERNELS, PRODUCTS, time_by_part
 from .run import Say, quiet
-from .step import LoadBatch, difference, networks, read_training, training_step
+from .step import Batch, LoadBatch, difference, networks, read_training, training_step
 
 FIELDS = {
     **dict.fromkeys(("threads", "runs", "atoms", "knots", "batch_size"), "count"),
@@ -54,9 +53,8 @@ class Subject(NamedTuple):
 def cluster(count: int, species: Sequence[int], cutoff: float, dtype: torch.dtype) -> Structures:
     """A cluster of so many atoms, with the edges within the cutoff."""
     (one,) = structures((count,))
-    lengths = torch.cdist(one.pos, one.pos).fill_diagonal_(math.inf)
-    edges = (lengths < cutoff).nonzero().T.contiguous()
-    return Structures(torch.tensor(list(species))[one.species % len(species)], one.pos.to(dtype), edges)
+    pairs, _ = edges(one, cutoff)
+    return Structures(torch.tensor(list(species))[one.species % len(species)], one.pos.to(dtype), pairs)
 
 
 def subject(name: str, make: Callable[[int | None], Potential], fields: Mapping[str, Any]) -> Subject:
@@ -123,14 +121,9 @@ def errors_of(one: Potential, other: Potential, atoms: Structures, training: boo
 
 def shares(call: Call) -> dict[str, float]:
     """Parts of the time of a call: generated kernels, matrix products, and all else."""
-    with profile(use_kineto=False) as found:  # which prints lines of its own
-        call()
-    times = {"kernels": 0.0, "matrix products": 0.0, "rest": 0.0}
-    for event in found.key_averages():
-        products = event.key in ("aten::mm", "aten::bmm", "aten::addmm")
-        part = "kernels" if event.key.startswith("eqlayers::") else "matrix products" if products else "rest"
-        times[part] += event.self_cpu_time_total
-    return {part: time / sum(times.values()) for part, time in times.items()}
+    found = time_by_part(call)
+    kernels = sum(found[part] for part in KERNELS)
+    return {"kernels": kernels, PRODUCTS: found[PRODUCTS], "rest": 1 - kernels - found[PRODUCTS]}
 
 
 def time_all(name: str, what: str, calls: dict[str, Call], errors: Mapping[str, Any], runs: int) -> list[Record]:
@@ -172,18 +165,38 @@ def _call(function: Callable[..., Any], *args: Any) -> Call:
     return lambda: function(*args)
 
 
+class MainJob(NamedTuple):
+    """The training step of the main job with e3nn's layers, with this package's, and with these and live tables.
+
+    Attributes:
+        calls: The steps, by what is different.
+        errors: Largest differences of predictions and gradients from those with e3nn's layers, in float64.
+        batch: The molecules.
+    """
+
+    calls: dict[str, Call]
+    errors: dict[str, dict[str, float]]
+    batch: Batch
+
+
+def main_job(training: Mapping[str, Any], knots: int, batch: Batch) -> MainJob:
+    """Steps on a batch, as a training configuration asks for."""
+    nets = networks(training["options"], batch, ["ir_mul"], None)
+    live = networks({**training["options"], "knots": knots}, batch, ["ir_mul"], None)["ir_mul"]
+    live.load_state_dict(nets["ir_mul"].state_dict())
+    named = {"e3nn's layers": nets["e3nn"], "none": nets["ir_mul"], f"live, {knots} knots": live}
+    errors = {key: {"gradients": difference(net, nets["e3nn"], batch)} for key, net in named.items()}
+    calls = {key: training_step(net.float(), batch, training["rate"], training["clip"]) for key, net in named.items()}
+    return MainJob(calls, errors, batch)
+
+
 def measure_main(fields: Mapping[str, Any], path: Path, load_batch: LoadBatch, runs: int, say: Say) -> list[Record]:
-    """The training step of the main job: e3nn's layers, this package's, and these with live tables."""
+    """Rows of the main job."""
     say("main job")
     training = read_training(path.parent / fields["model"])
     batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
-    nets = networks(training["options"], batch, ["ir_mul"], None)
-    live = networks({**training["options"], "knots": fields["knots"]}, batch, ["ir_mul"], None)["ir_mul"]
-    live.load_state_dict(nets["ir_mul"].state_dict())
-    named = {"e3nn's layers": nets["e3nn"], "none": nets["ir_mul"], f"live, {fields['knots']} knots": live}
-    found = {key: {"gradients": difference(net, nets["e3nn"], batch)} for key, net in named.items()}
-    calls = {key: training_step(net.float(), batch, training["rate"], training["clip"]) for key, net in named.items()}
-    return time_all("main job", TRAINING, calls, found, runs)
+    job = main_job(training, fields["knots"], batch)
+    return time_all("main job", TRAINING, job.calls, job.errors, runs)
 
 
 def errors_by_knots(

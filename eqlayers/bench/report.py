@@ -8,6 +8,7 @@ from pathlib import Path
 from ..files import plain_name
 from .goals import WORDS, Record
 from .implementation import OURS
+from .parts import PARTS
 from .plots import RENAME, save_plots
 from .results import whole_file
 from .tables import Table, mebibytes, number, spread, verdict
@@ -39,6 +40,32 @@ def _tables_cells(row: Record) -> list[str]:
     parts = " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values())
     times = [spread(row["seconds"], 1000), spread(row["ratio"]), mebibytes(row["memory_bytes"]), parts or "-"]
     return [row["network"], row["what"], row["tables"], *times, errors or "-", row["status"]]
+
+
+def _networks_about(row: Record) -> list[str]:
+    return [f"{row['network']}, {row['atoms']} atoms", row["what"], row["implementation"]]
+
+
+def _networks_cells(row: Record) -> list[str]:
+    times = [spread(row["seconds"], 1e6 / row["atoms"]), spread(row["ratio"]), mebibytes(row["memory_bytes"])]
+    status = row["status"] + (f": {row['reason']}" if row["reason"] else "")
+    return [*_networks_about(row), str(row["threads"]), *times, status]
+
+
+def _networks_parts(rows: list[Record]) -> Table:
+    """Where the time of each row goes, and how far it is from the reference."""
+    shown = [row for row in rows if row["shares"] or row["errors"]]
+    cells = []
+    for row in shown:
+        if row is not next(r for r in shown if _networks_about(r) == _networks_about(row)):
+            continue  # the same with other threads
+        shares, errors = row["shares"] or {}, row["errors"] or {}
+        parts = [f"{100 * shares[part]:.0f}" if part in shares else "-" for part in PARTS]
+        found = [f"{errors[part]:.1e}" if part in errors else "-" for part in ("energy", "forces", "gradients")]
+        cells.append([*_networks_about(row), *parts, *found, str(row["compared_at"] or "-")])
+    columns = ["network", "what", "implementation", *(f">{part}, %" for part in PARTS)]
+    columns += [">error, eV an atom", ">error, eV/A", ">error of gradients / largest", ">compared at atoms"]
+    return Table("parts of the time, and errors", columns, cells)
 
 
 def _kernels_cells(row: Record) -> list[str]:
@@ -79,6 +106,11 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
             *("largest errors", "status"),
         ],
         _tables_cells,
+    ),
+    "networks": (
+        "whole networks, microseconds per atom",
+        ["network", "what", "implementation", ">threads", ">us per atom", ">first / this", ">peak MiB", "status"],
+        _networks_cells,
     ),
     "kernels": (
         "printed kernels, compiled ahead of time",
@@ -122,6 +154,8 @@ def tables(result: Record) -> list[Table]:
         found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
         found.append(_goals(result["goals"]))
         found += [_replaced(report) for report in result.get("reports", [])]
+        if result["kind"] == "networks":
+            found.append(_networks_parts(result["rows"]))
         found.append(_by_knots(result.get("errors", [])))
     found = [table for table in found if table.rows]
     if found:
@@ -261,7 +295,7 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"
     text = page(result).encode()
-    pictures = save_plots(result, folder) if "cases" in result or "errors" in result else []
+    pictures = save_plots(result, folder)
     with whole_file(path) as file:
         file.write(text)
     return [path, *pictures]

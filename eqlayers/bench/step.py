@@ -210,7 +210,8 @@ def read_training(path: Path) -> dict[str, Any]:
         model = given["model"]
         inner = model["model"]
         found = {
-            "options": dict(inner.get("init_args", {})) | {"cutoff": given["data"]["cutoff"]},
+            # without tables, which e3nn's layers cannot read; who measures them says so
+            "options": dict(inner.get("init_args", {})) | {"cutoff": given["data"]["cutoff"], "knots": None},
             "data": given["data"],
             "rate": float(model["learning_rate"]),
             "clip": float(given["trainer"]["gradient_clip_val"]),

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from eqlayers_kernels.forms.expression import FUNCTIONS
 from eqlayers_kernels.forms.formula import ROWS, Block, Formula, Node, Operand
 from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
 
@@ -147,7 +148,7 @@ def _operand(name: Any, width: Any, blocks: Any, rows: Any) -> Operand:
 def _node(kind: Any, args: Any) -> Node:
     if kind == "constant" and len(args) == 1 and type(args[0]) is float:
         return Node(kind, tuple(args))
-    arity = {"load": 2, "add": 2, "multiply": 2, "inverse_length": len(args)}
+    arity = {"load": 2, "add": 2, "multiply": 2, "inverse_length": len(args), **dict.fromkeys(FUNCTIONS, 1)}
     if arity.get(kind) != len(args) or not args:
         raise TypeError(f"expected a node, got {kind!r} of {args!r}")
     return Node(kind, tuple(map(_whole, args)))

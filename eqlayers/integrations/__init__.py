@@ -1,6 +1,7 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
 from .coverage import Coverage
+from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
 from .from_nequip import from_nequip
 from .replace import accelerate, deaccelerate
@@ -9,9 +10,11 @@ from .to_nequip import to_nequip
 
 __all__ = [
     "Coverage",
+    "ForceCheck",
     "Report",
     "Row",
     "accelerate",
+    "check_forces",
     "deaccelerate",
     "from_mace",
     "from_nequip",

@@ -17,7 +17,8 @@ from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..checks import check_device, check_dtype, check_integer, check_items, check_type
+from .. import memory
+from ..checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..models import Potential, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate
 
@@ -66,6 +67,7 @@ class Calculator(AseCalculator):
         device: None for that of the potential; files are put on the CPU.
         skin: Angstrom by which neighbour lists reach farther. They are made again once an atom moved by half of it, or
             the cell changed; edges beyond the cutoff are left out of every call, so results do not depend on it.
+        keep_memory: Whether the process is to keep memory that is freed, see :func:`eqlayers.keep_memory`.
         **options: Of ASE's calculators, such as ``directory``.
 
     Raises:
@@ -90,10 +92,13 @@ class Calculator(AseCalculator):
         dtype: torch.dtype | None = None,
         device: Any = None,
         skin: float = 0.3,
+        keep_memory: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.potential = as_potential(potential_or_path, dtype, device)
+        if check_flag("keep_memory", keep_memory):
+            memory.keep_memory()
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
         energies = type(self).implemented_properties if "energy" in self.potential.properties else []
         self.implemented_properties = [*energies, *self.potential.split.tensors]

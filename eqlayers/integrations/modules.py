@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn, no_grad, stack
 
 from ..errors import ConfigError
-from ..functional import tensor_product_conv
+from ..functional import TabledWeights, as_graph, tensor_product_conv
+from ..functional.product import run_convolution
 from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
 
 #: What a replacement does not take over from the attributes of its original.
@@ -102,9 +103,14 @@ class AcceleratedScatter(FusedReplacement):
         self.tp = AcceleratedTensorProduct.from_e3nn(theirs.tp, backend=backend)
         self.tp.stand_in_for(theirs.tp)
 
-    def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor | TabledWeights, edge_dst: Tensor, edge_src: Tensor
+    ) -> Tensor:
         """``[N, in1.dim]``, ``[E, in2.dim]``, ``[E, weight_numel]`` and the ends ``[E]`` to ``[N, out.dim]``."""
         edges = stack([edge_src, edge_dst])
+        if isinstance(edge_weight, TabledWeights):
+            graph, plan = as_graph(edges, x.shape[0]), self.tp.plan
+            return run_convolution(plan, x, edge_attr, edge_weight, graph, False, self.tp.backend, True)
         return tensor_product_conv(self.tp.plan, x, edge_attr, edge_weight, edges, backend=self.tp.backend)
 
     def restore(self) -> nn.Module:

@@ -41,6 +41,8 @@ if find_spec("nequip") is not None:
         backend: str | None = None,
         targets: Iterable[str] | str | None = None,
         check: bool = True,
+        radial: str | None = None,
+        tolerance: float = 1e-4,
     ) -> nn.Module:
         """Compute e3nn's layers, and the sums over neighbours, with eqlayers; the numbers stay.
 
@@ -49,12 +51,14 @@ if find_spec("nequip") is not None:
         Args:
             cls: NequIP's scatter class.
             model: Changed in place.
-            backend, targets, check: As of :func:`eqlayers.accelerate`; further keys of the modifier in a configuration.
+            backend, targets, check, radial, tolerance: As of :func:`eqlayers.accelerate`; further keys of the modifier
+                in a configuration.
 
         Returns:
             ``model``.
         """
-        report = accelerate(model, backend=backend, targets=targets, check=check)
+        options: dict[str, Any] = {"radial": radial, "tolerance": tolerance}
+        report = accelerate(model, backend=backend, targets=targets, check=check, **options)
         for module in model.modules():
             if type(module) is AcceleratedScatter:  # it has no constructor arguments of NequIP's, so its class changes
                 module.__class__ = EqlayersTensorProductScatter

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..backends import find
-from ..checks import check_flag, check_items, check_module, got
+from ..checks import check_flag, check_items, check_module, check_number, got
 from ..errors import BackendError, ConfigError
 from ..nn import Linear
 from ..nn._common.e3nn_state import E3nnState
@@ -23,6 +23,7 @@ from .places import Place, compiled_here, find_aliases, find_places
 from .polynomial_rules import is_harmonics
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import dtype_and_device
+from .radial import Tabled, tables
 from .report import Report, Row
 from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
 from .structure import OURS
@@ -48,6 +49,8 @@ def accelerate(
     targets: Iterable[str] | str | None = None,
     inplace: bool = True,
     check: bool = True,
+    radial: str | None = None,
+    tolerance: float = 1e-4,
 ) -> Report:
     """Put our layers in place of the e3nn layers of a model, with the same numbers, Parameters and state-dict keys.
 
@@ -62,6 +65,10 @@ def accelerate(
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
+        radial: 'table' for radial networks by interpolation (:class:`eqlayers.nn.RadialTable`), where fused
+            convolutions of MACE and NequIP read them; None for the networks as they are. In training mode tables are
+            made in every call, and gradients reach all weights; otherwise once.
+        tolerance: Of these tables: largest errors of weights and of their slopes, relative to the largest.
 
     Returns:
         What was replaced by what, how exactly, and what was left and why; print it.
@@ -86,6 +93,9 @@ def accelerate(
         find(backend)
     wanted = _read_targets(targets)
     inplace, check = check_flag("inplace", inplace), check_flag("check", check)
+    if radial not in (None, "table"):
+        raise ConfigError(f"radial must be 'table' or None, got {got(radial)}. Pick one.")
+    tolerance = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
     given = model
     if not inplace:
         model = copy.deepcopy(model, _compiled_functions(model))
@@ -103,6 +113,10 @@ def accelerate(
     done = [job for job in jobs if job.replacement is not None]
     for job in done if model is not given else ():
         _keep_keys(job, given)
+    known = {job.original: job.replacement for job in done if job.replacement is not None}
+    tabled = [] if radial is None else list(tables(places, known, tolerance))
+    if radial is not None and not tabled:
+        rows.append(Row("", type(model).__name__, "radial", reason="has no radial networks that this package knows"))
     for job in done:  # nothing below can fail: all are put in, or none
         assert job.replacement is not None
         if job.original is model:
@@ -110,6 +124,11 @@ def accelerate(
         for place in job.places:
             if place.parent is not None:
                 _put(place, job.replacement)
+    for one in tabled:
+        rows.append(_row_of(one, tolerance))
+        if one.new is not None:
+            for place in one.places:
+                _put(place, one.new)
     order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
     rows += [job.row for job in jobs]
     return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage)
@@ -293,6 +312,18 @@ def _keep_keys(job: _Job, given: nn.Module) -> None:
     if isinstance(layer, E3nnState):
         path = ".".join(filter(None, (job.row.path, job.rule.inner)))
         layer._keep_generated(given.get_submodule(path))
+
+
+def _row_of(one: Tabled, tolerance: float) -> Row:
+    """Errors of a table are told relative to what was asked for."""
+    row = _left(one.original, one.places[0], one.reason, "radial")
+    if one.new is None:
+        return row
+    row = replace(row, replacement=type(one.new).__name__, places=tuple(place.path for place in one.places))
+    if one.error is None:
+        return row
+    note = f"{one.knots} knots keep weights within {one.error.values:.1e} and slopes within {one.error.slopes:.1e}"
+    return replace(row, error=max(one.error) / tolerance, note=f"{note} of the largest ({row.path})")
 
 
 def _put(place: Place, replacement: Replacement) -> None:

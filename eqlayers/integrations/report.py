@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .coverage import Coverage
+from .forces import ForceCheck, check_forces
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,22 @@ class Report:
         rows: In the order of ``model.named_modules()``.
         model: The model that was changed; the copy if ``inplace=False``.
         coverage: What share of the model is in layers that are known, replaced or not, and where the rest is.
+        forces: What :meth:`check_forces` found; None before.
     """
 
     rows: tuple[Row, ...]
     model: nn.Module = field(repr=False)
     coverage: Coverage
+    forces: ForceCheck | None = None
+
+    def check_forces(self, energy: Callable[[Tensor], Tensor], positions: Tensor) -> Report:
+        """The report with two physical checks of the changed model; see :func:`eqlayers.integrations.check_forces`.
+
+        Args:
+            energy: Energy of the model, of positions ``[A, 3]``; what it gives is summed.
+            positions: ``[A, 3]``, of one structure without periods, if torques are to mean anything.
+        """
+        return replace(self, forces=check_forces(energy, positions))
 
     @property
     def replaced(self) -> tuple[Row, ...]:
@@ -116,7 +129,8 @@ class Report:
     def _remarks(self) -> list[str]:
         notes = dict.fromkeys(row.note for row in self.replaced if row.note)
         left = [f"left: {row.path or 'the model'} ({row.kind}) {row.reason}" for row in self.skipped]
-        return [*left, *(f"note: {note}" for note in notes), str(self.coverage)]
+        found = [] if self.forces is None else [str(self.forces)]
+        return [*left, *(f"note: {note}" for note in notes), *found, str(self.coverage)]
 
 
 def _cells(row: Row) -> list[str]:

@@ -157,5 +157,5 @@ class TFNStep(torch.nn.Module):
     def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
         """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
         received = self.product(self.mix_in(x), harmonics, self.radial(radial), graph)
-        found: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()) + self.self_connection(x))
+        found: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))
         return found

@@ -13,9 +13,12 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_floating
+from ..functional.formula import run_formula
+from ..functional.product import as_rows
+from ..lowering.gates import gate_formula
 from ..lowering.layout import FlatLayout
-from ._common.base import EquivariantModule
-from .so3_scale import SO3Scale
+from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
+from ._common.base import FormulaModule
 
 #: name -> (function, whether f(-x) = -f(x), so that it may act on odd scalars)
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
@@ -66,10 +69,12 @@ class NormalizedActivation(torch.nn.Module):
         return self.name
 
 
-class GatedNonlinearity(EquivariantModule):
+class GatedNonlinearity(FormulaModule):
     r"""Scalars through an activation; other irreps times an activated scalar each.
 
-    The input carries, before the irreps of the output, one even scalar per irrep copy that is gated.
+    The input carries, before the irreps of the output, one even scalar per irrep copy that is gated. All of it is one
+    pass over the rows, forward and in every derivative; a second input that is to be added before, and one that is to
+    be added after, are read in the same pass.
 
     Args:
         irreps_out: Irreps of the output; even scalars get ``even``, odd ones ``odd``.
@@ -104,40 +109,51 @@ class GatedNonlinearity(EquivariantModule):
         super().__init__(layout, backend)
         self.irreps_out = as_irreps(irreps_out, "irreps_out")
         check_choice("odd", odd, [name for name, (_, is_odd) in ACTIVATIONS.items() if is_odd])
-        self._gated = o3.Irreps([(mul, ir) for mul, ir in self.irreps_out if ir.l > 0])
-        gates = [(self._gated.num_irreps, "0e")] if len(self._gated) else []
-        self.irreps_in = o3.Irreps(gates) + self.irreps_out
+        gates = sum(mul for mul, ir in self.irreps_out if ir.l > 0)
+        self.irreps_in = o3.Irreps([(gates, "0e")] if gates else []) + self.irreps_out
         self.num_paths = len(self.irreps_out)
-        self._flat = FlatLayout(self.irreps_in, layout)
-        self._num_gates = self._gated.num_irreps
-        #: Width and parity of each group of scalars, and width and 0 of what is gated between them.
-        self._runs: list[tuple[int, int]] = []
-        for mul, ir in self.irreps_out:
-            width, parity = mul * ir.dim, 0 if ir.l else ir.p
-            if parity == 0 and self._runs and self._runs[-1][1] == 0:
-                width += self._runs.pop()[0]
-            self._runs.append((width, parity))
+        self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
         self.even, self.odd, self.gate = (NormalizedActivation(name) for name in (even, odd, gate))
-        self.scale = SO3Scale(self._gated, "external", layout=layout, backend=backend)
+        acts = {(0, 1): self.even, (0, -1): self.odd}
+        groups = []
+        for mul, ir in self.irreps_out:
+            act = acts.get((ir.l, ir.p))
+            groups.append((mul, ir.dim, "" if act is None else act.name, 1.0 if act is None else act.factor))
+        #: By whether something is added before, and whether after.
+        self._formulas = [
+            gate_formula(tuple(groups), (gate, self.gate.factor), layout, 1 + before, after)
+            for before in (False, True)
+            for after in (False, True)
+        ]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+    def forward(self, x: Tensor, added: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+        """Of the input, or of the sum of two inputs, with what is to be added to the output.
+
+        Args:
+            x: ``[..., irreps_in.dim]``.
+            added: The same, added to x first; None for nothing.
+            residual: ``[..., irreps_out.dim]``, added to the output; None for nothing.
+
+        Returns:
+            ``[..., irreps_out.dim]``.
 
         Raises:
-            ShapeError, DTypeError: The features do not fit the layer.
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         self._flat.check("x", x)
-        widths, parities = [width for width, _ in self._runs], [parity for _, parity in self._runs]
-        gates, *parts = x.split([self._num_gates, *widths], -1)
-        turning = [part for part, parity in zip(parts, parities, strict=True) if parity == 0]
-        if turning:
-            gated = self.scale(torch.cat(turning, -1) if len(turning) > 1 else turning[0], self.gate(gates))
-            back = iter(gated.split([part.shape[-1] for part in turning], -1) if len(turning) > 1 else (gated,))
-        pieces = [
-            next(back) if parity == 0 else (self.even if parity == 1 else self.odd)(part)
-            for part, parity in zip(parts, parities, strict=True)
-        ]
-        return torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0] if pieces else x
+        there: dict[str, Tensor] = {"x": x}
+        for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):
+            if value is not None:
+                layout.check(name, value)
+                there[name] = value
+        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
+        check_same_kind(**there)
+        lead = broadcast_lead(**{name: value.shape[:-1] for name, value in there.items()})
+        if not self._out.dim:
+            return x.new_zeros(*lead, 0)
+        base = self._formulas[2 * (added is not None) + (residual is not None)]
+        (z,) = run_formula(base, [as_rows(value, lead) for value in there.values()], None, self.backend)
+        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""

@@ -147,12 +147,14 @@ class Interaction(KeepsFloat64, EquivariantModule):
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
         received = self.product(self.up(x), edge_attr, self.radial(lengths, basis), edge_index)
-        h = self.down(received * self.mean_neighbors.rsqrt().to(x.dtype))
+        weight = self.down.weight  # the factor on weights: they are fewer than features
+        h = self.down(received, weight * self.mean_neighbors.rsqrt().to(weight.dtype))
+        past = None
         if self.self_connection is not None:
             by_species = isinstance(self.self_connection, SpeciesLinear)
-            h = h + (self.self_connection(x, species) if by_species else self.self_connection(x))
-        h = self.gate(h)
-        return x + h if self._residual else h
+            past = self.self_connection(x, species) if by_species else self.self_connection(x)
+        found: Tensor = self.gate(h, past, x if self._residual else None)
+        return found
 
     def extra_repr(self) -> str:
         """Irreps and neighbour normalisation."""

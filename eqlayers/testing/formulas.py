@@ -68,3 +68,14 @@ def cubic(channels: int, layout: str = "ir_mul", rows: str = "src", components: 
     ]
     results = [Operand("z", channels * 2, blocks((1, 1)))]
     return formula(expr, operands, results, [outputs], channels)
+
+
+def functions(channels: int) -> Formula:
+    """Functions of one number, alone and in products."""
+    expr = Expression()
+    a, b, c = (expr.load(0, i) for i in range(3))
+    gate = expr.sigmoid(b)
+    outputs = [expr.multiply(a, expr.sigmoid(a)), expr.tanh(b), expr.multiply(gate, c, expr.tanh(c)), gate]
+    block = Block(0, 3, max(channels, 1), int(channels > 0))
+    operand, result = Operand("x", 3 * max(channels, 1), (block,)), Operand("z", 4 * max(channels, 1), ())
+    return formula(expr, [operand], [result._replace(blocks=(block._replace(dim=4),))], [outputs], channels)

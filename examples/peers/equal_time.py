@@ -5,11 +5,11 @@
     python examples/peers/equal_time.py --model PaiNN --rate 2e-3    # another rate; validation chooses among rates
     python examples/peers/equal_time.py --plot               # picture and tables of the documentation, from the file
 
-A point is a set, a number of training frames, a model, a time and a learning rate. All points have the same loop: one
-thread, equal batches, AdamW, a warm-up of 100 steps and a half cosine that ends with the time, gradients clipped at 10,
-averaged weights, no look at the validation part in between. The clock starts after one step whose result is thrown
-away, as kernels are compiled in it. `nox -s peers` runs it in an environment with schnetpack; without this package its
-points are left out. What is finished is kept: the next call goes on.
+A point is a set, a number of training frames, a model, a time, a learning rate and a number of threads: one, or two in
+the part `long`. All points have the same loop: equal batches, AdamW, a warm-up of 100 steps and a half cosine that ends
+with the time, gradients clipped at 10, averaged weights, no look at the validation part in between. The clock starts
+after one step whose result is thrown away, as kernels are compiled in it. `nox -s peers` runs it in an environment with
+schnetpack; without this package its points are left out. What is finished is kept: the next call goes on.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from networks import MODELS
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from eqlayers import keep_memory
 from eqlayers.data import MoleculeDataModule, StructureDataModule
 from eqlayers.files import atomic_write, read_json, source_commit
 from eqlayers.train.averaging import ema_decay
@@ -73,10 +74,21 @@ ERRORS = {
     "U0": (("property", "error, meV", 1e3),),
     "mu": (("property", "error, D", 1.0),),
 }
-#: Part -> seconds of a point, its sets, its numbers of frames.
-PARTS: dict[str, tuple[float, tuple[str, ...], tuple[int | None, ...]]] = {
-    "curve": (40.0, ("ethanol_md",), FRAMES),
-    "table": (60.0, tuple(SETS), (None,)),
+
+
+class Part(NamedTuple):
+    """Points that are shown together."""
+
+    seconds: float
+    sets: tuple[str, ...]
+    frames: tuple[int | None, ...] = (None,)
+    threads: int = 1
+
+
+PARTS = {
+    "curve": Part(40.0, ("ethanol_md",), FRAMES),
+    "table": Part(60.0, tuple(SETS)),
+    "long": Part(360.0, ("mini_qm9 U0",), threads=2),
 }
 
 
@@ -88,17 +100,19 @@ class Point(NamedTuple):
     model: str
     seconds: float
     rate: float
+    threads: int
 
 
 def points(part: str, seconds: float | None, chosen: argparse.Namespace) -> list[Point]:
     """The points of a part, less what was not chosen."""
-    usual, names, frames = PARTS[part]
+    kind = PARTS[part]
+    time = kind.seconds if seconds is None else seconds
     return [
-        Point(name, num, model, usual if seconds is None else seconds, chosen.rate or MODELS[model].rate)
-        for name in names
-        if name in (chosen.set or names)
-        for num in frames
-        if num is None or num in (chosen.frames or frames)
+        Point(name, num, model, time, chosen.rate or MODELS[model].rate, kind.threads)
+        for name in kind.sets
+        if name in (chosen.set or kind.sets)
+        for num in kind.frames
+        if num is None or num in (chosen.frames or kind.frames)
         for model in MODELS
         if model in (chosen.model or MODELS) and SETS[name].quantity in MODELS[model].quantities
     ]
@@ -128,6 +142,7 @@ def errors(net: nn.Module, loader: Any, quantity: str) -> dict[str, float]:
 def train(point: Point, say: Callable[[float], None]) -> dict[str, Any]:
     """Train for so long; the schedule follows the clock, so that it ends with the time on every machine."""
     torch.manual_seed(2026)
+    torch.set_num_threads(point.threads)
     quantity, model = SETS[point.set].quantity, MODELS[point.model]
     data = SETS[point.set].data(model.cutoff, point.frames)
     data.setup()
@@ -177,7 +192,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def chosen(results: list[dict[str, Any]], seconds: float, curve: bool) -> dict[tuple[str, str, int | None], Any]:
+def chosen(results: list[dict[str, Any]], seconds: float, part: str) -> dict[tuple[str, str, int | None], Any]:
     """Points by set, model and frames: of several learning rates the one with the lowest validation error."""
 
     def validated(result: dict[str, Any]) -> float:
@@ -186,7 +201,8 @@ def chosen(results: list[dict[str, Any]], seconds: float, curve: bool) -> dict[t
     best: dict[tuple[str, str, int | None], Any] = {}
     for result in results:
         key = (result["set"], result["model"], result["frames"])
-        if result["failed"] or result["seconds"] != seconds or curve == (result["frames"] is None):
+        same = (result["seconds"], result["threads"]) == (seconds, PARTS[part].threads)
+        if result["failed"] or not same or result["frames"] not in PARTS[part].frames:
             continue
         if key not in best or validated(result) < validated(best[key]):
             best[key] = result
@@ -200,10 +216,10 @@ def _row(*cells: str) -> str:
 def page(results: list[dict[str, Any]], seconds: dict[str, float]) -> str:
     """The tables of the documentation: errors on the test parts."""
     names = ("set", "network", "energy, meV", "forces, meV/A", "steps", "learning rate", "parameters")
-    best, text = chosen(results, seconds["table"], curve=False), ""
-    for quantities in (("forces",), ("U0", "mu")):
+    text = ""
+    for part, quantities in (("table", ("forces",)), ("table", ("U0", "mu")), ("long", ("U0",))):
         shown = names if quantities == ("forces",) else (*names[:2], "error", *names[4:])
-        rows = ""
+        best, rows = chosen(results, seconds[part], part), ""
         for name, about in SETS.items():
             group = [best[name, model, None] for model in MODELS if (name, model, None) in best]
             keys = [key for key, *_ in ERRORS[about.quantity]]
@@ -219,8 +235,11 @@ def page(results: list[dict[str, Any]], seconds: dict[str, float]) -> str:
                 numbers = (f"{result['steps']:,}", f"{result['rate']:g}", f"{result['parameters']:,}")
                 rows += _row(f"{name}: {about.about}", about_net, *marked, *numbers)
         if rows:
-            text += f"\nTrained for {seconds['table']:g} s:\n\n" + _row(*shown) + _row(*("---" for _ in shown)) + rows
-    curve = chosen(results, seconds["curve"], curve=True)
+            on = "one thread" if PARTS[part].threads == 1 else f"{PARTS[part].threads} threads"
+            text += (
+                f"\nTrained for {seconds[part]:g} s on {on}:\n\n" + _row(*shown) + _row(*("---" for _ in shown)) + rows
+            )
+    curve = chosen(results, seconds["curve"], "curve")
     if curve:
         counts = sorted({frames for *_, frames in curve if frames is not None})
         text += f"\nForces of `ethanol_md` (meV/A) after {seconds['curve']:g} s, by training frames:\n\n"
@@ -234,7 +253,7 @@ def page(results: list[dict[str, Any]], seconds: dict[str, float]) -> str:
 
 def show(results: list[dict[str, Any]], docs: Path, seconds: dict[str, float]) -> None:
     """Write the picture and the part of the page between the markers."""
-    curve = chosen(results, seconds["curve"], curve=True)
+    curve = chosen(results, seconds["curve"], "curve")
     lines: dict[str, tuple[list[float], list[float]]] = {}
     for (_, model, frames), result in sorted(curve.items(), key=lambda item: item[0][2] or 0):
         x, y = lines.setdefault(model, ([], []))
@@ -262,8 +281,12 @@ def show(results: list[dict[str, Any]], docs: Path, seconds: dict[str, float]) -
 def main() -> None:
     """Train what is asked for and not finished, or show the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=PARTS, action="append", help="both by default")
-    parser.add_argument("--seconds", type=float, help="of a point; 40 for the curve and 60 for the table by default")
+    parser.add_argument("--part", choices=PARTS, action="append", help="all by default")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="of a point; by default 40 for the curve, 60 or 360 for tables",
+    )
     parser.add_argument("--set", choices=SETS, action="append", help="all by default")
     parser.add_argument("--model", choices=MODELS, action="append", help="all by default")
     parser.add_argument("--frames", type=int, choices=FRAMES, action="append", help="of the curve; all by default")
@@ -275,9 +298,9 @@ def main() -> None:
     parts = args.part or list(PARTS)
     results = read_results(args.results)
     if args.plot:
-        show(results, args.docs, {part: args.seconds or PARTS[part][0] for part in PARTS})
+        show(results, args.docs, {part: args.seconds or PARTS[part].seconds for part in PARTS})
         return
-    torch.set_num_threads(1)
+    keep_memory()
     done = {tuple(result[name] for name in Point._fields) for result in results}
     asked = [point for part in parts for point in points(part, args.seconds, args)]
     absent = sorted({point.model for point in asked if not MODELS[point.model].there})

@@ -12,7 +12,7 @@ from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, 
 from eqlayers.forms.keys import find, read_formula, register_formula, write_formula
 from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
-from eqlayers.testing.formulas import cubic, edges_of_points
+from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.c.build import compiler
 
 EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
@@ -22,6 +22,8 @@ BASES = {
     "mul_ir": cubic(5, "mul_ir", components=(1, 2)),
     "one": cubic(2, rows="one"),
     "edges": edges_of_points(),
+    "functions": functions(3),
+    "functions of rows": functions(0),
 }
 BASES = {name: register_formula(base) for name, base in BASES.items()}
 EPS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
@@ -139,9 +141,10 @@ def test_torch_func(name):
             return total(backend, *tensors)
 
         # a graph is the same for all samples; forward over reverse, reverse over forward
-        yield torch.func.grad(alone, argnums=(0, 1))(*operands)
+        last = len(operands[1:2])
+        yield torch.func.grad(alone, argnums=tuple(range(last + 1)))(*operands)
         yield torch.func.jacfwd(torch.func.grad(alone))(*operands)
-        yield torch.func.hessian(alone, argnums=1)(*operands)
+        yield torch.func.hessian(alone, argnums=last)(*operands)
         batch = [torch.stack([t, 2 * t]) for t in operands]
         yield torch.func.vmap(torch.func.grad(alone))(*batch)
         yield torch.func.vmap(alone, in_dims=(0, *[None] * (len(operands) - 1)))(batch[0], *operands[1:])

@@ -11,7 +11,7 @@ from eqlayers.errors import IndexRangeError
 from eqlayers.forms.keys import register_formula
 from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
-from eqlayers.testing.formulas import cubic, edges_of_points
+from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability
 
@@ -20,7 +20,7 @@ DEVICE = "cpu" if availability.interpreted() else "cuda"
 EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
 COUNT = {"each": 7, "src": 4, "dst": 5}
 FORMS = {"cubic": cubic(3), "mul_ir": cubic(5, "mul_ir", components=(1, 2)), "one": cubic(2, rows="one")}
-FORMS["edges"] = edges_of_points()
+FORMS |= {"edges": edges_of_points(), "functions": functions(3), "functions of rows": functions(0)}
 FORMS = {name: register_formula(base) for name, base in FORMS.items()}
 
 
@@ -45,6 +45,18 @@ def test_values_and_derivatives_are_those_of_the_definition(name: str, dtype: to
     for got, want in zip(results(FORMS[name], "triton", dtype), results(FORMS[name], "reference", dtype), strict=True):
         # each order rounds what the next one reads; lengths below 1 make derivatives grow
         assert float((got - want).abs().max()) <= 400 * eps * max(1.0, float(want.abs().max()))
+
+
+@pytest.mark.parametrize(("dtype", "eps"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)], ids=str)
+def test_functions_keep_their_digits_near_zero_and_far_from_it(dtype: torch.dtype, eps: float) -> None:
+    """Relative to the value: one minus something near one has lost its digits."""
+    sizes = torch.cat([torch.logspace(-12, 1.3, 200, dtype=torch.float64), torch.linspace(0.2, 0.4, 100).double()])
+    numbers = torch.cat([-sizes, sizes]).to(DEVICE, dtype)
+    x = torch.stack([numbers] * 3, 1).repeat_interleave(3, 1)
+    (found,) = run_formula(FORMS["functions"], [x], None, "triton")
+    want = torch.stack([torch.nn.functional.silu(x[:, 0].double()), torch.tanh(x[:, 0].double())], 1)
+    error = (found[:, [0, 3]].double() / want - 1).abs()
+    assert float(error.max()) <= 16 * eps
 
 
 def test_tables_of_another_graph_are_refused() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers.bench import accelerate, networks
+from eqlayers.bench import accelerate, network_subjects
 from eqlayers.bench.cli import run
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
@@ -18,11 +18,11 @@ from eqlayers.integrations.modules import AcceleratedTensorProduct
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make() -> networks.Subject:
+    def make() -> network_subjects.Subject:
         # tests/integrations/test_networks.py has the same irreps, so each kernel is compiled once for both
-        return networks.gate_points_2101(channels=3, layers=1, lmax=1, sizes=(4, 1))
+        return network_subjects.gate_points_2101(channels=3, layers=1, lmax=1, sizes=(4, 1))
 
-    monkeypatch.setitem(networks.NETWORKS, "e3nn", (make,))
+    monkeypatch.setitem(network_subjects.NETWORKS, "e3nn", (make,))
 
 
 def never(options: object) -> None:
@@ -84,7 +84,7 @@ def test_unknown_and_absent_networks(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 @pytest.mark.parametrize("name", ["gate_points_2101", "simple_network_2106"])
 def test_networks_have_the_same_weights_in_every_precision(name: str) -> None:
-    subject = getattr(networks, name)(channels=2, layers=1, lmax=1, sizes=(3,))
+    subject = getattr(network_subjects, name)(channels=2, layers=1, lmax=1, sizes=(3,))
     double, single = (dict(subject.make(dtype).named_parameters()) for dtype in (torch.float64, torch.float32))
     assert list(double) == list(single)
     assert all(torch.equal(double[key], single[key].double()) for key in double)

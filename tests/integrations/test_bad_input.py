@@ -101,3 +101,17 @@ def test_a_refused_call_changes_nothing() -> None:
 def test_targets_may_come_from_any_iterable() -> None:
     for targets in ("linear", ["linear"], {"linear"}, iter(("linear", "linear"))):
         assert len(accelerate(model(), targets=targets).replaced) == 1
+
+
+def test_models_without_such_networks_are_told_so(network: nn.Module) -> None:
+    (row,) = [row for row in accelerate(network, radial="table").rows if row.target == "radial"]
+    assert "has no radial networks that this package knows" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"radial": "spline"}, "radial must be 'table' or None"), ({"tolerance": 0}, "tolerance must be")],
+)
+def test_wrong_options(network: nn.Module, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        accelerate(network, **options)  # type: ignore[arg-type]

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from eqlayers.bench import accelerate as bench
-from eqlayers.bench.networks import Subject, gate_points_2101, mace, nequip, simple_network_2106, structures
+from eqlayers.bench.atoms import structures
+from eqlayers.bench.network_subjects import Subject, gate_points_2101, mace, nequip, simple_network_2106
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 

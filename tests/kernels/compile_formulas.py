@@ -11,6 +11,7 @@ import time
 
 import torch
 
+from eqlayers.testing.formulas import functions
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
@@ -124,6 +125,7 @@ SAMPLES = {
     "small": lambda: polynomial(4, [(0, 0)], 70),
     "harmonics": lambda: harmonics(3),
     "geometry": geometry,
+    "functions": lambda: functions(70),
 }
 
 

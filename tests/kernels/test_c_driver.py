@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,8 @@ def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what
         edges = edges_of(kernels, name)
         arrays = kernels.draw(program, "float64", edges=edges)
         once = kernels.check(kernel, arrays, edges)
-        for chunks in (2, 5, 40):
-            again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=2, past=True)
+        for chunks, workers in product((2, 5, 40), (1, 2, 4)):
+            again = kernels.run(kernel, arrays, edges, chunks=chunks, workers=workers, past=True)
             assert all((once[result] == again[result]).all() for result in kind.results)
         nobody = {"x": edges.src, "z": edges.dst}
         for result in set(kind.results) & {"x", "z"}:

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from eqlayers.testing.formulas import cubic, edges_of_points
+from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
@@ -83,6 +83,33 @@ def test_channels(dtype, layout, channels, chunks):
     base = cubic(channels, layout)
     arrays = data(base, TYPES[dtype][0])
     assert_equal_to_rounding(run(base, arrays, dtype, "by_src", chunks), expected(base, arrays), base, dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("channels", [0, 35])
+def test_functions_of_one_number(dtype, channels):
+    base = functions(channels)
+    arrays = data(base, TYPES[dtype][0])
+    assert_equal_to_rounding(run(base, arrays, dtype, "rows", 2), expected(base, arrays), base, dtype)
+    kind, eps = TYPES[dtype][0], 2 * TYPES[dtype][1]
+    far = 80.0 if dtype == "float32" else 700.0
+    sizes = np.concatenate([np.logspace(-30, np.log10(far), 3000), np.linspace(0.1, 3, 3000)]).astype(kind)
+    numbers = np.concatenate([sizes, -sizes])
+    base = functions(1)
+    for start in range(0, len(numbers), SIZES[0]):
+        row = np.resize(numbers[start : start + SIZES[0]], SIZES[0])
+        (z,) = run(base, [np.repeat(row[:, None], 3, 1)], dtype, "rows", 1)
+        wide = row.astype(np.float64)
+        assert np.abs(z[:, 3] * (1 + np.exp(-wide)) - 1).max() <= 3 * eps
+        assert np.abs(z[:, 1] / np.tanh(wide) - 1).max() <= 3 * eps
+
+
+def test_functions_of_infinities_and_of_what_is_no_number():
+    base, numbers = functions(1), np.array([np.inf, -np.inf, np.nan, 0.0, 1e5, -1e5])
+    numbers = np.resize(numbers, SIZES[0])
+    (z,) = run(base, [np.repeat(numbers[:, None], 3, 1)], "float64", "rows", 1)
+    np.testing.assert_allclose(z[:, 1], np.tanh(numbers), rtol=1e-15)
+    np.testing.assert_allclose(z[:, 3], np.resize([1, 0, np.nan, 0.5, 1, 0], SIZES[0]), atol=1e-300)
 
 
 @pytest.mark.parametrize("layout", ["ir_mul", "mul_ir"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -36,6 +37,7 @@ def case(kernels: Any) -> tuple[Kernel, dict[str, np.ndarray], dict[str, np.ndar
 def team(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Both ways to run on several threads; holds which were used."""
     used: list[str] = []
+    monkeypatch.setattr(openmp, "_pause", {})  # a busy machine may have called for one
     real = openmp.parallel()
     if request.param == "the pool":
         monkeypatch.setattr(openmp, "parallel", lambda: None)
@@ -173,8 +175,61 @@ def test_small_work_is_one_chunk_and_shared_gradients_have_as_many_on_any_number
     small, large = launch.SERIAL_ELEMENTS - 1, launch.SERIAL_ELEMENTS
     assert [launch.chunks_for(small, workers, shared) for workers in (1, 8) for shared in (False, True)] == [1] * 4
     assert launch.chunks_for(large, 1, False) == 1
-    assert launch.chunks_for(large, 8, False) > 8
+    assert launch.chunks_for(64 * large, 8, False) == launch.CHUNKS_PER_THREAD * 8
+    assert launch.chunks_for(large, 8, False) == large // launch.CHUNK_ELEMENTS > 1  # no chunk is too small
     assert launch.chunks_for(large, 1, True) == launch.chunks_for(large, 8, True) > 8
+
+
+def test_the_team_is_left_alone_after_it_waited_for_a_thread_without_a_processor(
+    kernels: Any, case: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that sleep are as those of a thread that another program keeps from its processor."""
+    now = [100.0]
+    monkeypatch.setattr(openmp, "_pause", {})
+    monkeypatch.setattr(openmp.time, "monotonic", lambda: now[0])
+    if openmp.parallel() is None:
+        pytest.skip("torch is not linked to an OpenMP runtime with GNU's entry point")
+    nap = "const struct timespec nap = {0, 20000000}; nanosleep(&nap, 0);"
+    sleeping = hand_written("sleeping", nap, "return 0;")
+    sleeping(2, [], chunks=2, workers=2)
+    assert openmp.parallel() is None
+    kernel, arrays, want = case
+    assert_same(kernels.run(kernel, arrays, chunks=16, workers=2), want)
+    now[0] += openmp.PAUSE
+    assert openmp.parallel() is not None
+
+
+def test_what_a_thread_does_with_its_processor_is_not_waiting() -> None:
+    """Work that is uneven keeps a team waiting, too, but its threads have their processors."""
+    busy = hand_written(
+        "busy",
+        "struct timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);",
+        "const int64_t from = t.tv_sec * 1000000000 + t.tv_nsec;",
+        "while (t.tv_sec * 1000000000 + t.tv_nsec < from + 30000000)",
+        "  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);",
+        "return 0;",
+    )
+    begun = openmp.clock()
+    packed = (ctypes.c_int64 * 3)(2, 2, 0)
+    job = (ctypes.c_int64 * 7)(ctypes.addressof(packed), 2, 0, 0, begun, 0, 0)
+    busy._take_chunks(job, 0, 1)  # what every thread does
+    took = openmp.clock() - begun
+    assert 60_000_000 <= job[5] <= took
+    assert 0 <= job[6] <= took - job[5]
+
+
+@pytest.mark.parametrize(
+    ("busy", "lost", "pauses"),
+    [(10**6, 2 * 10**6, True), (10**7, 2 * 10**6, False), (10**4, 10**5, False), (0, 0, False)],
+)
+def test_a_short_wait_beside_the_work_is_none(
+    monkeypatch: pytest.MonkeyPatch, busy: int, lost: int, pauses: bool
+) -> None:
+    """The pool is for calls that a thread without a processor makes longer than its absence would."""
+    pause: dict[str, float] = {}
+    monkeypatch.setattr(openmp, "_pause", pause)
+    openmp.note(busy, lost, 2)
+    assert bool(pause) == pauses
 
 
 def far_rows(count: int, width: int, step: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from eqlayers.testing.formulas import cubic, edges_of_points
+from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Node, Operand, evaluate, formula
 
 
@@ -14,6 +14,12 @@ class Primitives:
     def inverse_length(*vector):
         square = sum(v * v for v in vector)
         return np.where(square > 1e-100, 1 / np.sqrt(np.where(square > 1e-100, square, 1.0)), 0.0)
+
+    @staticmethod
+    def sigmoid(value):
+        return 1 / (1 + np.exp(-value))
+
+    tanh = staticmethod(np.tanh)
 
 
 def run(base, operands):
@@ -28,7 +34,7 @@ def some(base, seed=0, rows=4):
     return [rng.normal(size=(one.components, rows)) for one in base.operands]
 
 
-SAMPLES = {"edges": edges_of_points(), "cubic": cubic(1)}
+SAMPLES = {"edges": edges_of_points(), "cubic": cubic(1), "functions": functions(1)}
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -42,10 +42,17 @@ def turned(x: Tensor, irreps: o3.Irreps, to_ir_mul: bool) -> Tensor:
     return torch.cat(parts, 1)
 
 
+class Ungated(torch.nn.Module):
+    """The sum that the gate would take."""
+
+    def forward(self, x: Tensor, added: Tensor) -> Tensor:
+        return x + added
+
+
 def test_a_step_is_that_of_layers_of_e3nn() -> None:
     """Linear maps, products with weights of each edge, a sum over neighbours, before the gate."""
     step = built("usual").network.steps[1]  # type: ignore[union-attr,index]
-    step.gate = torch.nn.Identity()
+    step.gate = Ungated()
     edges = torch.tensor([[0, 1, 1, 2, 3], [1, 0, 2, 1, 1]])
     x = torch.randn(4, step.mix_in.irreps_in.dim, dtype=torch.float64)
     harmonics, radial = torch.randn(5, 9, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
@@ -82,7 +89,7 @@ def test_sums_are_normalised_by_the_mean_number_of_neighbours() -> None:
     graph = torch.tensor([[0, 1], [1, 0]])
     x, harmonics, radial = torch.randn(2, 4), torch.randn(2, 4), torch.randn(2, 8)
     step.self_connection.weight.data.zero_()
-    step.gate = torch.nn.Identity()
+    step.gate = Ungated()
     once = step(x, harmonics, radial, graph, network.mean_neighbors)
     torch.testing.assert_close(step(x, harmonics, radial, graph, 4 * network.mean_neighbors), once / 2)
 

@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 from e3nn import o3
+from torch import Tensor
 
+from eqlayers.errors import DTypeError, ShapeError
 from eqlayers.nn import GatedNonlinearity, NormalizedActivation
 from eqlayers.nn.activation import ACTIVATIONS, second_moment
 from eqlayers.testing import check_derivatives, equivariance_residual
@@ -56,6 +58,58 @@ def test_gate_has_three_derivatives() -> None:
     gate = GatedNonlinearity("1x0e + 1x0o + 2x1o")
     x = torch.randn(2, gate.irreps_in.dim).double().requires_grad_()
     assert check_derivatives(gate, [x], order=3, step=1e-3).ok
+    inputs = [torch.randn(2, n).double().requires_grad_() for n in (10, 10, 8)]
+    assert check_derivatives(gate, inputs, order=3, step=1e-3).ok
+
+
+def by_groups(gate: GatedNonlinearity, x: Tensor) -> Tensor:
+    """Group by group, with torch's activations, in float64."""
+    count = gate.irreps_in.dim - gate.irreps_out.dim
+    gates, x, out = gate.gate(x[:, :count]), x[:, count:], []
+    for mul, ir in gate.irreps_out:
+        block, x = x[:, : mul * ir.dim], x[:, mul * ir.dim :]
+        if ir.l == 0:
+            out.append((gate.even if ir.p == 1 else gate.odd)(block))
+            continue
+        factors, gates = gates[:, :mul], gates[:, mul:]
+        ir_mul = gate.layout == "ir_mul"
+        block = block.reshape(len(block), ir.dim, mul) if ir_mul else block.reshape(len(block), mul, ir.dim).mT
+        block = block * factors[:, None, :]
+        out.append((block if ir_mul else block.mT).reshape(len(block), -1))
+    return torch.cat(out, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("irreps", ["64x0e + 64x1o", "32x0e + 16x0o + 8x1o + 8x2e", "13x0e + 5x1o + 2x0o + 3x2e"])
+def test_gate_is_that_of_its_groups_with_and_without_sums(irreps: str, layout: str, dtype: torch.dtype) -> None:
+    gate = GatedNonlinearity(irreps, gate="silu", layout=layout)
+    x, added, residual = (torch.randn(37, irreps.dim).to(dtype) for irreps in (*[gate.irreps_in] * 2, gate.irreps_out))
+    eps, wide = torch.finfo(dtype).eps, [t.double() for t in (x, added, residual)]
+    for found, want in (
+        (gate(x), by_groups(gate, wide[0])),
+        (gate(x, added), by_groups(gate, wide[0] + wide[1])),
+        (gate(x, None, residual), by_groups(gate, wide[0]) + wide[2]),
+        (gate(x, added, residual), by_groups(gate, wide[0] + wide[1]) + wide[2]),
+    ):
+        assert found.dtype == dtype
+        # a rounding of the sum changes an activation by less than twice as much, and the product has two such factors
+        assert float((found.double() - want).abs().max()) <= 16 * eps * (1 + float(want.abs().max()))
+
+
+def test_gate_reads_views_and_mixtures_under_autocast() -> None:
+    gate = GatedNonlinearity("8x0e + 8x1o", layout="ir_mul")
+    wide = torch.randn(5, 2 * gate.irreps_in.dim)
+    x = wide[:, : gate.irreps_in.dim]
+    assert torch.equal(gate(x), gate(x.contiguous()))
+    assert torch.equal(gate(wide.mT[: gate.irreps_in.dim].mT), gate(x))
+    residual = torch.randn(5, gate.irreps_out.dim)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert gate(x.bfloat16(), x, residual).dtype == torch.float32
+    with pytest.raises(DTypeError, match="residual must have the dtype of x"):
+        gate(x, None, residual.double())
+    with pytest.raises(ShapeError, match="added must"):
+        gate(x, residual)
 
 
 @pytest.mark.parametrize("lead", [(), (0,), (2, 3)])

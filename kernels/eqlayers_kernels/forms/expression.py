@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 #: Vectors whose squared length is not above count as zero, by the dtype of the sums: what is longer has third
@@ -10,11 +11,15 @@ from typing import Any, NamedTuple
 SMALLEST_SQUARE = {"float32": 1e-18, "float64": 1e-100}
 
 
+#: Functions of one number whose derivatives are polynomials of themselves.
+FUNCTIONS = ("sigmoid", "tanh")
+
+
 class Node(NamedTuple):
     """One value.
 
-    Kinds are 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two nodes) and
-    'inverse_length' (components of a vector; 0 of the zero vector).
+    Kinds are 'load' (operand, component), 'constant' (value), 'add' and 'multiply' (two nodes), 'inverse_length'
+    (components of a vector; 0 of the zero vector), and the functions of one node in `FUNCTIONS`.
     """
 
     kind: str
@@ -80,6 +85,14 @@ class Expression:
         """One over the length of a vector, 0 of the zero vector."""
         return self._node("inverse_length", *vector)
 
+    def sigmoid(self, value: int) -> int:
+        """1 / (1 + exp(-value))."""
+        return self._node("sigmoid", value)
+
+    def tanh(self, value: int) -> int:
+        """Hyperbolic tangent."""
+        return self._node("tanh", value)
+
 
 def is_number(node: Node) -> bool:
     """Whether it depends on no other node."""
@@ -96,6 +109,10 @@ def partials(expr: Expression, node: Node, place: int) -> list[tuple[int, list[i
         # d(1/r) = -(1/r)^2 u dv with the unit vector u: no power of 1/r comes before a small number has met it
         minus = expr.constant(-1.0)
         return [(arg, [place, place, minus, expr.multiply(arg, place)]) for arg in node.args]
+    if node.kind == "sigmoid":
+        return [(node.args[0], [place, expr.add(expr.one, expr.scale(-1.0, place))])]
+    if node.kind == "tanh":
+        return [(node.args[0], [expr.add(expr.one, expr.scale(-1.0, expr.multiply(place, place)))])]
     return []
 
 
@@ -104,3 +121,17 @@ def nested(expr: Expression, first: int, factors: Sequence[int]) -> int:
     for factor in factors:
         first = expr.multiply(first, factor)
     return first
+
+
+def tangent_series(count: int) -> tuple[float, ...]:
+    """Factors of the odd powers in the series of the hyperbolic tangent, from ``t' = 1 - t^2``, exactly.
+
+    Example:
+        >>> tangent_series(3) == (1.0, -1 / 3, 2 / 15)
+        True
+    """
+    factors = [Fraction(1)]
+    for k in range(1, count):
+        square = sum((factors[i] * factors[k - 1 - i] for i in range(k)), Fraction(0))
+        factors.append(-square / (2 * k + 1))
+    return tuple(map(float, factors))

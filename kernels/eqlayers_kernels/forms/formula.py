@@ -287,7 +287,7 @@ def evaluate(base: Formula, load: Callable[[int, int], Any], primitives: Any) ->
     Args:
         base: What to compute.
         load: Gives a component of an operand, one number per row and channel.
-        primitives: An object with ``inverse_length(*vector)``.
+        primitives: An object with ``inverse_length(*vector)``, ``sigmoid(value)`` and ``tanh(value)``.
     """
     values: list[Any] = []
     for node in base.nodes:

@@ -15,8 +15,9 @@ from mace.calculators import MACECalculator
 from mace.tools.scripts_utils import extract_config_mace_model
 
 from eqlayers.bench import accelerate as bench
+from eqlayers.bench.atoms import SPECIES
 from eqlayers.bench.implementation import default_dtype
-from eqlayers.bench.networks import SPECIES, mace, quiet_warnings
+from eqlayers.bench.network_subjects import mace, quiet_warnings
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedConvolution
 

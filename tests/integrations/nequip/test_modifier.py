@@ -17,12 +17,13 @@ from nequip.nn.model_modifier_utils import (
 )
 
 from eqlayers.bench import accelerate as bench
-from eqlayers.bench import networks
+from eqlayers.bench import network_subjects as networks
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import deaccelerate
 from eqlayers.integrations.modules import AcceleratedLinear
 from eqlayers.integrations.nequip import EqlayersTensorProductScatter
 from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
+from eqlayers.integrations.radial import TabledRadial
 
 ENABLE = {"modifier": "enable_eqlayers"}
 
@@ -93,6 +94,16 @@ def test_options_come_from_the_configuration(subject: networks.Subject) -> None:
     assert backends == {"torch"}
     with pytest.raises(ConfigError, match="backend must be one of"):
         modify(subject.make(torch.float32), [{**ENABLE, "backend": "fast"}])
+
+
+def test_radial_networks_by_tables(subject: networks.Subject) -> None:
+    """In NequIP's own modules, and as near as was asked for."""
+    plain = subject.make(torch.float64)
+    network = modify(subject.make(torch.float64), [{**ENABLE, "radial": "table", "tolerance": 1e-6}])
+    assert sum(isinstance(module, TabledRadial) for module in network.modules()) == 3
+    found, wanted = (subject.evaluate(model, False)[1] for model in (network, plain))
+    assert not torch.equal(found, wanted)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
 def test_a_package_is_made_without_it(subject: networks.Subject) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...forms.expression import SMALLEST_SQUARE, Node, is_number
+from ...forms.expression import FUNCTIONS, SMALLEST_SQUARE, Node, is_number
 from ...forms.formula import Formula
+from .functions import functions
 from .lanes import ByChannel, ByRow
 from .layout import HEAD, print_squares, print_transposes
-from .loops import indent
+from .loops import INCLUDES, indent
 
 TYPES = {"float32": ("float", 4, "__builtin_sqrtf"), "float64": ("double", 8, "__builtin_sqrt")}
+
+#: C has names of its own for functions of one number.
+NAMES = {"sigmoid": "sigmoid", "tanh": "hyperbolic_tangent"}
 
 _PRIMITIVES = """static inline V inverse_length(V q) {{
   V h;
@@ -82,6 +86,8 @@ def _text(node: Node, names: Sequence[str]) -> str:
     args = [names[arg] for arg in node.args]
     if node.kind == "inverse_length":
         return f"inverse_length({' + '.join(f'{a} * {a}' for a in args)})"
+    if node.kind in FUNCTIONS:
+        return f"{NAMES[node.kind]}(ALL({args[0]}))"
     return f" {'+' if node.kind == 'add' else '*'} ".join(args)
 
 
@@ -119,15 +125,14 @@ class FormulaKernel:
         parameters = [f"const T *restrict p{n}, const int64_t s{n}" for n in range(len(base.operands))]
         parameters += [f"T *restrict r{n}, const int64_t t{n}" for n in range(len(base.results))]
         body = tile_body(base, [driver.adds(one) for one in base.results])
-        head = f"""#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+        head = f"""{INCLUDES}
 typedef {ctype} T;
 #define EXPORT __attribute__((visibility("default")))
 {HEAD}
 #define AT(p, place) (*(V *)((T *)(p) + (place)))
 #define ALL(value) ((V){{0}} + (value))
 {_PRIMITIVES.format(sqrt=sqrt, tiny=f"(T){SMALLEST_SQUARE[self.dtype]!r}")}
+{functions(self.dtype) if any(node.kind in FUNCTIONS for node in base.nodes) else ""}
 {print_transposes(driver.inward, driver.outward, item)}
 {print_squares(item) if driver.squares else ""}
 static __attribute__((noinline)) void tile({", ".join(parameters)}) {{

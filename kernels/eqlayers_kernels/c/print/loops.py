@@ -9,6 +9,14 @@ from ...forms.program import Slot
 #: What ``run`` returns if all went well, if there was no room, and if the tables are not those of the graph.
 DONE, NO_ROOM, NO_TABLES = range(3)
 
+#: What every source begins with; -std=c11 has clocks only where they are asked for.
+INCLUDES = """#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200112L
+#endif
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>"""
 SEGMENT = """
 static int64_t segment(const int64_t *ptr, int64_t segments, int64_t chunks, int64_t chunk) {
   /* first segment of a chunk: chunks have equal numbers of edges and segments together, as nearly as that goes; all
@@ -48,19 +56,39 @@ def indent(lines: Iterable[str], by: int) -> str:
 
 
 def run_function(lines: Iterable[str]) -> str:
-    """The exported functions of a kernel: chunks of the rows, and all chunks that a thread can get hold of."""
+    """The exported functions of a kernel: chunks of the rows, and all chunks that a thread can get hold of.
+
+    ``work`` adds up, in nanoseconds, for how long threads had a processor, and notes the longest that one had none
+    since the call began; where the system has no such clocks it notes nothing.
+    """
     return f"""EXPORT int64_t run(const int64_t *arg, int64_t begin, int64_t end) {{
   {indent(lines, 2)}
 }}
-typedef struct {{ const int64_t *arg; int64_t chunks, next, status; }} Job;
+typedef struct {{ const int64_t *arg; int64_t chunks, next, status, begun, busy, lost; }} Job;
+#ifdef CLOCK_THREAD_CPUTIME_ID
+static int64_t now(clockid_t clock) {{
+  struct timespec t = {{0, 0}};
+  clock_gettime(clock, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}}
+#endif
 EXPORT void work(void *data) {{
   Job *const job = data;
+#ifdef CLOCK_THREAD_CPUTIME_ID
+  const int64_t before = now(CLOCK_THREAD_CPUTIME_ID);
+#endif
   for (;;) {{
     const int64_t chunk = __atomic_fetch_add(&job->next, 1, __ATOMIC_RELAXED);
-    if (chunk >= job->chunks) return;
+    if (chunk >= job->chunks) break;
     const int64_t status = run(job->arg, chunk, chunk + 1);
     if (status) __atomic_store_n(&job->status, status, __ATOMIC_RELAXED);
   }}
+#ifdef CLOCK_THREAD_CPUTIME_ID
+  const int64_t busy = now(CLOCK_THREAD_CPUTIME_ID) - before, lost = now(CLOCK_MONOTONIC) - job->begun - busy;
+  __atomic_fetch_add(&job->busy, busy, __ATOMIC_RELAXED);
+  int64_t most = __atomic_load_n(&job->lost, __ATOMIC_RELAXED);
+  while (lost > most && !__atomic_compare_exchange_n(&job->lost, &most, lost, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+#endif
 }}
 """
 

@@ -10,7 +10,7 @@ from ...arithmetic.writer import Kind
 from ...forms.program import Program, Slot
 from .driver import Driver
 from .layout import HEAD, print_transposes, wide
-from .loops import run_function
+from .loops import INCLUDES, run_function
 from .table import print_tables
 
 TYPES = {"float32": ("float", 4), "float64": ("double", 8)}
@@ -20,9 +20,7 @@ UNIT_STATEMENTS = 1500  # per translation unit: large programs are compiled side
 
 
 def _head(ctype: str) -> str:
-    return f"""#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+    return f"""{INCLUDES}
 typedef {ctype} T;
 #define EXPORT __attribute__((visibility("default")))
 {HEAD}"""

@@ -17,7 +17,10 @@ from . import openmp, threads
 SERIAL_ELEMENTS = 1 << 15
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
-CHUNKS_PER_THREAD = 4  # evens out unequal segments
+#: Evens out unequal segments, and processors that other programs use, too: who waits for one holds one chunk only.
+CHUNKS_PER_THREAD = 16
+#: A chunk has so many elements at least: some ten microseconds.
+CHUNK_ELEMENTS = 1 << 14
 
 
 class Compiled:
@@ -36,6 +39,8 @@ class Compiled:
         self._run = library.run
         self._run.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
         self._run.restype = ctypes.c_int64
+        self._take = library.work
+        self._take.argtypes, self._take.restype = (ctypes.c_void_p,), None
         self._work = ctypes.cast(library.work, ctypes.c_void_p).value or 0
 
     def __call__(
@@ -61,17 +66,19 @@ class Compiled:
         if workers == 1:
             if status := self._run(address, 0, chunks):
                 raise _error(status)
-        elif (parallel := openmp.parallel()) is not None:
-            job = (ctypes.c_int64 * 4)(address, chunks, 0, 0)  # arguments, chunks, next, status
+            return
+        # see Job in print/loops.py: arguments, chunks, next, status, begun, busy, lost
+        job = (ctypes.c_int64 * 7)(address, chunks, 0, 0, openmp.clock(), 0, 0)
+        if (parallel := openmp.parallel()) is not None:
             parallel(self._work, ctypes.addressof(job), workers, 0)
-            if job[3]:
-                raise _error(job[3])
+            openmp.note(job[5], job[6], workers)
         else:
-            threads.run(self._run_checked, (address,), total=chunks, chunks=chunks, threads=workers)
+            threads.run(self._take_chunks, (job,), total=workers, chunks=workers, threads=workers)
+        if job[3]:
+            raise _error(job[3])
 
-    def _run_checked(self, address: int, begin: int, end: int) -> None:
-        if status := self._run(address, begin, end):
-            raise _error(status)
+    def _take_chunks(self, job: ctypes.Array[ctypes.c_int64], begin: int, end: int) -> None:
+        self._take(ctypes.addressof(job))
 
 
 def _error(status: int) -> Exception:
@@ -84,7 +91,9 @@ def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
     """Pieces for a call that moves so many elements."""
     if elements < SERIAL_ELEMENTS:
         return 1
-    return SHARED_CHUNKS if shared_result else CHUNKS_PER_THREAD * workers if workers > 1 else 1
+    if shared_result:
+        return SHARED_CHUNKS
+    return min(CHUNKS_PER_THREAD * workers, elements // CHUNK_ELEMENTS) if workers > 1 else 1
 
 
 def load(kernel: Kernel | FormulaKernel) -> Compiled:

@@ -2,16 +2,29 @@
 
 A pool of our own would fight with torch's threads, which keep spinning for a while after every parallel operator: a
 kernel that follows one took twice as long. So kernels run on torch's own team wherever its library can be found.
+
+A team waits for all its threads, also for one that another program keeps from its processor and that has nothing left
+to do. Where that costs more than the thread brings, calls run on the pool for a while, which waits for nobody who has
+not begun.
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+#: Nanoseconds that a thread may be kept from its processor in any call: waking one takes a part of that.
+PATIENCE = 500_000
+#: Seconds on the pool before the team is tried again.
+PAUSE = 1.0
+
+_log = logging.getLogger(__name__)
+_pause: dict[str, float] = {}  # 'until' when, by `time.monotonic`
 _imported_in = os.getpid()  # a fork takes the team's threads away; GNU's runtime then waits for them for ever
 
 
@@ -36,6 +49,27 @@ def _entry() -> Callable[[int, int, int, int], None] | None:
 def parallel() -> Callable[[int, int, int, int], None] | None:
     """``parallel(function, data, threads, 0)`` calls a C function on every thread of torch's team; None without one.
 
-    None as well in a child forked after this module was imported, where the team's threads are gone.
+    None as well in a child forked after this module was imported, where the team's threads are gone, and for a while
+    after a call that `note` found waiting.
     """
+    if _pause and time.monotonic() < _pause["until"]:
+        return None
     return _entry() if os.getpid() == _imported_in else None
+
+
+def clock() -> int:
+    """Nanoseconds of the clock that kernels read, too; 0 without it."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) if hasattr(time, "CLOCK_MONOTONIC") else 0
+
+
+def note(busy: int, lost: int, workers: int) -> None:
+    """Leaves the team alone for a while if it waited for a thread longer than an equal share of the work takes.
+
+    Args:
+        busy: Nanoseconds that all threads together had a processor.
+        lost: The longest that one of them had none while there was work, or before it found none left.
+        workers: Threads of the call.
+    """
+    if lost > PATIENCE and lost > busy / workers:
+        _log.debug("kernels run on their own threads for %s s: one of torch's had no processor for %s ns", PAUSE, lost)
+        _pause["until"] = time.monotonic() + PAUSE

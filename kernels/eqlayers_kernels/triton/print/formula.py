@@ -13,11 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...forms.expression import SMALLEST_SQUARE
+from ...forms.expression import SMALLEST_SQUARE, tangent_series
 from ...forms.formula import Formula, Operand
 from . import tuning
 from .schedule import Order, Slot, Step
 
+#: Where the series of the hyperbolic tangent is taken, and its factors of odd powers, exact to rounding in float64
+#: there.
+NEAR = 0.3
+TANH = tangent_series(12)
 #: Pointers of the sorted edges, by walk; those of the batch's own order are the senders and the receivers of its rows.
 TABLES = ("nodes", "firsts", "stops", "places", "edges", "others")
 
@@ -297,6 +301,13 @@ class FormulaText:
     def _call(self, step: Step) -> Iterator[str]:
         name = f"v{step.node}"
         values = [self._vector(arg) for arg in step.args]
+        kind = self.base.nodes[step.node].kind
+        if kind == "sigmoid":
+            yield f"{name} = tl.sigmoid({values[0]})"
+            return
+        if kind == "tanh":
+            yield from _tanh(name, values[0])
+            return
         yield f"{name}_square = {' + '.join(f'{value} * {value}' for value in values)}"
         smallest = SMALLEST_SQUARE["float64" if self.double else "float32"]
         yield f"{name}_none = {name}_square <= {smallest}"  # which a NaN is not
@@ -304,6 +315,16 @@ class FormulaText:
         root, quotient = ("tl.sqrt({})", "1.0 / {}") if self.double else ("tl.sqrt_rn({})", "tl.div_rn(1.0, {})")
         safe = f"tl.where({name}_none, 1.0, {name}_square)"
         yield f"{name} = tl.where({name}_none, 0.0, {quotient.format(root.format(safe))})"
+
+
+def _tanh(name: str, value: str) -> Iterator[str]:
+    """Hyperbolic tangent; near 0 its series, as one minus something near one has lost its digits."""
+    yield f"{name}_square = {value} * {value}"
+    series = repr(TANH[-1])
+    for factor in reversed(TANH[:-1]):
+        series = f"({series} * {name}_square + {factor!r})"
+    yield f"{name}_near = {value} * {series}"
+    yield f"{name} = tl.where({name}_square < {NEAR**2!r}, {name}_near, 2.0 * tl.sigmoid(2.0 * {value}) - 1.0)"
 
 
 def _total(slot: Slot) -> str:

@@ -1,0 +1,200 @@
+"""The rows of `eqlayers bench networks`: one network as its package runs it, and in every way that this package has."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import models
+from ..integrations import accelerate
+from ..models import Potential, compress
+from ..models.compression import thaw
+from .atoms import Place
+from .implementation import OURS, Refusal, why_refused
+from .network_subjects import Evaluate, Subject, kind_of
+
+FORCES, TRAINING = "energy and forces", "training step"
+MODES = (FORCES, TRAINING)
+#: What a row can be: another package's; the same numbers to rounding; or radial networks read from tables.
+PEER, EXACT, TABLES = "peer", "exact", "tables"
+EAGER, COMPILED = "eager", "compiled"
+
+
+def evaluate_potential(place: Place) -> Evaluate:
+    """Energies and forces of these atoms by a potential of this package."""
+    given = lru_cache(maxsize=2)(place.structures)
+
+    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
+        network.train(training)
+        found = network(given(*kind_of(network)), ("energy", "forces"), create_graph=training)
+        return found["energy"], found["forces"]
+
+    return evaluate
+
+
+def own(kind: str, options: Mapping[str, Any], *, place: Place, scale: float = 1.0, shift: float = 0.0) -> Subject:
+    """A network of :mod:`eqlayers.models` by the name of its class, in a potential."""
+    species = list(place.species)
+
+    def make(dtype: torch.dtype) -> torch.nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            potential = Potential(getattr(models, kind)(species, **{"cutoff": place.cutoff, **options}), species)
+        shifts = {z: shift - 1.0 - number for number, z in enumerate(species)}
+        potential.set_statistics(shifts, scale, place.mean_neighbors)
+        return potential.to(torch.float32).to(dtype)  # the same numbers in every dtype
+
+    about = ", ".join(f"{key} {value}" for key, value in options.items())
+    return Subject(f"{kind} of this package, {about}", place, make, evaluate_potential(place), native=_copy)
+
+
+def _copy(network: torch.nn.Module) -> Potential:
+    found = copy.deepcopy(network)
+    assert isinstance(found, Potential)
+    return found
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Sizes of tables.
+
+    Attributes:
+        knots: Of live ones.
+        tolerance: Of those that are made once; see :func:`eqlayers.models.compress`.
+    """
+
+    knots: int
+    tolerance: float
+
+
+@dataclass
+class Entrant:
+    """One implementation of a network, ready to run.
+
+    Attributes:
+        name: Who runs it.
+        kind: One of ``PEER``, ``EXACT``, ``TABLES``.
+        network: With its own copy of the weights.
+        evaluate: See :class:`Subject`.
+        of_package: Whether its parameters are those of a potential of this package.
+    """
+
+    name: str
+    kind: str
+    network: torch.nn.Module
+    evaluate: Evaluate
+    of_package: bool = False
+
+    def __post_init__(self) -> None:
+        """Remember what is trained."""
+        self._trained = [p for p in self.network.parameters() if p.requires_grad]
+
+    def prepare(self, training: bool) -> None:
+        """Set the mode, and want gradients of weights for training alone, as calculators of all packages do."""
+        self.network.train(training)
+        for parameter in self._trained:
+            parameter.requires_grad_(training)
+
+
+def _eager(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    return subject.make(dtype)
+
+
+def _compiled(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    if subject.compiled is None:
+        raise Refusal(f"{subject.peer or OURS} has no compiled form of this network")
+    return subject.compiled(dtype)
+
+
+def _accelerated(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    return accelerate(subject.make(dtype), check=False).model  # whole networks are compared instead
+
+
+def _accelerated_tables(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    if "radial" not in inspect.signature(accelerate).parameters:
+        raise Refusal("accelerate has no argument `radial` in this version")
+    options: dict[str, Any] = {"radial": "table", "check": False}
+    return accelerate(subject.make(dtype), **options).model
+
+
+def _native(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    if subject.native is None:
+        raise Refusal(f"there is no conversion of this network of {subject.peer}")
+    return subject.native(subject.make(dtype))
+
+
+def _live(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    potential = _native(subject, tables, dtype)
+    compress(potential, knots=tables.knots)
+    thaw(potential)
+    return potential
+
+
+def _compressed(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    potential = _native(subject, tables, dtype).eval().requires_grad_(False)
+    compress(potential, tables.tolerance)
+    return potential
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How an entrant is made.
+
+    Attributes:
+        kind: One of ``PEER``, ``EXACT``, ``TABLES``.
+        make: From the network, the sizes of tables, and a dtype.
+        modes: What it is timed in.
+        of_package: Whether it becomes a potential of this package.
+    """
+
+    kind: str
+    make: Callable[[Subject, Tables, torch.dtype], torch.nn.Module]
+    modes: tuple[str, ...] = MODES
+    of_package: bool = False
+
+
+#: Who runs a network of another package, beside itself.
+OWN = {
+    f"{OURS}, accelerate": Maker(EXACT, _accelerated),
+    f"{OURS}, accelerate, tables": Maker(TABLES, _accelerated_tables),
+    f"{OURS}, native": Maker(EXACT, _native, of_package=True),
+    f"{OURS}, native, live tables": Maker(TABLES, _live, (TRAINING,), of_package=True),
+    f"{OURS}, native, compressed": Maker(TABLES, _compressed, (FORCES,), of_package=True),
+}
+
+
+def makers(subject: Subject, peers: tuple[str, ...]) -> dict[str, Maker]:
+    """Rows of a network by name, the reference first: its own package, eager; a network of this one is its own."""
+    if not subject.peer:
+        return {name: maker for name, maker in OWN.items() if maker.of_package}
+    kinds = {EAGER: Maker(PEER, _eager), COMPILED: Maker(PEER, _compiled)}
+    chosen = [EAGER, *(name for name in peers if name != EAGER)]  # what the others are compared with is always there
+    return {f"{subject.peer}, {name}": kinds[name] for name in chosen} | OWN
+
+
+def enter(
+    name: str,
+    maker: Maker,
+    subject: Subject,
+    tables: Tables,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Entrant | str:
+    """The entrant, or why there is none.
+
+    Raises:
+        Exception: One that this package did not mean.
+    """
+    try:
+        network = maker.make(subject, tables, dtype).to(device)
+    except Exception as error:
+        return why_refused(name if maker.kind == PEER else OURS, error)
+    evaluate = evaluate_potential(subject.place) if maker.of_package else subject.evaluate
+    return Entrant(name, maker.kind, network, evaluate, maker.of_package)

@@ -1,0 +1,118 @@
+"""Radial networks of NequIP and MACE by tables: errors, gradients, other weights, copies, what is left and why."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from eqlayers.bench import accelerate as bench
+from eqlayers.bench.network_subjects import Subject, mace, nequip
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.radial import TabledEmbedding, TabledRadial
+
+SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
+MAKE: dict[str, Callable[[], Subject]] = {
+    "nequip": lambda: nequip(layers=3, channels=4, sizes=SIZES),
+    "mace": lambda: mace(hidden="4x0e + 4x1o", correlation=2, sizes=SIZES),
+}
+GUESTS = [name for name in MAKE if find_spec(name)]
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module", params=GUESTS)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    return MAKE[request.param]()
+
+
+@pytest.fixture
+def tabled(subject: Subject) -> nn.Module:
+    return accelerate(subject.make(torch.float64), radial="table", tolerance=TOLERANCE).model
+
+
+def near(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
+    """Within some times the errors of weights and slopes that were asked for: layers follow one another."""
+    return all(error <= 30 * TOLERANCE for error in bench.errors(found, wanted).values())
+
+
+def test_energies_forces_and_gradients_of_all_weights(subject: Subject) -> None:
+    plain = subject.make(torch.float64)
+    report = accelerate(copy.deepcopy(plain), radial="table", tolerance=TOLERANCE)
+    rows = [row for row in report.rows if row.target == "radial"]
+    layers = sum(row.target == "convolution" for row in report.replaced)
+    assert [row.replacement for row in rows].count("TabledRadial") == layers > 1
+    assert [row.replacement for row in rows].count("TabledEmbedding") == 1
+    errors = [row.error for row in rows if row.replacement == "TabledRadial"]
+    assert all(error is not None and 0 < error <= 1 for error in errors)
+    assert "knots keep weights within" in str(report)
+    wanted = bench.outcome(subject, plain)
+    found = bench.outcome(subject, report.model)
+    assert found["gradient"].shape == wanted["gradient"].shape
+    assert near(found, wanted)
+    assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
+    energy, forces = subject.evaluate(report.model, False)
+    assert near(found | {"energy": energy.detach().double(), "forces": forces.detach().double()}, wanted)
+
+
+def test_a_table_follows_its_weights(subject: Subject, tabled: nn.Module) -> None:
+    """After a step of training, and after a checkpoint."""
+    plain = subject.make(torch.float64)
+    before = subject.evaluate(tabled, False)[1].detach()
+    with torch.no_grad():
+        for model in (plain, tabled):
+            for name, parameter in model.named_parameters():
+                if "mlp" in name or "conv_tp_weights" in name:
+                    parameter.mul_(1.1)
+    after, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
+    assert not torch.allclose(before, after)
+    assert float((after - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
+    assert near(bench.outcome(subject, tabled), bench.outcome(subject, plain))
+    first = subject.make(torch.float64)
+    tabled.load_state_dict(first.state_dict(), strict=False)
+    torch.testing.assert_close(subject.evaluate(tabled, False)[1].detach(), before, rtol=1e-12, atol=1e-14)
+
+
+def test_keys_copies_files_and_the_way_back(subject: Subject, tabled: nn.Module) -> None:
+    plain = subject.make(torch.float64)
+    assert list(tabled.state_dict()) == list(plain.state_dict())
+    wanted = subject.evaluate(tabled, False)[1].detach()
+    buffer = io.BytesIO()
+    torch.save(tabled, buffer)
+    buffer.seek(0)
+    for model in (copy.deepcopy(tabled), torch.load(buffer, weights_only=False)):
+        assert torch.equal(subject.evaluate(model, False)[1].detach(), wanted)
+    moved = copy.deepcopy(tabled).to(torch.float32).to(torch.float64)
+    assert float((subject.evaluate(moved, False)[1].detach() - wanted).abs().max()) < 1e-5
+    back = deaccelerate(tabled)
+    assert not any(isinstance(module, (TabledRadial, TabledEmbedding)) for module in back.modules())
+    assert torch.equal(subject.evaluate(back, False)[1].detach(), subject.evaluate(plain, False)[1].detach())
+
+
+def test_networks_stay_where_their_convolutions_do(subject: Subject) -> None:
+    report = accelerate(subject.make(torch.float64), targets=["linear"], radial="table")
+    (row,) = [row for row in report.rows if row.target == "radial"]
+    assert "whose convolution was not replaced" in row.reason
+
+
+@pytest.mark.skipif("mace" not in GUESTS, reason="needs mace-torch")
+def test_what_depends_on_more_than_lengths_stays() -> None:
+    subject = mace(
+        hidden="4x0e + 4x1o", correlation=2, sizes=SIZES, interaction="RealAgnosticDensityResidualInteractionBlock"
+    )
+    report = accelerate(subject.make(torch.float64), radial="table")
+    (row,) = [row for row in report.rows if row.target == "radial"]
+    assert "is read by the density" in row.reason
+    found, wanted = (bench.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
+    assert all(error < 1e-10 for error in bench.errors(found, wanted).values())
+
+
+def test_what_generated_code_raises_on_probes_is_not_printed(
+    subject: Subject, capfd: pytest.CaptureFixture[str]
+) -> None:
+    accelerate(subject.make(torch.float32))
+    assert "FX-traced" not in capfd.readouterr().err
