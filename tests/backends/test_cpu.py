@@ -34,7 +34,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip(f"backend cpu {compiler.why_not()}")
     torch.set_num_threads(request.param)  # set back by the fixture untouched_globals
     if request.param > 1:
-        monkeypatch.setattr(launch, "SERIAL_ELEMENTS", 1)
+        monkeypatch.setattr(launch, "CHUNK_ELEMENTS", 1)
     return request.param
 
 
@@ -262,7 +262,7 @@ def test_it_follows_the_number_of_threads_and_that_changes_no_bit(workers: list[
     tensors = operands(form, 700, shared)
     index = torch.randint(0, 700, (2, 700), generator=torch.Generator().manual_seed(0))
     graph = cpu.edge_tables(index, 700, 700)
-    assert 700 * sum(form.program.widths) > launch.SERIAL_ELEMENTS
+    assert 700 * sum(form.program.widths) > 2 * launch.CHUNK_ELEMENTS
     for kind, tables in ((FORWARD, None), (BACKWARD, None), (FORWARD, graph), (BACKWARD, graph)):
         found = []
         for threads in (1, 2, 5):

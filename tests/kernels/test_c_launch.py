@@ -172,11 +172,11 @@ def test_a_forked_child_works_whatever_threads_the_parent_used(kernels: Any, cas
 
 
 def test_small_work_is_one_chunk_and_shared_gradients_have_as_many_on_any_number_of_threads() -> None:
-    small, large = launch.SERIAL_ELEMENTS - 1, launch.SERIAL_ELEMENTS
+    small, large = 2 * launch.CHUNK_ELEMENTS - 1, 2 * launch.CHUNK_ELEMENTS
     assert [launch.chunks_for(small, workers, shared) for workers in (1, 8) for shared in (False, True)] == [1] * 4
     assert launch.chunks_for(large, 1, False) == 1
     assert launch.chunks_for(64 * large, 8, False) == launch.CHUNKS_PER_THREAD * 8
-    assert launch.chunks_for(large, 8, False) == large // launch.CHUNK_ELEMENTS > 1  # no chunk is too small
+    assert launch.chunks_for(large, 8, False) == 2  # no chunk is too small
     assert launch.chunks_for(large, 1, True) == launch.chunks_for(large, 8, True) > 8
 
 

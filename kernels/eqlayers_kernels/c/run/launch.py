@@ -13,13 +13,12 @@ from ..print.loops import NO_ROOM
 from ..print.printer import Kernel, print_import
 from . import openmp, threads
 
-#: Below this many elements read and written, a second thread costs more than it gains.
-SERIAL_ELEMENTS = 1 << 15
 #: Chunks for the gradient of shared weights, which is summed over them: fixed, so that threads do not change results.
 SHARED_CHUNKS = 16
 #: Evens out unequal segments, and processors that other programs use, too: who waits for one holds one chunk only.
 CHUNKS_PER_THREAD = 16
-#: A chunk has so many elements at least: some ten microseconds.
+#: A chunk has so many elements, read and written, at least: some ten microseconds. A second thread costs as much, so
+#: what has less than two chunks runs on one.
 CHUNK_ELEMENTS = 1 << 14
 
 
@@ -89,11 +88,12 @@ def _error(status: int) -> Exception:
 
 def chunks_for(elements: int, workers: int, shared_result: bool) -> int:
     """Pieces for a call that moves so many elements."""
-    if elements < SERIAL_ELEMENTS:
+    most = elements // CHUNK_ELEMENTS
+    if most < 2:
         return 1
     if shared_result:
         return SHARED_CHUNKS
-    return min(CHUNKS_PER_THREAD * workers, elements // CHUNK_ELEMENTS) if workers > 1 else 1
+    return min(CHUNKS_PER_THREAD * workers, most) if workers > 1 else 1
 
 
 def load(kernel: Kernel | FormulaKernel) -> Compiled:
