@@ -152,10 +152,8 @@ def relay(network: MoleculeNetwork, options: dict[str, Any], backend: str | None
     radial = {key: options[key] for key in ("num_basis", "cutoff", "radial_hidden") if key in options}
     for number, step in enumerate(network.interactions):
         old: Any = step
-        new = nn.Interaction(old.irreps_in, network.irreps_sh, old.irreps_out, **radial, **kind)
-        network.interactions[number] = new
-    network.gate = nn.GatedNonlinearity(network.gate.irreps_out, **kind)
-    network.mix = nn.Linear(network.mix.irreps_in, network.mix.irreps_out, biases=True, **kind)
+        irreps = {"irreps_in": old.irreps_in, "irreps_sh": network.irreps_sh, "irreps_out": old.irreps_out}
+        network.interactions[number] = nn.Interaction(**irreps, **radial, gate="silu", residual=False, **kind)
     network.read = nn.Linear(network.read.irreps_in, network.read.irreps_out, **kind)
 
 

@@ -7,7 +7,8 @@ weights are written once, for both hold the same Parameters.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from torch import Tensor, nn, no_grad, stack
 
@@ -15,6 +16,8 @@ from ..errors import ConfigError
 from ..functional import TabledWeights, as_graph, tensor_product_conv
 from ..functional.product import run_convolution
 from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
+from .notes import Messages, Note, noting, settled
+from .structure import adds_up
 
 #: What a replacement does not take over from the attributes of its original.
 _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_func")
@@ -23,8 +26,17 @@ _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_
 class Replacement(nn.Module):
     """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
 
-    #: Attribute of the parent that is set while the replacement is in place.
-    parents_mark: ClassVar[str | None] = None
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Layers get numbers, also of rows that were only noted."""
+        if any(isinstance(value, Note) for value in (*args, *kwargs.values())):
+            args, kwargs = settled(args), settled(kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def mark(self, parent: nn.Module) -> None:
+        """Tell the parent, while the replacement is in place, that it is called in another way."""
+
+    def unmark(self, parent: nn.Module) -> None:
+        """Take back what :meth:`mark` did."""
 
     @property
     def original(self) -> nn.Module:
@@ -122,7 +134,56 @@ class AcceleratedScatter(FusedReplacement):
 class AcceleratedConvolution(FusedReplacement, TensorProductConv):
     """In place of the ``conv_tp`` of a MACE interaction block, which calls it with the edges once it is marked so."""
 
-    parents_mark: ClassVar[str | None] = "conv_fusion"
+    def mark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        vars(parent)["conv_fusion"] = "eqlayers"
+
+    def unmark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        vars(parent).pop("conv_fusion", None)
+
+
+class AcceleratedMessages(FusedReplacement, TensorProduct):
+    """In place of a product between a gather and a sum: called with noted rows it is a convolution, see `notes`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module: notes stay notes."""
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
+        """``[E, in1.dim]`` or a note of them, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or a note of them."""
+        y, weight = (value.numbers() if isinstance(value, Note) else value for value in (y, weight))
+        if not isinstance(x, Note):
+            return self.rows(x, y, weight)
+        one_each = y.ndim == 2 and len(y) == len(x)
+        if isinstance(weight, Tensor) and weight.ndim > 1:
+            one_each = one_each and weight.ndim == 2 and len(weight) == len(x)
+        fits = one_each and x.shape[1] == self.irreps_in1.dim and x.dtype == y.dtype
+        return Messages(self, x, y, weight) if fits else self.rows(x.numbers(), y, weight)
+
+    def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
+        """See :class:`.notes.Fused`."""
+        found: Tensor = super().forward(x, y, weight.weights() if isinstance(weight, TabledWeights) else weight)
+        return found
+
+    def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+        """See :class:`.notes.Fused`."""
+        w, shared = weight, False
+        if not isinstance(weight, TabledWeights):
+            w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+            shared = w.ndim == 1
+        graph = as_graph(stack([src, dst]), x.shape[0], num_nodes)
+        return run_convolution(self.plan, x, y, w, graph, shared, self.backend, True)
+
+    def mark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`; a parent that adds nothing up stays as it is."""
+        if adds_up(parent):
+            vars(parent)["forward"] = partial(noting, parent)
+
+    def unmark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        if getattr(vars(parent).get("forward"), "func", None) is noting:
+            del vars(parent)["forward"]
 
 
 def _like(module: nn.Module) -> Tensor | None:

@@ -16,7 +16,13 @@ from ..algebra import as_irreps
 from ..lowering.paths import Instruction
 from ..nn._common.e3nn_state import coefficient_error
 from ..testing.magnitude import linear_magnitude, product_magnitude
-from .modules import AcceleratedConvolution, AcceleratedLinear, AcceleratedScatter, AcceleratedTensorSquare
+from .modules import (
+    AcceleratedConvolution,
+    AcceleratedLinear,
+    AcceleratedMessages,
+    AcceleratedScatter,
+    AcceleratedTensorSquare,
+)
 
 Operands = dict[str, Tensor]
 #: Nodes of the small graph; one has no edges.
@@ -87,7 +93,7 @@ def call(module: nn.Module, *args: Any) -> Tensor:
 
 def _product(original: Any, replacement: Any, rows: int) -> Probe:
     scatter = isinstance(replacement, AcceleratedScatter)
-    fused = scatter or isinstance(replacement, AcceleratedConvolution)
+    fused = scatter or isinstance(replacement, (AcceleratedConvolution, AcceleratedMessages))
     product = original.tp if scatter else original
     irreps = (as_irreps(product.irreps_in1), as_irreps(product.irreps_in2), as_irreps(product.irreps_out))
     paths = [Instruction(*tuple(ins)) for ins in product.instructions]
@@ -119,6 +125,8 @@ def _product(original: Any, replacement: Any, rows: int) -> Probe:
         s, d = src.to(x.device), dst.to(x.device)
         if scatter:
             return call(replacement, x, y, w, d, s)
+        if isinstance(replacement, AcceleratedMessages):
+            return replacement.sums(x, y, w, s, d, len(x))
         if fused:
             return call(replacement, x, y, w, torch.stack([s, d]))
         return call(replacement, x, w) if square else call(replacement, x, y, w)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
 from ..nn.radial_table import RadialTable, TableError
-from .modules import AcceleratedConvolution, AcceleratedScatter, Replacement
+from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
 from .places import Place
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
@@ -35,6 +35,7 @@ class Family(NamedTuple):
         cutoff: Of the argument of the functions, from the module.
         functions: Functions ``[N, B]`` of arguments ``[N]``, from the module.
         refuse: Why an embedding, or the model around it, must stay, or None.
+        hand_on: Lengths, in float64 and over a factor, in place of the functions: from the module and its arguments.
         factor: By which the model multiplies the functions before any network reads them.
     """
 
@@ -44,12 +45,17 @@ class Family(NamedTuple):
     cutoff: Callable[[Any], float]
     functions: Callable[[Any, Tensor], Tensor]
     refuse: Callable[[Any, list[nn.Module]], str | None]
-    factor: Callable[[Any, list[nn.Module]], float]
+    hand_on: Callable[..., Any]
+    factor: Callable[[Any, list[nn.Module]], float] = lambda embedding, modules: 1.0
 
 
 def _mace_functions(embedding: Any, lengths: Tensor) -> Tensor:
     found: Tensor = embedding(lengths.unsqueeze(1), None, None, None)[0]
     return found
+
+
+def _mace_lengths(embedding: Any, factor: float, lengths: Tensor, *others: Any) -> Any:
+    return lengths.double(), None
 
 
 def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
@@ -68,6 +74,12 @@ def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
 def _nequip_functions(embedding: Any, lengths: Tensor) -> Tensor:
     found: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
     return found
+
+
+def _nequip_lengths(embedding: Any, factor: float, data: Any) -> Any:
+    data = embedding(data)
+    data[embedding.edge_invariant_field] = data[embedding.norm_length_field].double() / factor
+    return data
 
 
 #: Modules of NequIP's that stand around interaction blocks and do not read functions of lengths.
@@ -91,6 +103,27 @@ def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
     return math.prod(float(m.factor) for m in found if m.in_field == embedding.edge_invariant_field)
 
 
+def _sevennet_cutoff(embedding: Any) -> float:
+    envelope = embedding.cutoff_function
+    return float(envelope.cutoff_length if hasattr(envelope, "cutoff_length") else envelope.r_cut)
+
+
+def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
+    found: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
+    return found
+
+
+def _sevennet_lengths(embedding: Any, factor: float, data: Any) -> Any:
+    data = embedding(data)
+    data["edge_embedding"] = data["edge_length"].double().unsqueeze(-1)
+    return data
+
+
+def _refuse_sevennet(embedding: Any, modules: list[nn.Module]) -> str | None:
+    names = {getattr(module, "key_weight_input", "edge_embedding") for module in modules}
+    return None if names == {"edge_embedding"} else f"is not what is read as {', '.join(sorted(names))}"
+
+
 FAMILIES = (
     Family(
         "RadialEmbeddingBlock",
@@ -99,7 +132,7 @@ FAMILIES = (
         lambda embedding: float(embedding.cutoff_fn.r_max),
         _mace_functions,
         _refuse_mace,
-        lambda embedding, modules: 1.0,
+        _mace_lengths,
     ),
     Family(
         "BesselEdgeLengthEncoding",
@@ -108,7 +141,19 @@ FAMILIES = (
         lambda embedding: 1.0,  # in units of the cutoff
         _nequip_functions,
         _refuse_nequip,
+        _nequip_lengths,
         _nequip_factor,
+    ),
+    Family(
+        "EdgeEmbedding",
+        ("weight_nn", "convolution"),
+        AcceleratedMessages,
+        lambda embedding: float(
+            vars(embedding.cutoff_function).get("cutoff_length") or embedding.cutoff_function.r_cut
+        ),
+        _sevennet_functions,
+        _refuse_sevennet,
+        _sevennet_lengths,
     ),
 )
 
@@ -157,17 +202,12 @@ class TabledEmbedding(Replacement):
     def __init__(self, family: Family, original: nn.Module, factor: float) -> None:
         super().__init__()
         mirror(self, original)
-        self.is_mace, self.behind = family.convolution is AcceleratedConvolution, factor
+        self.hand_on, self.behind = family.hand_on, factor
         self.stand_in_for(original)
 
-    def forward(self, given: Any, *others: Any) -> Any:
+    def forward(self, *given: Any) -> Any:
         """``[E, 1]`` in place of ``[E, B]``."""
-        original: Any = self.original
-        if self.is_mace:
-            return given.double(), None
-        data = original(given)
-        data[original.edge_invariant_field] = given[original.norm_length_field].double() / self.behind
-        return data
+        return self.hand_on(self.original, self.behind, *given)
 
 
 class TabledRadial(Replacement):

@@ -28,8 +28,6 @@ from .report import Report, Row
 from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
 from .structure import OURS
 
-_MARK = "eqlayers"
-
 
 @dataclass
 class _Job:
@@ -60,7 +58,7 @@ def accelerate(
     Args:
         model: A model with e3nn layers: e3nn's own, NequIP's, MACE's, or any other.
         backend: Name of a backend for all replacements, or None for the first that accepts.
-        targets: Which kinds to replace, of 'convolution' (gather, product and scatter of NequIP and MACE in one call),
+        targets: Which kinds to replace, of 'convolution' (gather, product and sum in one call),
             'product', 'linear', 'harmonics' and 'contraction' (MACE's symmetric contraction); None for all.
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
@@ -169,8 +167,7 @@ def deaccelerate(model: nn.Module) -> nn.Module:
                 model = original
                 continue
             place.put(original)
-            if module.parents_mark is not None:
-                vars(place.parent).pop(module.parents_mark, None)
+            module.unmark(place.parent)
     return model
 
 
@@ -201,23 +198,22 @@ def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[
     rows = [_left(module, known[0], why) for module, known in places.items() if (why := _known(module))]
     layers = {module for module in places if is_layer(module)}
     aliases = find_aliases(((known[0].path, module) for module, known in places.items()), layers)
-    for rule in RULES:
-        for module in places if rule.target in wanted else ():
-            if module in taken or not rule.matches(module):
-                continue
-            original = module.get_submodule(rule.part)
-            product = original.get_submodule(rule.inner)
-            if original in jobs:
-                continue
-            reason = rule.refuse(module) or _refuse_places(rule, original, product, places, aliases)
-            if reason:
-                rows.append(_left(original, places[original][0], reason, rule.target))
-                continue
-            path = places[original][0].path
-            row = Row(path, type(original).__name__, rule.target, places=tuple(p.path for p in places[original]))
-            jobs[original] = _Job(rule, original, places[original], row)
-            taken.update((original, product))
-    return list(jobs.values()), rows
+    asked = [rule for rule in RULES if rule.target in wanted]
+    for rule, module, part in ((one, m, part) for one in asked for m in places for part in one.parts(m)):
+        original = module.get_submodule(part)
+        product = original.get_submodule(rule.inner)
+        if module in taken or original in jobs:
+            continue
+        reason = rule.refuse(module) or _refuse_places(rule, original, product, part, places, aliases)
+        if reason:
+            rows.append(_left(original, places[original][0], reason, rule.target))
+            continue
+        path = places[original][0].path
+        row = Row(path, type(original).__name__, rule.target, places=tuple(p.path for p in places[original]))
+        jobs[original] = _Job(rule, original, places[original], row)
+        taken.update((original, product))
+    put = {(job.row.path, job.row.target) for job in jobs.values()}  # what one rule refused another one may have taken
+    return list(jobs.values()), [row for row in rows if (row.path, row.target) not in put]
 
 
 def _known(module: nn.Module) -> str:
@@ -233,6 +229,7 @@ def _refuse_places(
     rule: Rule,
     original: nn.Module,
     product: nn.Module,
+    part: str,
     places: dict[nn.Module, list[Place]],
     aliases: dict[nn.Module, str],
 ) -> str | None:
@@ -242,12 +239,12 @@ def _refuse_places(
     for module in (original, product):
         if module in aliases:
             return f"is held in the attribute {aliases[module]} too, outside the registered modules"
-    if rule.target != "convolution":
+    if rule.target != "convolution" or rule.anywhere:
         return None
     fits = all(
         place.parent is not None
-        and (place.parent is original or (rule.matches(place.parent) and rule.refuse(place.parent) is None))
-        and place.name == (rule.inner or rule.part)
+        and (place.parent is original or (rule.parts(place.parent) and rule.refuse(place.parent) is None))
+        and place.name == (rule.inner or part)
         for place in places[product]
     )
     return None if fits else "holds a product that sits elsewhere too, where it is no convolution"
@@ -327,6 +324,6 @@ def _row_of(one: Tabled, tolerance: float) -> Row:
 
 
 def _put(place: Place, replacement: Replacement) -> None:
+    assert place.parent is not None
     place.put(replacement)
-    if replacement.parents_mark is not None:
-        setattr(place.parent, replacement.parents_mark, _MARK)
+    replacement.mark(place.parent)

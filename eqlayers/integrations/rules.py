@@ -6,7 +6,7 @@ neither NequIP nor MACE is imported, and e3nn's layers of any version and in any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -18,6 +18,7 @@ from ..nn._common.linear_paths import has_channel_axes
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
+    AcceleratedMessages,
     AcceleratedScatter,
     AcceleratedTensorProduct,
     AcceleratedTensorSquare,
@@ -34,7 +35,17 @@ from .polynomial_rules import (
     refuse_other_contraction,
 )
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
-from .structure import PRODUCT_NAMES, base_of, child_of, code_of, is_plain, is_theirs, refuse_class, refuse_object
+from .structure import (
+    PRODUCT_NAMES,
+    adds_up,
+    base_of,
+    child_of,
+    code_of,
+    is_plain,
+    is_theirs,
+    refuse_class,
+    refuse_object,
+)
 
 COMMON_ATTRIBUTES = ("irreps_out", "instructions", "weight_numel", "shared_weights", "internal_weights", "output_mask")
 PRODUCT_ATTRIBUTES = ("irreps_in1", "irreps_in2", *COMMON_ATTRIBUTES, "_compiled_main_left_right")
@@ -50,19 +61,23 @@ class Rule:
 
     Attributes:
         target: 'convolution', 'product', 'linear', 'harmonics' or 'contraction'.
-        part: Name of the submodule that is replaced; empty for the module itself.
+        parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
         inner: Name of the product inside of what is replaced; empty if it is that.
-        matches: Whether a module is of this kind.
         refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
         build: Makes the replacement, with a backend.
+        anywhere: Whether the replacement does what the original does in other places, too.
     """
 
     target: str
-    part: str
+    parts: Callable[[nn.Module], Sequence[str]]
     inner: str
-    matches: Callable[[nn.Module], bool]
     refuse: Callable[[nn.Module], str | None]
     build: Callable[[nn.Module, str | None], Replacement]
+    anywhere: bool = False
+
+
+def _if(test: Callable[[nn.Module], bool], part: str = "") -> Callable[[nn.Module], Sequence[str]]:
+    return lambda module: (part,) if test(module) else ()
 
 
 def is_product(module: Any) -> bool:
@@ -96,7 +111,19 @@ def is_block(module: Any) -> bool:
     """Whether it is a MACE interaction block: its forward asks for ``conv_fusion`` before it calls ``conv_tp``."""
     if not is_product(child_of(module, "conv_tp")):
         return False
-    return any(_has_branch(code) for code in _forwards(type(module)))
+    calls = [code for code in _forwards(type(module)) if "conv_tp" in code.co_names]
+    return bool(calls) and all(_has_branch(code) for code in calls)
+
+
+def messages_in(module: nn.Module) -> Sequence[str]:
+    """Products that a module's forward calls and whose results it adds up, if they can be convolutions."""
+    if isinstance(module, (Replacement, torch.jit.ScriptModule)) or not adds_up(module):
+        return ()
+    code = code_of(type(module).forward)
+    if code is None or refuse_object(module) is not None or hasattr(module, "conv_fusion"):
+        return ()
+    called = [name for name, child in module._modules.items() if name in code.co_names and is_product(child)]
+    return [name for name in called if _refuse_fusion(module, name) is None]
 
 
 def _forwards(cls: type) -> Iterator[CodeType]:
@@ -160,8 +187,6 @@ def refuse_block(module: nn.Module) -> str | None:
         return "has a fused convolution already"
     if "forward" in vars(module):
         return "has had its forward replaced on the object"
-    if not all(_has_branch(code) for code in _forwards(type(module)) if "conv_tp" in code.co_names):
-        return f"is of a class {type(module).__name__} whose forward knows one way only to call conv_tp"
     return _refuse_fusion(module, "conv_tp")
 
 
@@ -204,6 +229,11 @@ def build_convolution(module: nn.Module, backend: str | None) -> Replacement:
     return _built(AcceleratedConvolution.from_e3nn(module, backend=backend), module)
 
 
+def build_messages(module: nn.Module, backend: str | None) -> Replacement:
+    """Our product, which is a convolution too, in place of e3nn's."""
+    return _built(AcceleratedMessages.from_e3nn(module, backend=backend), module)
+
+
 def build_harmonics(module: nn.Module, backend: str | None) -> Replacement:
     """Our spherical harmonics in place of e3nn's."""
     return _built(AcceleratedSphericalHarmonics(module, backend), module)
@@ -216,14 +246,15 @@ def build_contraction(module: nn.Module, backend: str | None) -> Replacement:
 
 #: In the order in which they are tried.
 RULES = (
-    Rule("convolution", "", "tp", is_scatter, refuse_scatter, build_scatter),
-    Rule("convolution", "conv_tp", "", is_block, refuse_block, build_convolution),
-    Rule("product", "", "", is_product, refuse_layer, build_product),
-    Rule("linear", "", "", is_linear, refuse_layer, build_linear),
-    Rule("harmonics", "", "", is_harmonics, refuse_harmonics, build_harmonics),
-    Rule("harmonics", "", "", is_angular, refuse_angular, build_harmonics),
-    Rule("contraction", "", "", is_contraction, refuse_contraction, build_contraction),
-    Rule("contraction", "", "", is_other_contraction, refuse_other_contraction, build_contraction),
+    Rule("convolution", _if(is_scatter), "tp", refuse_scatter, build_scatter),
+    Rule("convolution", _if(is_block, "conv_tp"), "", refuse_block, build_convolution),
+    Rule("convolution", messages_in, "", lambda module: None, build_messages, anywhere=True),
+    Rule("product", _if(is_product), "", refuse_layer, build_product),
+    Rule("linear", _if(is_linear), "", refuse_layer, build_linear),
+    Rule("harmonics", _if(is_harmonics), "", refuse_harmonics, build_harmonics),
+    Rule("harmonics", _if(is_angular), "", refuse_angular, build_harmonics),
+    Rule("contraction", _if(is_contraction), "", refuse_contraction, build_contraction),
+    Rule("contraction", _if(is_other_contraction), "", refuse_other_contraction, build_contraction),
 )
 TARGETS = tuple(dict.fromkeys(rule.target for rule in RULES))
 

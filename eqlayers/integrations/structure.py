@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import CodeType
 from typing import Any
 
@@ -28,6 +29,9 @@ HARMLESS = {
     *("__firstlineno__", "__static_attributes__", "__type_params__", "__abstractmethods__", "_abc_impl"),
     *("__repr__", "__str__", "extra_repr", "__e3nn_compile_mode__"),
 }
+
+#: In names of functions that add up the messages of edges.
+_SUMS = re.compile("scatter|index_add|gather|segment|aggregate")
 
 
 def is_theirs(module: Any, name: str, attributes: tuple[str, ...]) -> bool:
@@ -78,6 +82,13 @@ def refuse_object(module: nn.Module) -> str | None:
     if any(t.is_meta for t in [*module.parameters(), *module.buffers()]):
         return "is on the meta device, where there are no numbers: call accelerate after to_empty and load_state_dict"
     return None
+
+
+def adds_up(module: nn.Module) -> bool:
+    """Whether a module's own forward adds rows up by an index, as far as the names of what it calls tell."""
+    code = code_of(type(module).forward)
+    names = set() if code is None else set(code.co_names) - set(vars(module)["_modules"])
+    return any(_SUMS.search(name) for name in names)
 
 
 def is_plain(module: nn.Module) -> bool:

@@ -15,12 +15,12 @@ from ..checks import check_choice, check_integer, check_number, check_tensor, ch
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..graph import Graph, check_range
 from ..nn._common.base import KeepsFloat64
-from ..nn.activation import GatedNonlinearity
 from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from ..nn.tabled_basis import tabled
+from .nequip import reachable
 from .potential import kinds_of, places_of, read_species
 from .properties import even_scalars, pooled
 
@@ -103,17 +103,23 @@ class MoleculeNetwork(KeepsFloat64):
         self.geometry = EdgeGeometry(self.irreps_sh, direction="dst_to_src", backend=backend)
         self.embedding = torch.nn.Embedding(len(self.species), scalars.dim)
         kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
+        read = o3.Irreps(READOUTS[readout])
+        last = o3.Irreps([(mul, ir) for mul, ir in irreps if ir in read])  # the others would not be read
         steps, current = [], scalars
-        for _ in range(layers):
+        for number in range(layers):
+            after = reachable(current, self.irreps_sh, irreps if number < layers - 1 else last)
             steps.append(
-                Interaction(current, self.irreps_sh, irreps, num_basis, cutoff, radial_hidden, mean_neighbors, **kind)
+                Interaction(
+                    *(current, self.irreps_sh, after, num_basis, cutoff, radial_hidden, mean_neighbors),
+                    gate="silu",
+                    residual=False,
+                    **kind,
+                )
             )
-            current = irreps
+            current = after
         self.basis = tabled(BesselBasis(num_basis, cutoff), knots)
         self.interactions = torch.nn.ModuleList(steps)
-        self.gate = GatedNonlinearity(current, **kind)
-        self.mix = Linear(current, self.gate.irreps_in, biases=True, **kind)
-        self.read = Linear(current, READOUTS[readout], **kind)
+        self.read = Linear(current, read, **kind)
         with torch.no_grad():
             self.read.weight.mul_(0.1)  # start near the baseline: a sum over atoms of unit numbers is far from it
         self.register_buffer("species_index", places_of(self.species))
@@ -189,7 +195,7 @@ class MoleculeNetwork(KeepsFloat64):
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.interactions:
             x = step(x, edges.harmonics, edges.lengths, graph, basis=basis)
-        out = self.read(self.gate(self.mix(x))).double()
+        out = self.read(x).double()
         if self.readout == "vector":
             return self.pooled_vector(out, pos.double(), batch, num_graphs).norm(dim=-1)
         atoms = out[:, 0] * self.scale + self.shifts[kind]

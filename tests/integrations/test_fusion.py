@@ -16,6 +16,7 @@ from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
+    AcceleratedMessages,
     AcceleratedScatter,
     AcceleratedTensorProduct,
 )
@@ -149,11 +150,11 @@ def test_products_alone(network: Any, inputs: Any, close: Any) -> None:
 
 
 def test_a_block_that_knows_one_way_only(standins: Any, inputs: Any, float64: None) -> None:
+    """It does not ask for a convolution, so its product is one by notes; see test_notes.py."""
     block = standins["OneWayBlock"]()
     report = accelerate(block)
-    left, product = (row for row in report.rows if row.path == "conv_tp")
-    assert "knows one way only" in left.reason
-    assert product.replacement == "AcceleratedTensorProduct"
+    (row,) = (row for row in report.rows if row.path == "conv_tp")
+    assert (row.target, row.replacement) == ("convolution", "AcceleratedMessages")
     assert not hasattr(block, "conv_fusion")
 
 
@@ -165,18 +166,17 @@ def test_a_block_that_is_fused_already(standins: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["conv_tp", "block.other"])
-def test_a_product_that_sits_elsewhere_too(standins: Any, where: str) -> None:
-    """Elsewhere it is called without edges, so it stays a product; and it stays shared."""
+def test_a_product_that_sits_elsewhere_too(standins: Any, inputs: Any, where: str) -> None:
+    """Elsewhere it is called without edges, so it is no convolution by itself; and it stays shared."""
     model = nn.Module()
     model.block = standins["Block"]()
     parent, _, name = where.rpartition(".")
     model.get_submodule(parent).add_module(name, model.block.conv_tp)
     report = accelerate(model)
-    assert [row.reason for row in report.skipped] == [
-        "holds a product that sits elsewhere too, where it is no convolution"
-    ]
+    assert not report.skipped
     assert model.get_submodule(where) is model.block.conv_tp
-    assert type(model.block.conv_tp) is AcceleratedTensorProduct
+    assert type(model.block.conv_tp) is AcceleratedMessages
+    assert not hasattr(model.block, "conv_fusion")
 
 
 def test_blocks_that_share_a_product(standins: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_scatter_that_holds_more(standins: Any) -> None:
     model[0].scale = nn.Parameter(torch.ones(()))
     report = accelerate(model)
     assert [row.reason for row in report.skipped] == ["holds more than its product"]
-    assert type(model[0].tp) is AcceleratedTensorProduct
+    assert type(model[0].tp) is AcceleratedMessages
 
 
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 cannot compile e3nn's spherical harmonics")

@@ -1,0 +1,385 @@
+"""Gather, product and sum that become one call in forwards that do not ask for it: forms of other packages."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor, nn
+
+from eqlayers.errors import ConfigError, EqlayersError
+from eqlayers.integrations import accelerate, deaccelerate, modules
+from eqlayers.integrations.modules import AcceleratedMessages
+from tests.integrations.conftest import IRREPS, PATHS, Network
+
+ATOMS, EDGES = 7, 20
+
+
+class Layer(nn.Module):
+    """A product with weights from a network, and what comes with every edge."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tp = o3.TensorProduct(*IRREPS, instructions=PATHS, shared_weights=False, internal_weights=False)
+        self.fc = nn.Linear(3, self.tp.weight_numel)
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def message_gather(features: Tensor, index: Tensor, message: Tensor) -> Tensor:
+    return features.new_zeros(len(features), message.shape[1]).scatter_reduce_(
+        0, index.view(-1, 1).expand(message.size()), message, reduce="sum"
+    )
+
+
+class SevenNetForm(Layer):
+    """A dict in and out, receivers first, the sum in a function of its own, division by a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _SevenNetInner(self.tp, self.fc)
+        del self.tp, self.fc
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        found: Tensor = self.inner({"x": x, "edges": edges.flip(0), "attr": attr, "edge": edge})["x"]
+        return found
+
+
+class _SevenNetInner(nn.Module):
+    def __init__(self, tp: nn.Module, fc: nn.Module) -> None:
+        super().__init__()
+        self.convolution, self.weight_nn = tp, fc
+
+    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        weight, x = self.weight_nn(data["edge"]), data["x"]
+        src, dst = data["edges"][1], data["edges"][0]
+        message = self.convolution(x[src], data["attr"], weight)
+        data["x"] = message_gather(x, dst, message).div(3.0)
+        return data
+
+
+def scatter_sum(src: Tensor, index: Tensor, dim: int, dim_size: int) -> Tensor:
+    """As torch-scatter's."""
+    if index.dim() == 1:
+        for _ in range(src.dim() - 1):
+            index = index.unsqueeze(-1)
+    size = list(src.size())
+    size[dim] = dim_size
+    return torch.zeros(size, dtype=src.dtype, device=src.device).scatter_add_(dim, index.expand(src.size()), src)
+
+
+def scatter(src: Tensor, index: Tensor, dim: int, dim_size: int, reduce: str) -> Tensor:
+    """As torch-scatter's."""
+    out = scatter_sum(src, index, dim, dim_size)
+    if reduce == "mean":
+        count = scatter_sum(torch.ones(index.size(), dtype=src.dtype, device=src.device), index, dim, out.size(dim))
+        count[count < 1] = 1
+        out.true_divide_(count.view(-1, 1).expand(out.size()))
+    return out
+
+
+class DiffDockForm(Layer):
+    """Weights times a number for each edge, a mean of neighbours, a residual."""
+
+    reduce = "mean"
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        src, dst = edges
+        tp = self.tp(x[src], attr, self.fc(edge) * edge[:, :1])
+        out = scatter(tp, dst, dim=0, dim_size=len(x), reduce=self.reduce)
+        return out + nn.functional.pad(x, (0, out.shape[-1] - x.shape[-1]))
+
+
+class SumForm(DiffDockForm):
+    reduce = "sum"
+
+
+class EquiformerForm(Layer):
+    """What starts its features: rows of one tensor, a linear map of the messages, a scaled sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = o3.Linear(IRREPS[2], IRREPS[2])
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        message = self.proj(self.tp(x.index_select(0, edges[0]), attr, self.fc(edge)))
+        return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message) / 2
+
+
+class E3nnForm(Layer):
+    """As in e3nn's examples: an index that is expanded as the messages are."""
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        message = self.tp(x[edges[0]], attr, self.fc(edge))
+        out = message.new_zeros(len(x), message.shape[1])
+        return out.scatter_add_(0, edges[1].reshape(-1, 1).expand_as(message), message)
+
+
+class WithStart(Layer):
+    """A sum that begins with numbers."""
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        start = torch.cat([x, x], 1) + 1
+        return start.index_add(0, edges[1], source=self.tp(x[edges[0]], attr, self.fc(edge)))
+
+
+FUSED: dict[str, type[Layer]] = {
+    kind.__name__: kind for kind in (SevenNetForm, DiffDockForm, SumForm, E3nnForm, WithStart)
+}
+
+
+def weighted(m: Tensor) -> Tensor:
+    return (2 - m * 3) / 2
+
+
+#: What is done with messages before they are added up: each asks for their numbers.
+USES: dict[str, Callable[[Tensor], Any]] = {
+    "arithmetic": weighted,
+    "columns": lambda m: torch.cat([m[:, 8:], m[:, :8]], 1),
+    "a method": lambda m: m.sin(),
+    "a function": lambda m: torch.where(m > 0, m, -m),
+    "from the left": lambda m: torch.ones(EDGES, EDGES, dtype=m.dtype) @ m,
+    "parts": lambda m: torch.stack(m.unbind(1), 1),
+    "a power": lambda m: m**2 + abs(-m),
+}
+
+
+class Used(Layer):
+    """Messages that are something else before they are summed."""
+
+    use = "arithmetic"
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+        message = USES[self.use](self.tp(x[edges[0]], attr, self.fc(edge)))
+        return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
+
+
+class RowsAside(Layer):
+    """Gathered rows with other uses, messages that are returned, sums along the other axis, a largest message."""
+
+    def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Any:
+        rows = x[edges[0]]
+        message = self.tp(rows, attr, self.fc(edge))
+        turned = message.T.new_zeros(message.shape[1], len(x)).index_add(1, edges[1], message.T)
+        index = edges[1].view(-1, 1).expand_as(message)
+        largest = message.new_zeros(len(x), message.shape[1]).scatter_reduce(0, index, message, reduce="amax")
+        first = message.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message, alpha=2)
+        return [message, {"rows": rows, "turned": turned, "largest": largest, "first": first, "size": rows.size(1)}]
+
+
+def given(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    edges = torch.randint(0, ATOMS - 1, (2, EDGES), generator=generator)
+    rows = [
+        torch.randn(n, w, generator=generator, dtype=torch.float64) for n, w in ((ATOMS, 16), (EDGES, 4), (EDGES, 3))
+    ]
+    x, attr, edge = (row.to(dtype).requires_grad_() for row in rows)
+    return [x, edges, attr, edge]
+
+
+def results(model: nn.Module, operands: list[Tensor]) -> list[Tensor]:
+    """Value, gradients by inputs and parameters, and gradients of those."""
+    wanted = [t for t in operands if t.is_floating_point()] + list(model.parameters())
+    value = model(*operands)
+    first = torch.autograd.grad(value.square().sum(), wanted, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), wanted)
+    return [value, *first, *second]
+
+
+def same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for mine, theirs in zip(found, expected, strict=True):
+        bound = 1e3 * torch.finfo(theirs.dtype).eps * float(theirs.detach().abs().max())
+        assert float((mine - theirs).detach().abs().max()) <= bound
+
+
+@pytest.fixture
+def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """One entry for every product that ran as a convolution."""
+    seen: list[Any] = []
+    run = modules.run_convolution
+    monkeypatch.setattr(modules, "run_convolution", lambda *args: (seen.append(1), run(*args))[1])
+    return seen
+
+
+@pytest.mark.parametrize("kind", FUSED)
+def test_forms_become_one_call(float64: None, convolutions: list[Any], kind: str) -> None:
+    model, operands = FUSED[kind](), given()
+    expected = results(model, operands)
+    report = accelerate(model, check=False)
+    (row,) = (row for row in report.replaced if row.target == "convolution")
+    assert row.replacement == "AcceleratedMessages"
+    found = results(model, operands)
+    assert len(convolutions) == 1
+    same(found, expected)
+
+
+def test_the_check_compares_the_convolution(float64: None, convolutions: list[Any]) -> None:
+    row = next(row for row in accelerate(E3nnForm()).replaced if row.target == "convolution")
+    assert convolutions
+    assert row.error is not None
+    assert 0 < row.error < 1
+    assert row.saved_bytes
+
+
+@pytest.mark.parametrize("use", USES)
+def test_other_uses_get_the_numbers(float64: None, convolutions: list[Any], use: str) -> None:
+    model, operands = Used(), given()
+    model.use = use
+    expected = results(model, operands)
+    accelerate(model, check=False)
+    same(results(model, operands), expected)
+    assert not convolutions
+
+
+def test_a_form_with_a_linear_map_in_between(float64: None, convolutions: list[Any]) -> None:
+    """Equiformer's: nothing is fused, and nothing changes."""
+    model, operands = EquiformerForm(), given()
+    expected = results(model, operands)
+    accelerate(model, check=False)
+    same(results(model, operands), expected)
+    assert not convolutions
+
+
+def test_what_is_returned_is_numbers(float64: None) -> None:
+    model, operands = RowsAside(), given()
+    expected = model(*operands)
+    accelerate(model, check=False)
+    found = model(*operands)
+    assert type(found[0]) is Tensor
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("atoms", [0, 3])
+def test_no_edges(float64: None, atoms: int) -> None:
+    model = E3nnForm()
+    accelerate(model, check=False)
+    empty = [torch.zeros(atoms, 16), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, 4), torch.zeros(0, 3)]
+    assert model(*empty).shape == (atoms, 32)
+    assert not model(*empty).any()
+
+
+def test_attributes_that_edges_share(float64: None, convolutions: list[Any]) -> None:
+    """e3nn repeats one row for all edges; a convolution would not."""
+    model, operands = E3nnForm(), given()
+    operands[2] = operands[2][:1].detach()
+    expected = model(*operands)
+    accelerate(model, check=False)
+    torch.testing.assert_close(model(*operands), expected)
+    assert not convolutions
+
+
+def test_weights_of_the_product_itself(float64: None, convolutions: list[Any]) -> None:
+    class Shared(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tp = o3.FullyConnectedTensorProduct("4x0e + 4x1o", "0e + 1o", "4x0e + 4x1o")
+
+        def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+            return torch.zeros_like(x).index_add(0, edges[1], self.tp(x[edges[0]], attr)) + self.fc(edge).sum()
+
+    model, operands = Shared(), given()
+    expected = results(model, operands)
+    accelerate(model, check=False)
+    same(results(model, operands), expected)
+    assert convolutions
+
+
+def test_a_change_in_place_is_an_error_and_no_wrong_number(float64: None) -> None:
+    class Changing(E3nnForm):
+        def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+            message = self.tp(x[edges[0]], attr, self.fc(edge))
+            x.mul_(2)
+            return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
+
+    model, operands = Changing(), [t.detach() for t in given()]
+    model(*operands)
+    accelerate(model, check=False)
+    with pytest.raises(ConfigError, match="must not change features or edges in place"):
+        model(*operands)
+
+
+def test_an_edge_that_leads_nowhere_is_refused(float64: None) -> None:
+    model, operands = E3nnForm(), given()
+    accelerate(model, check=False)
+    operands[1] = operands[1].clone()
+    operands[1][0, 3] = ATOMS
+    with pytest.raises((EqlayersError, IndexError)):
+        model(*operands)
+
+
+def test_mixed_precision_and_float32(convolutions: list[Any]) -> None:
+    """In mixed precision rows are copied: torch decides about dtypes then."""
+    model, operands = E3nnForm(), given(torch.float32)
+    plain = copy.deepcopy(model)
+    accelerate(model, check=False)
+    same([model(*operands)], [plain(*operands)])
+    assert len(convolutions) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(*operands).dtype == plain(*operands).dtype
+    assert len(convolutions) == 1
+
+
+def test_compiled(convolutions: list[Any]) -> None:
+    model, operands = E3nnForm(), given(torch.float32)
+    expected = model(*operands)
+    accelerate(model, check=False)
+    found = torch.compile(model, backend="eager", fullgraph=True)(*operands)
+    same([found], [expected])
+    assert not convolutions, "compilers see gather, product and sum"
+
+
+def test_copies_files_and_the_way_back(float64: None, convolutions: list[Any]) -> None:
+    model, operands = DiffDockForm(), given()
+    expected, product = results(model, operands), model.tp
+    keys = list(model.state_dict())
+    accelerate(model)
+    assert list(model.state_dict()) == keys
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        convolutions.clear()
+        same(results(other, operands), expected)
+        assert len(convolutions) == 1
+        assert other.forward.args == (other,), "a copy calls itself, not what it is a copy of"
+        deaccelerate(other)
+        assert "forward" not in vars(other)
+        same(results(other, operands), expected)
+        assert len(convolutions) == 1
+    assert deaccelerate(model).tp is product
+    assert "forward" not in vars(model)
+
+
+def test_a_forward_that_was_replaced_or_is_compiled_by_itself_stays(float64: None) -> None:
+    model = E3nnForm()
+    model.forward = model.forward  # type: ignore[method-assign]
+    assert {row.target for row in accelerate(model, check=False).replaced} == {"product"}
+    hooked = E3nnForm()
+    hooked.tp.register_forward_hook(lambda module, args, result: None)
+    assert {row.target for row in accelerate(hooked, check=False).replaced} == {"product"}
+
+
+def test_a_product_in_two_places(float64: None, convolutions: list[Any]) -> None:
+    """In one it is a convolution, in the other a product."""
+    model = Network()
+    model.first, model.aside = E3nnForm(), nn.ModuleList()
+    model.aside.append(model.first.tp)
+    before = model.first.tp(torch.ones(2, 16), torch.ones(2, 4), torch.ones(2, 16))
+    accelerate(model)
+    assert type(model.aside[0]) is AcceleratedMessages
+    torch.testing.assert_close(model.aside[0](torch.ones(2, 16), torch.ones(2, 4), torch.ones(2, 16)), before)
+    assert "forward" in vars(model.first)
+    assert "forward" not in vars(model.aside)
+
+
+def test_scripting_says_what_to_do() -> None:
+    model = E3nnForm()
+    accelerate(model, check=False)
+    with pytest.raises(ConfigError, match="must hold no fused convolution"):
+        torch.jit.script(model)
