@@ -7,7 +7,7 @@ pyproject.toml allows and with the newest that was tested: some gigabytes each, 
 
 import nox
 
-nox.options.sessions = ["nequip", "mace"]
+nox.options.sessions = ["nequip", "mace", "sevennet"]
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = True
 nox.options.stop_on_first_error = False
@@ -49,6 +49,12 @@ def mace(session: nox.Session) -> None:
     """MACE, and with it e3nn 0.4.4."""
     # e3nn 0.4.4 loads its constants with torch.load, which refuses their format since torch 2.6
     run_tests(session, "mace-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
+
+
+@nox.session
+def sevennet(session: nox.Session) -> None:
+    """SevenNet: products that become convolutions in forwards which do not ask for it."""
+    run_tests(session, "sevenn")
 
 
 @nox.session

@@ -15,8 +15,9 @@ from .goals import Record
 from .machine import describe, threads
 from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
-from .network_subjects import NETWORKS, Evaluate, Subject, subjects
+from .network_subjects import NETWORKS, subjects
 from .run import Say, quiet
+from .subject import Evaluate, Subject
 from .tables import number
 
 #: How far two ways to compute the same numbers may be apart, in rounding errors of the plain network: the largest of

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .accelerate import ROUNDINGS, outcome
 from .network_entrants import EXACT, PEER, Entrant, Tables, enter, makers
-from .network_subjects import Subject
+from .subject import Subject
 
 IN_FLOAT64 = 1e-6  # of what float32 may be off by: roundings are 2e-9 of its
 EPS = torch.finfo(torch.float32).eps

@@ -18,7 +18,7 @@ from ..models import Potential, compress
 from ..models.compression import thaw
 from .atoms import Place
 from .implementation import OURS, Refusal, why_refused
-from .network_subjects import Evaluate, Subject, kind_of
+from .subject import Evaluate, Subject, kind_of
 
 FORCES, TRAINING = "energy and forces", "training step"
 MODES = (FORCES, TRAINING)

@@ -16,9 +16,9 @@ from .measure import alternate, ratio, summary
 from .memory import free_memory, peak_extra, refusal
 from .network_check import Bounds, Errors, Outcome, compare, run
 from .network_entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Tables, enter, makers
-from .network_subjects import Subject
 from .parts import time_by_part
 from .run import Say
+from .subject import Subject
 
 SPARE = 0.8  # of the free memory that a row may need
 GROWTH = 1.1  # of memory by atom from one size to the next

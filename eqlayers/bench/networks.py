@@ -19,12 +19,13 @@ from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
 from .network_check import LIMITS, bounds, wrong_in_float64
 from .network_entrants import COMPILED, EAGER, EXACT, MODES, PEER, TABLES, TRAINING, Tables, own
-from .network_subjects import Subject, mace, nequip
+from .network_subjects import PACKAGES
 from .network_timing import WRONG, Series, measure, new_row
 from .parts import time_by_part
 from .radial_tables import MainJob, main_job
 from .run import Say, nothing, quiet
 from .step import LoadBatch, read_training
+from .subject import Subject
 from .suite import DEVICES
 
 FIELDS = {
@@ -38,7 +39,7 @@ FIELDS = {
 }
 OURS_ALONE = "ours"
 #: What the command takes: other packages, or networks that need none.
-NAMES = ("mace", "nequip", OURS_ALONE)
+NAMES = (*PACKAGES, OURS_ALONE)
 PEERS = (EAGER, COMPILED)
 CLASSES = ("MACE", "NequIP", "TFN")
 MAIN = "main job"
@@ -68,7 +69,7 @@ def subject_of(
         if name in CLASSES:
             inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
             return own(name, rest, place=place, scale=scale, shift=shift)
-        return (mace if name == "mace" else nequip)(**rest, place=place, scale=scale, shift=shift)
+        return PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"bench networks {name} needs the package {error.name}, which is not installed. Install {name} in an "
@@ -228,7 +229,7 @@ def run_networks(
     fields |= {key: value for key, value in given.items() if value is not None}
     check_known("device", [fields["device"]], DEVICES, str(path))
     check_known("peer", fields["peers"], PEERS, str(path))
-    check_known("network", fields["networks"], (*NAMES[:2], *CLASSES), str(path))
+    check_known("network", fields["networks"], (*PACKAGES, *CLASSES), str(path))
     check_known("network", fields["goals"], (*fields["networks"], MAIN), str(path))
     sections = [*fields["networks"].values(), *fields["goals"].values()]
     sections += [part for goals in fields["goals"].values() if isinstance(goals, dict) for part in goals.values()]

@@ -161,7 +161,7 @@ def deaccelerate(model: nn.Module) -> nn.Module:
             f"which would go on to call it. Take it out first, as its attribute _orig_mod."
         )
     for module, places in held.items():
-        original = module.restore()
+        original = deaccelerate(module.restore())  # which may hold replacements itself
         for place in places:
             if place.parent is None:
                 model = original

@@ -15,8 +15,8 @@ from eqlayers.bench import atoms as places
 from eqlayers.bench.atoms import crystal, edges, repeats, rounded, wurtzite
 from eqlayers.bench.network_check import Bounds, bounds, compare, directions, gap, run
 from eqlayers.bench.network_entrants import EXACT, PEER, TABLES, Entrant
-from eqlayers.bench.network_subjects import Subject
 from eqlayers.bench.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
+from eqlayers.bench.subject import Subject
 from eqlayers.graph import Graph
 from eqlayers.models import MACE, Potential
 from eqlayers.periodic import neighbor_list

@@ -10,7 +10,8 @@ from torch import nn
 
 from eqlayers.bench import accelerate as bench
 from eqlayers.bench.atoms import structures
-from eqlayers.bench.network_subjects import Subject, gate_points_2101, mace, nequip, simple_network_2106
+from eqlayers.bench.network_subjects import gate_points_2101, mace, nequip, sevennet, simple_network_2106
+from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 
@@ -20,8 +21,11 @@ MAKE = {
     "simple_network_2106": lambda sizes: simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
     "nequip": lambda sizes: nequip(layers=3, channels=4, sizes=sizes),
     "mace": lambda sizes: mace(hidden="4x0e + 4x1o", correlation=2, sizes=sizes),
+    "sevennet": lambda sizes: sevennet(layers=3, channels=4, lmax=1, sizes=sizes),
 }
-GUESTS = [name for name in ("nequip", "mace") if find_spec(name)]
+GUESTS = [
+    name for name, package in (("nequip", "nequip"), ("mace", "mace"), ("sevennet", "sevenn")) if find_spec(package)
+]
 # beside another package only its networks: e3nn's have been tested elsewhere
 HERE = GUESTS or ["gate_points_2101", pytest.param("simple_network_2106", marks=pytest.mark.slow)]
 

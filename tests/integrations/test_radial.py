@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from eqlayers.bench import accelerate as bench
-from eqlayers.bench.network_subjects import Subject, mace, nequip
+from eqlayers.bench.network_subjects import mace, nequip, sevennet
+from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.radial import TabledEmbedding, TabledRadial
 
@@ -20,8 +21,9 @@ SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
 MAKE: dict[str, Callable[[], Subject]] = {
     "nequip": lambda: nequip(layers=3, channels=4, sizes=SIZES),
     "mace": lambda: mace(hidden="4x0e + 4x1o", correlation=2, sizes=SIZES),
+    "sevennet": lambda: sevennet(layers=3, channels=4, lmax=1, sizes=SIZES),
 }
-GUESTS = [name for name in MAKE if find_spec(name)]
+GUESTS = [name for name in MAKE if find_spec(name.removesuffix("et"))]
 TOLERANCE = 1e-6
 
 
@@ -66,7 +68,7 @@ def test_a_table_follows_its_weights(subject: Subject, tabled: nn.Module) -> Non
     with torch.no_grad():
         for model in (plain, tabled):
             for name, parameter in model.named_parameters():
-                if "mlp" in name or "conv_tp_weights" in name:
+                if any(part in name for part in ("mlp", "conv_tp_weights", "weight_nn")):
                     parameter.mul_(1.1)
     after, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
     assert not torch.allclose(before, after)

@@ -119,7 +119,7 @@ def test_layer_table_counts_every_parameter_once() -> None:
     model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=2, radial_hidden=(8,))
     rows = {row.path: row for row in layer_rows(model)}
     product = rows["interactions.1.product"]
-    assert (product.kind, product.depth, product.num_paths) == ("TensorProductConv", 1, 2)  # to scalars, which are all that is read
+    assert (product.kind, product.depth, product.num_paths) == ("TensorProductConv", 1, 2)  # to scalars only
     assert product.irreps_in == "4x0e+4x1o × 1x0e+1x1o"
     assert product.backend == "cpu"
     console = Console(width=200, record=True, file=io.StringIO())

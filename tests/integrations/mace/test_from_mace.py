@@ -13,7 +13,7 @@ from mace import data, modules, tools
 from mace.tools import torch_geometric
 
 from eqlayers.bench.implementation import default_dtype
-from eqlayers.bench.network_subjects import quiet_warnings
+from eqlayers.bench.subject import quiet_warnings
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, from_mace, to_mace
 from eqlayers.models import MACE, Potential, Structures

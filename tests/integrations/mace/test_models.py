@@ -17,7 +17,8 @@ from mace.tools.scripts_utils import extract_config_mace_model
 from eqlayers.bench import accelerate as bench
 from eqlayers.bench.atoms import SPECIES
 from eqlayers.bench.implementation import default_dtype
-from eqlayers.bench.network_subjects import mace, quiet_warnings
+from eqlayers.bench.network_subjects import mace
+from eqlayers.bench.subject import quiet_warnings
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedConvolution
 
