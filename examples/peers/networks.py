@@ -134,7 +134,8 @@ def _potential(make: Callable[..., nn.Module], **options: Any) -> Callable[..., 
 
 def _molecules(data: Any, quantity: str) -> nn.Module:
     readout = "vector" if quantity == "mu" else "scalar"
-    return Molecules(MoleculeNetwork(data.statistics.species, cutoff=data.cutoff, readout=readout), data)
+    sizes: dict[str, Any] = {"layers": 4, "knots": 256, **{k: DEGREE_2[k] for k in ("hidden", "lmax", "radial_hidden")}}
+    return Molecules(MoleculeNetwork(data.statistics.species, cutoff=data.cutoff, readout=readout, **sizes), data)
 
 
 def _peer(network: type[nn.Module], width: int) -> Callable[..., nn.Module]:
@@ -187,7 +188,7 @@ MODELS = {
     "MACE": Model(HERE, "64 channels, degree 3, 2 layers", 3e-2, 4.0, ALL, _potential(MACE, **MACE_SIZES)),
     "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(NequIP, **DEGREE_2)),
     "TFN": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(TFN, **DEGREE_2)),
-    "MoleculeNetwork": Model(HERE, "64 channels, degree 1, 3 layers", 1e-2, 5.0, ("U0", "mu"), _molecules),
+    "MoleculeNetwork": Model(HERE, "16 channels, degree 2, 4 layers", 2e-2, 3.5, ("U0", "mu"), _molecules),
     "PaiNN": Model(SCHNETPACK, "64 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 64)),
     "PaiNN-32": Model(SCHNETPACK, "32 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 32)),
     "SchNet": Model(("torch_geometric", "torch-geometric"), "64 channels, 3 layers", 2e-3, 5.0, ALL, _peer(SchNet, 64)),
