@@ -118,7 +118,7 @@ def _check(
 
 def new_row(head: Mapping[str, Any], name: str, kind: str, count: int) -> Record:
     """A row with nothing measured yet."""
-    empty = dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares", "errors", "compared_at"))
+    empty = dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares", "operators", "errors", "compared_at"))
     return {**head, "threads": count, "implementation": name, "kind": kind, **empty, "status": "ok", "reason": ""}
 
 
@@ -141,7 +141,7 @@ def _time(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant], ref
                     row["compared_at"], row["errors"], _ = series.checked[name, mode]
                 if not number:  # they hardly depend on threads
                     if not name.endswith(COMPILED):
-                        row["shares"] = time_by_part(call)
+                        row["shares"], row["operators"] = time_by_part(call)
                     if refusal(device) is None:
                         row["memory_bytes"] = peak_extra(call, device, 1 if row["seconds"]["median"] > SLOW else 3)
                         series.peaks[name, mode] = (head["atoms"], row["memory_bytes"])

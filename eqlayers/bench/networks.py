@@ -145,7 +145,7 @@ def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
                 row["seconds"] = summary(seconds[key])
                 row["ratio"] = ratio(seconds[first], seconds[key]) if key != first else None
                 if not number:
-                    row["shares"] = time_by_part(calls[key])
+                    row["shares"], row["operators"] = time_by_part(calls[key])
                     row["memory_bytes"] = peak_extra(calls[key]) if refusal(series.device) is None else None
                 yield row
 

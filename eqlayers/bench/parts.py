@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -33,12 +33,24 @@ def kind_of_form(key: str) -> str:
     return next((kind for name, kind in _TOLD_BY.items() if name in names), "gates")
 
 
+class Parts(NamedTuple):
+    """Where the time of a call goes.
+
+    Attributes:
+        shares: One of ``PARTS`` to its share; they add up to 1.
+        operators: How many were called, those below autograd counted: each costs the host some microseconds.
+    """
+
+    shares: dict[str, float]
+    operators: int
+
+
 class _Clock(TorchDispatchMode):
     """Adds up the time of every operator below autograd."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.seconds, self.operators = dict.fromkeys(PARTS, 0.0), 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         space, _, name = func.name().partition("::")
@@ -53,11 +65,12 @@ class _Clock(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         synchronize(device)
         self.seconds[part] += time.perf_counter() - start
+        self.operators += 1
         return result
 
 
-def time_by_part(call: Call) -> dict[str, float]:
-    """Shares of the time of a call by part; they add up to 1.
+def time_by_part(call: Call) -> Parts:
+    """Shares of the time of a call by part, and how many operators it calls.
 
     Operators are timed one by one, below autograd. What the call takes beyond their sum is the host's: Python, autograd
     and the dispatcher. Operators that torch.compile has put into kernels of its own are not seen, and are the host's.
@@ -65,14 +78,11 @@ def time_by_part(call: Call) -> dict[str, float]:
     Args:
         call: Should do the same in every call.
 
-    Returns:
-        One of ``PARTS`` to its share.
-
     Example:
         >>> x = torch.ones(300, 300)
-        >>> found = time_by_part(lambda: x @ x)
-        >>> found["matrix products"] > 0.2 and abs(sum(found.values()) - 1) < 1e-9
-        True
+        >>> shares, operators = time_by_part(lambda: x @ x)
+        >>> shares["matrix products"] > 0.2 and abs(sum(shares.values()) - 1) < 1e-9, operators
+        (True, 1)
     """
     call()
     clock = _Clock()
@@ -82,4 +92,4 @@ def time_by_part(call: Call) -> dict[str, float]:
     call()
     clock.seconds[HOST] = max(0.0, time.perf_counter() - start - sum(clock.seconds.values()))
     total = sum(clock.seconds.values())
-    return {part: seconds / total for part, seconds in clock.seconds.items()}
+    return Parts({part: seconds / total for part, seconds in clock.seconds.items()}, clock.operators)

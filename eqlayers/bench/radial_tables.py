@@ -121,7 +121,7 @@ def errors_of(one: Potential, other: Potential, atoms: Structures, training: boo
 
 def shares(call: Call) -> dict[str, float]:
     """Parts of the time of a call: generated kernels, matrix products, and all else."""
-    found = time_by_part(call)
+    found = time_by_part(call).shares
     kernels = sum(found[part] for part in KERNELS)
     return {"kernels": kernels, PRODUCTS: found[PRODUCTS], "rest": 1 - kernels - found[PRODUCTS]}
 

@@ -62,8 +62,9 @@ def _networks_parts(rows: list[Record]) -> Table:
         shares, errors = row["shares"] or {}, row["errors"] or {}
         parts = [f"{100 * shares[part]:.0f}" if part in shares else "-" for part in PARTS]
         found = [f"{errors[part]:.1e}" if part in errors else "-" for part in ("energy", "forces", "gradients")]
-        cells.append([*_networks_about(row), *parts, *found, str(row["compared_at"] or "-")])
-    columns = ["network", "what", "implementation", *(f">{part}, %" for part in PARTS)]
+        counted = str(row.get("operators") or "-")  # results before it was counted have none
+        cells.append([*_networks_about(row), *parts, counted, *found, str(row["compared_at"] or "-")])
+    columns = ["network", "what", "implementation", *(f">{part}, %" for part in PARTS), ">operators"]
     columns += [">error, eV an atom", ">error, eV/A", ">error of gradients / largest", ">compared at atoms"]
     return Table("parts of the time, and errors", columns, cells)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn, no_grad, stack
+from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, no_grad, stack
 
 from ..errors import ConfigError
 from ..functional import TabledWeights, as_graph, tensor_product_conv
@@ -159,6 +159,7 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
         if isinstance(weight, Tensor) and weight.ndim > 1:
             one_each = one_each and weight.ndim == 2 and len(weight) == len(x)
         fits = one_each and x.shape[1] == self.irreps_in1.dim and x.dtype == y.dtype
+        fits = fits and x.grad == is_grad_enabled() and not is_autocast_enabled(x.device.type)
         return Messages(self, x, y, weight) if fits else self.rows(x.numbers(), y, weight)
 
     def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:

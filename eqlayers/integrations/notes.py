@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ConfigError
+from ..functional import TabledWeights
 from ..torch_internals import being_traced
 
 
@@ -40,13 +41,19 @@ class Note:
         x: What they are made of, which says their dtype and device.
         index: ``[E]``, the rows of it.
         columns: Number of columns.
+        others: Further tensors that they are made of.
+
+    Attributes:
+        grad: Whether they were noted where gradients are followed; they are made in the same way.
     """
 
-    def __init__(self, x: Tensor, index: Tensor, columns: int) -> None:
+    def __init__(self, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> None:
         self.x, self.index = x, index
         self.shape, self.ndim = torch.Size((len(index), columns)), 2
         self.dtype, self.device, self.layout = x.dtype, x.device, x.layout
-        self._seen = (x._version, index._version)
+        self.grad = torch.is_grad_enabled()
+        self._made_of = (x, index, *others)
+        self._seen = _versions(self._made_of)
         self._found: Tensor | None = None
 
     def numbers(self) -> Tensor:
@@ -57,12 +64,13 @@ class Note:
         """
         if self._found is None:
             self.check()
-            self._found = self._make()
+            with torch.set_grad_enabled(self.grad):
+                self._found = self._make()
         return self._found
 
     def check(self) -> None:
         """Raise if what the numbers are made of was changed."""
-        if (self.x._version, self.index._version) != self._seen:
+        if _versions(self._made_of) != self._seen:
             raise ConfigError(
                 "a forward must not change features or edges in place between the gather and the sum, got one that "
                 "does. Accelerate the model with targets that leave out 'convolution'."
@@ -100,6 +108,10 @@ class Note:
         return function(*settled(args), **settled(kwargs))
 
 
+def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
+
+
 def _by_operator(name: str) -> Callable[..., Any]:
     function = getattr(operator, name)
 
@@ -125,7 +137,9 @@ class Messages(Note):
     """What a product makes of noted rows."""
 
     def __init__(self, product: Fused, rows: Note, y: Tensor, weight: Any) -> None:
-        super().__init__(rows.x, rows.index, product.irreps_out.dim)
+        made_of = weight[:3] if isinstance(weight, TabledWeights) else (weight,)
+        tensors = [tensor for tensor in (y, *made_of) if isinstance(tensor, Tensor)]
+        super().__init__(rows.x, rows.index, product.irreps_out.dim, *tensors)
         self.product, self.rows, self.y, self.weight = product, rows, y, weight
 
     def _make(self) -> Tensor:
@@ -133,7 +147,7 @@ class Messages(Note):
 
     def sums(self, index: Any, num_nodes: int) -> Tensor | None:
         """Sums ``[num_nodes, columns]`` by receivers; None where the index is none of receivers."""
-        if not isinstance(index, Tensor) or index.dtype is not torch.int64:
+        if not isinstance(index, Tensor) or index.dtype is not torch.int64 or self.grad != torch.is_grad_enabled():
             return None
         if index.shape == self.shape and index.stride(1) == 0:  # receivers, expanded to all columns
             index = index[:, 0]

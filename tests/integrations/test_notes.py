@@ -137,18 +137,58 @@ def test_weights_of_the_product_itself(float64: None, convolutions: list[Any]) -
     assert convolutions
 
 
-def test_a_change_in_place_is_an_error_and_no_wrong_number(float64: None) -> None:
+@pytest.mark.parametrize("changed", ["x", "edges", "attr", "weight"])
+def test_a_change_in_place_is_an_error_and_no_wrong_number(float64: None, changed: str) -> None:
     class Changing(E3nnForm):
         def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
-            message = self.tp(x[edges[0]], attr, self.fc(edge))
-            x.mul_(2)
-            return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
+            weight, dst = self.fc(edge).detach(), edges[1].clone()
+            message = self.tp(x[edges[0]], attr, weight)
+            {"x": x, "edges": edges, "attr": attr, "weight": weight}[changed].mul_(0)
+            return x.new_zeros(len(x), message.shape[1]).index_add(0, dst, message)
 
     model, operands = Changing(), [t.detach() for t in given()]
-    model(*operands)
+    model(*(t.clone() for t in operands))
     accelerate(model, check=False)
     with pytest.raises(ConfigError, match="must not change features or edges in place"):
         model(*operands)
+
+
+@pytest.mark.parametrize("where", ["the gather", "the product", "the sum"])
+def test_gradients_stop_where_the_forward_stops_them(float64: None, where: str) -> None:
+    class Stopping(E3nnForm):
+        def forward(self, x: Tensor, edges: Tensor, attr: Tensor, edge: Tensor) -> Tensor:
+            weight = self.fc(edge)
+            with torch.set_grad_enabled(where != "the gather"):
+                rows = x[edges[0]]
+            with torch.set_grad_enabled(where != "the product"):
+                message = self.tp(rows, attr, weight)
+            with torch.set_grad_enabled(where != "the sum"):
+                out = x.new_zeros(len(x), 32).index_add(0, edges[1], message)
+            return out + message.sum() + rows.sum()
+
+    model, operands = Stopping(), given()
+    wanted = [operands[0], operands[2], model.fc.weight]
+
+    def gradients() -> list[Tensor]:
+        value = model(*operands)
+        found = torch.autograd.grad(value.square().sum(), wanted, allow_unused=True, materialize_grads=True)
+        return [value, *found]
+
+    expected = gradients()
+    accelerate(model, check=False)
+    same(gradients(), expected)
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_without_gradients(float64: None, convolutions: list[Any], without: Any) -> None:
+    model, operands = DiffDockForm(), given()
+    expected = model(*operands).detach()
+    accelerate(model, check=False)
+    with without():
+        inside = [t.clone() for t in operands]  # inference tensors count no versions
+        torch.testing.assert_close(model(*inside), expected)
+        torch.testing.assert_close(model(*operands), expected)
+    assert len(convolutions) == 2
 
 
 def test_an_edge_that_leads_nowhere_is_refused(float64: None) -> None:
