@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..files import plain_name
-from .goals import WORDS, Record
+from .goals import WORDS, Record, device_seconds
 from .implementation import OURS
 from .parts import PARTS
 from .plots import RENAME, save_plots
@@ -196,9 +196,19 @@ _OF_LIMIT = (
     "all fits into the processor's cache. Peak: memory of a whole call, its results included."
 )
 
+_OF_PRODUCTS = (
+    "Share of the limit: the least time of this machine over the time of the call, that of the bytes at the copy "
+    "bandwidth or of the least sums and products at the peak of multiply-adds, of what takes longer, named in brackets."
+)
+
+
+def _of_limit(limit: Record, row: Record) -> str:
+    return f"{number(limit['seconds'] / device_seconds(row)['median'])} ({limit['binds']})"
+
 
 def _times(result: Record) -> Table:
     of_layers = result["kind"] == "layers"
+    bound = not of_layers and all("limits" in case for case in result["cases"])  # older files have none
     rows = []
     kinds = {"seconds": ">ms"} | ({"seconds_flushed": ">ms, device"} if result["device"] == "cuda" else {})
     for case in result["cases"]:
@@ -218,14 +228,17 @@ def _times(result: Record) -> Table:
                     *(spread(row[kind], 1000) for kind in kinds),
                     "; ".join(ratios) or "-",
                     number(row["share"]) + (f" ({case['limits'][row['direction']]['binds']})" if of_layers else ""),
+                    *([_of_limit(case["limits"][row["direction"]], row)] if bound else []),
                     mebibytes(row["memory_bytes"]),
                 ]
             )
     share = ">share of the limit" if of_layers else ">share of bandwidth"
-    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", share, ">peak, MiB"]
+    limit = [">share of the limit"] if bound else []
+    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", share, *limit, ">peak, MiB"]
     notes = [
         "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. "
         + (_OF_LIMIT if of_layers else _OF_COPIES),
+        *([_OF_PRODUCTS] if bound else []),
         *([_abouts(result["cases"])] if of_layers else []),
         *([f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []),
         *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import torch
 
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.formula import Formula
+from eqlayers_kernels.forms.program import Path, Program
 
 from .measure import alternate, summary
 
@@ -75,7 +77,9 @@ def peak_source(dtype: str) -> str:
 
 
 def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
-    """Sums and products per second of one thread, in multiply-adds of whole vectors; None without a C compiler.
+    """Sums and products per second of one thread, in multiply-adds of whole vectors.
+
+    None without a C compiler, and for types of two bytes, which kernels compute in float32.
 
     Returns:
         Median and quantiles.
@@ -85,7 +89,7 @@ def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
         >>> rate is None or rate["median"] > 1e8
         True
     """
-    if compiler.why_not() is not None:
+    if dtype not in _NAMES or compiler.why_not() is not None:
         return None
     library = compiler.load(peak_source(dtype), "eqlayers_peak")
     call = library.eqlayers_peak
@@ -114,6 +118,41 @@ def operations(base: Formula, moving: Sequence[bool], weights: Sequence[bool], g
         "fwd+bwd": base.operations + first.operations,
         "fwd+double": base.operations + force.operations + second.operations,
     }
+
+
+def product_operations(program: Program) -> dict[str, int]:
+    """Sums and products per row of a product in each direction, by the least that its factors ask for.
+
+    What channels share is not counted: the matrix A(y) of a path, from components of x to those of z. Each channel
+    multiplies by it, and by its weights; second derivatives multiply by that of the cotangent of y as well.
+
+    Args:
+        program: Of the whole product.
+
+    Example:
+        >>> from eqlayers import TensorProduct
+        >>> layer = TensorProduct("8x1o", "1o", "8x0e", [(0, 0, 0, "uvu", True)])
+        >>> product_operations(layer.plan.form.program)  # 8 channels of three pairs of components, and one weight
+        {'fwd': 56, 'bwd': 136, 'double_bwd': 336}
+    """
+    total = dict.fromkeys(("fwd", "bwd", "double_bwd"), 0)
+    for path in program.paths:
+        for direction, count in _path_operations(path).items():
+            total[direction] += count
+    return total
+
+
+def _path_operations(path: Path) -> dict[str, int]:
+    """A multiply-add counts as two."""
+    pairs = len({(i, k) for i, _, k, _ in path.terms})
+    channels = math.prod(axis.length for axis in path.axes)
+    alone = math.prod(axis.length for axis in path.axes if axis.x or axis.y)  # those that meet in A(y) x
+    apply = 2 * pairs * alone
+    if channels == alone:  # each channel has a weight of its own, which scales it where there are fewer components
+        scale = min(path.x.dim, path.z.dim) * channels * (path.weight is not None)
+        return {"fwd": apply + scale, "bwd": 2 * apply + 5 * scale, "double_bwd": 5 * apply + 12 * scale}
+    mix = 2 * path.z.dim * channels  # weights are a matrix behind A(y) x
+    return {"fwd": apply + mix, "bwd": 3 * apply + 2 * mix, "double_bwd": 7 * apply + 5 * mix}
 
 
 def tensor_bytes(tensors: Sequence[torch.Tensor]) -> int:

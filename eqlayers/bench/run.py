@@ -10,6 +10,7 @@ import torch
 
 from ..backends import find
 from ..checks import check_function, check_integer, check_items, check_type
+from ..nn import TensorProduct
 from .check import Verdict, check
 from .config import check_known
 from .goals import Record, device_seconds, judge, judge_groups
@@ -19,6 +20,7 @@ from .measure import Call, alternate, copy_bandwidth, flush_buffer, ratio, summa
 from .memory import peak_extra, refusal
 from .operands import Operands, draw, into_form, prepare
 from .peers import PEERS, build_peer
+from .roofline import limit, peak_rate, product_operations
 from .suite import Case, Suite
 
 Say = Callable[[str], None]
@@ -71,22 +73,23 @@ def run_suite(
         check_known("peer", case.peers or (), PEERS, case.name)
     device = find_device(suite.device, suite.name)
     with threads(num_threads or suite.threads):
-        say("copy bandwidth")
-        bandwidth = copy_bandwidth(device)
+        say("copy bandwidth and peak of multiply-adds")
+        dtypes = list(dict.fromkeys(case.dtype for case in suite.cases))
         result: Record = {
             "kind": "run",
             "suite": suite.name,
             **describe(device),
             "device": suite.device,
-            "dtype": ", ".join(dict.fromkeys(case.dtype for case in suite.cases)),
-            "copy_bandwidth": bandwidth,
+            "dtype": ", ".join(dtypes),
+            "copy_bandwidth": copy_bandwidth(device),
+            "peak_rate": {dtype: peak_rate(dtype) if device.type == "cpu" else None for dtype in dtypes},
             "memory_refusal": refusal(device),
             "cases": [],
             "group_goals": [],
         }
         for case in suite.cases:
             names = peers if peers is not None else suite.peers if case.peers is None else case.peers
-            result["cases"].append(_run_case(case, suite.runs, device, names, bandwidth["median"], backend, say))
+            result["cases"].append(_run_case(case, suite.runs, device, names, result, backend, say))
             result["group_goals"] = judge_groups(result["cases"])
             keep(result)
     return result
@@ -112,8 +115,9 @@ def _build(
 
 
 def _run_case(
-    case: Case, runs: int, device: torch.device, peers: Sequence[str], bandwidth: float, backend: str | None, say: Say
+    case: Case, runs: int, device: torch.device, peers: Sequence[str], head: Record, backend: str | None, say: Say
 ) -> Record:
+    bandwidth = head["copy_bandwidth"]["median"]
     say(f"{case.name}: operands and layers")
     release(device)
     operands = draw(case.problem, case.operation, case.graph, getattr(torch, case.dtype), device)
@@ -145,12 +149,30 @@ def _run_case(
         "edges": operands.edges,
         "runs": runs,
         "layouts": list(case.layouts),
-        "moved_bytes": {direction: operands.moved_bytes(direction) for direction in case.directions},
+        "limits": limits_of(case, operands, head),
         "results": results,
         "ratios": ratios,
         "goals_asked": case.goals,
         "goals": judge(case.goals, results, ratios),
     }
+
+
+def limits_of(case: Case, operands: Operands, head: Record) -> dict[str, Record]:
+    """The least time of the machine for every direction, by bytes and by sums and products.
+
+    Args:
+        case, operands: What is computed.
+        head: Copy bandwidth, peaks and threads of the machine, as :func:`run_suite` measured them.
+    """
+    rate = head["peak_rate"].get(case.dtype)
+    peak = None if rate is None else rate["median"] * head["machine"]["threads"]
+    work = product_operations(TensorProduct(**case.problem.arguments()).plan.form.program)
+    limits: dict[str, Record] = {}
+    for direction in case.directions:
+        moved, operations = operands.moved_bytes(direction), work[direction] * operands.edges
+        least = limit(moved, operations, head["copy_bandwidth"]["median"], peak)
+        limits[direction] = {"bytes": moved, "operations": operations, **least._asdict()}
+    return limits
 
 
 def empty_row(name: str, layout: str, direction: str, verdict: Verdict, note: str) -> Record:

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from eqlayers import TensorProduct
 from eqlayers.bench import measure, roofline
 from eqlayers.bench.layer_cases import KINDS, LayerCase, read_layer_suite
 from eqlayers.bench.layer_subjects import build
 from eqlayers.bench.layers import run_layers
-from eqlayers.bench.roofline import limit, operations, peak_rate
+from eqlayers.bench.roofline import limit, operations, peak_rate, product_operations
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.lowering.spherical import harmonics_formula
 
@@ -48,6 +49,17 @@ def test_operations_of_a_contraction_are_of_atoms_and_of_species(layer_config: P
     assert count(rows=5) - count(rows=4) == count(rows=4) - count() > 0
 
 
+def test_operations_of_products_are_of_channels_and_of_weights() -> None:
+    def count(out: str, mode: str, weight: bool = True) -> tuple[int, ...]:
+        layer = TensorProduct("4x1o", "1o", out, [(0, 0, 0, mode, weight)], internal_weights=False)
+        return tuple(product_operations(layer.plan.form.program).values())
+
+    apply, scale, mix = 2 * 3 * 4, 1 * 4, 2 * 1 * 4 * 8  # three pairs of components in four channels, to eight
+    assert count("4x0e", "uvu", weight=False) == (apply, 2 * apply, 5 * apply)
+    assert count("4x0e", "uvu") == (apply + scale, 2 * apply + 5 * scale, 5 * apply + 12 * scale)
+    assert count("8x0e", "uvw") == (apply + mix, 3 * apply + 2 * mix, 7 * apply + 5 * mix)
+
+
 def test_bytes_are_those_of_operands_and_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
     suite = replace(read_layer_suite(), cases=(replace(HARMONICS, runs=1),))
@@ -69,6 +81,10 @@ def test_the_peak_is_of_independent_multiply_adds() -> None:
 def test_no_peak_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline.compiler, "why_not", lambda: "needs a C compiler")
     assert peak_rate("float32") is None
+
+
+def test_no_peak_of_types_that_kernels_do_not_compute_in() -> None:
+    assert peak_rate("bfloat16") is None
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from eqlayers.bench.operands import Operands
 from eqlayers.bench.peers import PEERS, Peer
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import load, save, save_csv
+from eqlayers.bench.roofline import product_operations
 from eqlayers.bench.run import KINDS, run_suite
 from eqlayers.bench.suite import Case, Suite, read_suite
 from eqlayers.errors import ConfigError
@@ -56,6 +57,13 @@ def test_the_smoke_suite(tmp_path: Path) -> None:
             assert row["status"] == "ok", row
             assert row["error"] <= 1
             assert row["seconds"]["median"] > 0 < row["share"]
+    columns, rows = tables(result)[0].columns, tables(result)[0].rows
+    for case, asked in zip(result["cases"], smoke().cases, strict=True):
+        work = product_operations(nn.TensorProduct(**asked.problem.arguments()).plan.form.program)
+        for direction, least in case["limits"].items():
+            assert least["operations"] == case["edges"] * work[direction]
+            assert least["seconds"] >= least["bytes"] / result["copy_bandwidth"]["median"]
+    assert all(row[columns.index(">share of the limit")].endswith("s)") for row in rows)
     first = result["cases"][0]
     assert {(r["layout"], r["direction"], r["peer"]) for r in first["ratios"]} == {
         (layout, direction, "e3nn") for layout in ("ir_mul", "mul_ir") for direction in ("fwd", "bwd", "double_bwd")
@@ -165,7 +173,8 @@ def test_other_dtypes() -> None:
         assert case["name"] == f"unfused/small/E30/{dtype}"
         assert case["dtype"] == dtype
         assert {row["status"] for row in case["results"]} == {"ok"}
-    double, half = (case["moved_bytes"]["fwd"] for case in result["cases"])
+    assert result["peak_rate"]["bfloat16"] is None
+    double, half = (case["limits"]["fwd"]["bytes"] for case in result["cases"])
     assert double == 4 * half
 
 
@@ -184,7 +193,7 @@ def test_times_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = result["cases"]
     first = case["results"][0]
     assert (first["seconds"]["median"], first["seconds_flushed"]["median"]) == (1.0, 0.1)
-    assert first["share"] == case["moved_bytes"]["fwd"] / 0.1 / result["copy_bandwidth"]["median"]
+    assert first["share"] == case["limits"]["fwd"]["bytes"] / 0.1 / result["copy_bandwidth"]["median"]
     assert [g["measured"] for g in case["goals"] if g["quantity"] == "time_ms"] == pytest.approx([100.0, 200.0])
     assert {(r["ratio"]["median"], round(r["ratio_flushed"]["median"], 6)) for r in case["ratios"]} == {
         (3.0, 3.0),
