@@ -31,17 +31,17 @@ LAYERS = (
 )
 
 
-def run_tests(session: nox.Session, package: str, **environment: str) -> None:
-    """Install this package beside another, at the versions of the session's constraints, and run pytest."""
-    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".[bench]", package, *TOOLS)
+def run_tests(session: nox.Session, *packages: str, **environment: str) -> None:
+    """Install this package beside others, at the versions of the session's constraints, and run pytest."""
+    session.install("--quiet", "-c", f"constraints-{session.name}.txt", "-e", ".[bench]", *packages, *TOOLS)
     env = {"OMP_NUM_THREADS": "1", **environment}
     session.run("pytest", f"tests/integrations/{session.name}", *NETWORKS, *session.posargs, env=env)
 
 
 @nox.session
 def nequip(session: nox.Session) -> None:
-    """NequIP: modifier, configuration, training, compilation."""
-    run_tests(session, "nequip")
+    """NequIP, and with it Allegro: modifier, configuration, training, compilation."""
+    run_tests(session, "nequip", "nequip-allegro")
 
 
 @nox.session

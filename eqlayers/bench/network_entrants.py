@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,10 +117,11 @@ def _accelerated(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.
 
 
 def _accelerated_tables(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
-    if "radial" not in inspect.signature(accelerate).parameters:
-        raise Refusal("accelerate has no argument `radial` in this version")
-    options: dict[str, Any] = {"radial": "table", "check": False}
-    return accelerate(subject.make(dtype), **options).model
+    report = accelerate(subject.make(dtype), radial="table", tolerance=tables.tolerance, check=False)
+    if not any(row.target == "radial" for row in report.replaced):
+        reasons = [row.reason for row in report.skipped if row.target == "radial"]
+        raise Refusal(f"accelerate makes no tables of this network: it {'; '.join(reasons)}")
+    return report.model
 
 
 def _native(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:

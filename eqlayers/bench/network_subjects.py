@@ -11,78 +11,12 @@ from e3nn import o3
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..integrations import from_mace, from_nequip
+from ..integrations import from_mace
 from .atoms import CUTOFF, SIZES, Place, clusters
 from .implementation import default_dtype
+from .network_nequip import allegro, nequip
 from .network_sevennet import sevennet
 from .subject import Subject, kind_of, quiet_warnings, representable
-
-
-def nequip(
-    *,
-    layers: int = 4,
-    channels: int = 64,
-    lmax: int = 2,
-    parity: bool = True,
-    sizes: Sequence[int] = SIZES,
-    place: Place | None = None,
-    scale: float = 0.5,
-    shift: float = 0.0,
-) -> Subject:
-    """NequIP's network, on clusters of some sizes or on other atoms; its energies of atoms are scaled, then shifted."""
-    from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
-    from nequip.model import NequIPGNNModel
-    from nequip.utils.global_state import set_global_state
-
-    atoms = clusters(sizes) if place is None else place
-    names = list(atoms.species.values())
-
-    def make(dtype: torch.dtype) -> torch.nn.Module:
-        with default_dtype(torch.float64), torch.random.fork_rng(devices=[]), quiet_warnings():
-            set_global_state()  # NequIP's data are float64, whatever its network is
-            options: dict[str, Any] = {"num_layers": layers, "num_features": channels, "l_max": lmax, "parity": parity}
-            model: torch.nn.Module = NequIPGNNModel(
-                seed=1,
-                model_dtype=str(dtype).removeprefix("torch."),
-                type_names=names,
-                r_max=atoms.cutoff,
-                avg_num_neighbors=atoms.mean_neighbors,
-                per_type_energy_scales=dict.fromkeys(names, scale),
-                per_type_energy_shifts={name: shift - 1.0 - number for number, name in enumerate(names)},
-                **options,
-            )
-            if dtype == torch.float64:
-                return representable(model)
-            first = list(make(torch.float64).parameters())
-            with torch.no_grad():
-                for parameter, right in zip(model.parameters(), first, strict=True):
-                    parameter.copy_(right)
-        return model
-
-    def frame(one: Any) -> Any:
-        periods = {} if one.cell is None else {"cell": one.cell, "pbc": torch.ones(3, dtype=torch.bool)}
-        return compute_neighborlist_(from_dict({"pos": one.pos, "atom_types": one.species} | periods), atoms.cutoff)
-
-    @lru_cache(maxsize=1)
-    def data(device: torch.device) -> dict[str, Tensor]:
-        with default_dtype(torch.float64):
-            found = AtomicDataDict.batched_from_list([frame(one) for one in atoms.batch])
-        return {key: value.to(device) for key, value in found.items()}
-
-    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
-        network.train(training)
-        with default_dtype(torch.float64):
-            out = network(dict(data(kind_of(network)[1])))
-        return out["total_energy"].squeeze(-1), out["forces"]
-
-    about = f"NequIP, {layers} layers, {channels} channels, l <= {lmax}{', both parities' if parity else ''}"
-
-    def compiled(dtype: torch.dtype) -> torch.nn.Module:
-        # not by its compile_mode, which runs batches of one structure eagerly
-        found: torch.nn.Module = torch.compile(make(dtype))  # type: ignore[assignment]
-        return found
-
-    return Subject(about, atoms, make, evaluate, "nequip", compiled, from_nequip)
 
 
 class _CompiledMace(torch.nn.Module):
@@ -254,7 +188,12 @@ def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, s
 
 
 #: Packages that `eqlayers bench networks` knows.
-PACKAGES: dict[str, Callable[..., Subject]] = {"mace": mace, "nequip": nequip, "sevennet": sevennet}
+PACKAGES: dict[str, Callable[..., Subject]] = {
+    "mace": mace,
+    "nequip": nequip,
+    "allegro": allegro,
+    "sevennet": sevennet,
+}
 #: What `eqlayers bench accelerate` knows: name -> the networks it measures.
 NETWORKS: dict[str, tuple[Callable[..., Subject], ...]] = {
     **{name: (make,) for name, make in PACKAGES.items()},

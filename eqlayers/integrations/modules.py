@@ -8,7 +8,7 @@ weights are written once, for both hold the same Parameters.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, no_grad, stack
 
@@ -25,6 +25,9 @@ _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_
 
 class Replacement(nn.Module):
     """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
+
+    #: NequIP imports these before it loads a compiled model.
+    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers",)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Layers get numbers, also of rows that were only noted."""

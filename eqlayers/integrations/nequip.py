@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import nn
 
@@ -26,14 +26,12 @@ from .modules import AcceleratedScatter
 from .replace import accelerate
 
 if find_spec("nequip") is not None:
+    from nequip.nn import GraphModel
     from nequip.nn._tp_scatter_base import TensorProductScatter
     from nequip.nn.model_modifier_utils import model_modifier
 
     class EqlayersTensorProductScatter(AcceleratedScatter, TensorProductScatter):
         """NequIP's gather, product and scatter as one call; still one of NequIP's own, so that it knows it."""
-
-        #: NequIP imports these before it loads a compiled model.
-        _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers",)
 
     def enable_eqlayers(
         cls: type,
@@ -68,4 +66,7 @@ if find_spec("nequip") is not None:
     _modifier: Any = model_modifier(
         persistent=False, private=False, unsupported_devices=[], supported_compile_modes=["aotinductor"]
     )
-    TensorProductScatter.enable_eqlayers = _modifier(classmethod(enable_eqlayers))
+    # Of the whole model, as models of other packages (Allegro's) have no scatter; one bound method, as NequIP wants the
+    # method of a name to be the same wherever it finds it, in our class that is derived from its scatter as well.
+    _bound: Any = _modifier(classmethod(enable_eqlayers)).__get__(None, TensorProductScatter)
+    TensorProductScatter.enable_eqlayers = GraphModel.enable_eqlayers = _bound

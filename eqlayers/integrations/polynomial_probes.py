@@ -1,4 +1,4 @@
-"""Random inputs for spherical harmonics and symmetric contractions; see :mod:`.probes`."""
+"""Random inputs for spherical harmonics and contractions; see :mod:`.probes`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from ..lowering.spherical import leading_factor, recursion_factor
 from ..lowering.symmetric import polynomials_of
 from ..lowering.symmetric_basis import from_dense
+from .contracter import AcceleratedContracter
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
-from .probes import Operands, Probe, call, draw, make_probe
+from .probes import NODES, Operands, Probe, call, draw, make_probe
 
 #: Relative errors of coupling tensors above so many roundings of their dtype are those of another one.
 _NOTICED = 1000
@@ -26,6 +27,8 @@ def make_probes(original: nn.Module, replacement: nn.Module, rows: int) -> list[
         return [_harmonics(original, replacement, rows)]
     if isinstance(replacement, AcceleratedSymmetricContraction):
         return [_contraction(original, replacement, rows, mixed) for mixed in (False, True)]
+    if isinstance(replacement, AcceleratedContracter):
+        return [_contracter(original, replacement, rows)]
     return [make_probe(original, replacement, rows)]
 
 
@@ -112,6 +115,33 @@ def _contraction(original: Any, replacement: AcceleratedSymmetricContraction, ro
         run(original, lambda t: (t != 0).to(t.dtype)),
         _coefficient_error(original, replacement),
     )
+
+
+def _contracter(original: Any, replacement: AcceleratedContracter, rows: int) -> Probe:
+    """Rows are edges of four atoms; the sizes of terms are those of Allegro's own sums."""
+    irreps = (replacement.irreps_in1, replacement.irreps_in2)
+    lead = {"x": rows, "y": NODES}
+    operands = {
+        name: draw(name, lead[name], replacement.mul, part.dim) for name, part in zip("xy", irreps, strict=True)
+    }
+    operands["weights"] = draw("weights", *original.weights.shape)
+    atoms = torch.arange(rows, device="cpu") % NODES
+
+    def run(module: nn.Module, change: Callable[[Tensor], Tensor] | None = None) -> Callable[[Operands], Tensor]:
+        changed = {} if change is None else {"module.w3j": change(original.w3j.detach().double().cpu())}
+
+        def fn(o: Operands) -> Tensor:
+            given = {"module.weights": o["weights"], **changed}
+            arguments = (o["x"], o["y"], atoms.to(o["x"].device))
+            result: Tensor = torch.func.functional_call(_Past(module), given, arguments)
+            return result
+
+        return fn
+
+    eps = torch.finfo(original.w3j.dtype).eps
+    rounded = replacement.coefficient_error if replacement.coefficient_error > _NOTICED * eps else 0.0
+    sizes = run(original, torch.abs), run(original, lambda t: (t != 0).to(t.dtype))
+    return Probe(operands, run(original), run(replacement), *sizes, rounded)
 
 
 def _couplings(original: Any) -> dict[str, Tensor]:

@@ -60,7 +60,7 @@ def draw(name: str, *shape: int) -> Tensor:
     """Normal random numbers, float64 on the CPU, that depend on name and shape alone."""
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
     generator = torch.Generator("cpu").manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+    return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
 def dtype_and_device(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
-from ..nn.radial_table import RadialTable, TableError
+from ..nn.radial_table import RadialTable, TableError, made_at_knots, through_float64
 from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
 from .places import Place
 
@@ -233,15 +233,20 @@ class TabledRadial(Replacement):
         return TabledWeights(rows, interval, coefficients.to(rows.dtype), 1)
 
     def _rows(self, table: RadialTable) -> Tensor:
-        """``[R, W]``: made anew where gradients are to reach the weights, or where these are others."""
+        """``[R, W]``: made anew where gradients are to reach the weights, or where these are others.
+
+        In float64 both times: of the roundings of a network in float32, divided by the distance of knots, come slopes,
+        and forces are ten times as far off.
+        """
         weights = list(table.parameters())
         if self.training and torch.is_grad_enabled() and any(p.requires_grad for p in weights):
-            return table._made()
+            exact = made_at_knots(table.knots, through_float64(table.network), torch.float64)
+            return exact.to(weights[0].dtype)
         now = [(p.data_ptr(), p._version, p.dtype) for p in weights]
         known, rows = vars(self)["_made"]
         if known != now:
             with torch.inference_mode(False), torch.no_grad():
-                rows = table._made().detach()
+                rows = table.made_once()
             vars(self)["_made"] = (now, rows)
         return rows
 

@@ -17,6 +17,7 @@ from ..nn import Linear
 from ..nn._common.e3nn_state import E3nnState
 from ..nn.product import ProductLayer
 from .check import compare
+from .contracter import AcceleratedContracter
 from .coverage import cover
 from .modules import Replacement
 from .places import Place, compiled_here, find_aliases, find_places
@@ -27,6 +28,12 @@ from .radial import Tabled, tables
 from .report import Report, Row
 from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
 from .structure import OURS
+
+#: What replacements are, or hold.
+LAYERS = (
+    *(ProductLayer, Linear),
+    *(AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction, AcceleratedContracter),
+)
 
 
 @dataclass
@@ -59,7 +66,7 @@ def accelerate(
         model: A model with e3nn layers: e3nn's own, NequIP's, MACE's, or any other.
         backend: Name of a backend for all replacements, or None for the first that accepts.
         targets: Which kinds to replace, of 'convolution' (gather, product and sum in one call),
-            'product', 'linear', 'harmonics' and 'contraction' (MACE's symmetric contraction); None for all.
+            'product', 'linear', 'harmonics' and 'contraction' (MACE's and Allegro's); None for all.
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
@@ -267,7 +274,7 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
         new = job.rule.build(original, backend)
         dtype, device = dtype_and_device(original, like)
         layer = new.get_submodule(job.rule.inner)
-        assert isinstance(layer, (ProductLayer, Linear, AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction))
+        assert isinstance(layer, LAYERS)
         runs_on = layer.selected_backend(device, dtype)
     except Exception as error:
         if isinstance(error, BackendError) and backend is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..nn._common.linear_paths import has_channel_axes
+from .contracter import AcceleratedContracter, is_contracter, refuse_contracter
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
@@ -91,8 +92,8 @@ def is_linear(module: Any) -> bool:
 
 
 def is_layer(module: Any) -> bool:
-    """Whether it is a product, a linear map or spherical harmonics of e3nn's, or MACE's symmetric contraction."""
-    return is_product(module) or is_linear(module) or is_harmonics(module) or is_contraction(module)
+    """Whether it is a product, a linear map or harmonics of e3nn's, or a contraction of MACE's or Allegro's."""
+    return any(test(module) for test in (is_product, is_linear, is_harmonics, is_contraction, is_contracter))
 
 
 def is_scatter(module: Any) -> bool:
@@ -244,6 +245,11 @@ def build_contraction(module: nn.Module, backend: str | None) -> Replacement:
     return _built(AcceleratedSymmetricContraction(module, backend), module)
 
 
+def build_contracter(module: nn.Module, backend: str | None) -> Replacement:
+    """Our product in place of Allegro's contraction."""
+    return _built(AcceleratedContracter(module, backend), module)
+
+
 #: In the order in which they are tried.
 RULES = (
     Rule("convolution", _if(is_scatter), "tp", refuse_scatter, build_scatter),
@@ -254,6 +260,7 @@ RULES = (
     Rule("harmonics", _if(is_harmonics), "", refuse_harmonics, build_harmonics),
     Rule("harmonics", _if(is_angular), "", refuse_angular, build_harmonics),
     Rule("contraction", _if(is_contraction), "", refuse_contraction, build_contraction),
+    Rule("contraction", _if(is_contracter), "", refuse_contracter, build_contracter),
     Rule("contraction", _if(is_other_contraction), "", refuse_other_contraction, build_contraction),
 )
 TARGETS = tuple(dict.fromkeys(rule.target for rule in RULES))

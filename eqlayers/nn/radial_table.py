@@ -133,9 +133,18 @@ class RadialTable(KeepsTable):
             ConfigError: The network is no longer finite, or 0 with its slope at the cutoff.
         """
         self._check_ends()  # training may have moved them
-        with gradients(), torch.no_grad():
-            self.table = self._made()
+        self.table = self.made_once()
         return self
+
+    def made_once(self) -> Tensor:
+        """The table ``[R, W]`` of the weights of now, without their graph.
+
+        It is made in float64 and rounded once: roundings of the network itself, between knots, would be slopes.
+        """
+        like = next(self.parameters(), self.knots.at)
+        with gradients(), torch.no_grad():
+            made = made_at_knots(self.knots, in_float64(self.network), torch.float64)
+        return made.detach().to(like.dtype)
 
     def thaw(self) -> RadialTable:
         """Make the table in every call again."""
@@ -186,6 +195,13 @@ def made_at_knots(knots: Knots, network: Callable[[Tensor], Tensor], dtype: torc
 def in_float64(network: Any) -> Any:
     """A copy of a module in float64, without the graph that made its weights; a function as it is."""
     return copy.deepcopy(network).double() if isinstance(network, torch.nn.Module) else network
+
+
+def through_float64(network: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+    """A module as a function in float64, whose gradients reach the module's own weights."""
+    own = [*network.named_parameters(), *network.named_buffers()]
+    state = {name: t.double() if t.is_floating_point() else t for name, t in own}
+    return lambda lengths: torch.func.functional_call(network, state, (lengths,))
 
 
 def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int = 8) -> TableError:

@@ -10,9 +10,10 @@ from torch import nn
 
 from eqlayers.bench import accelerate as bench
 from eqlayers.bench.atoms import structures
-from eqlayers.bench.network_subjects import gate_points_2101, mace, nequip, sevennet, simple_network_2106
+from eqlayers.bench.network_subjects import allegro, gate_points_2101, mace, nequip, sevennet, simple_network_2106
 from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.contracter import AcceleratedContracter
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
@@ -21,11 +22,11 @@ MAKE = {
     "simple_network_2106": lambda sizes: simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
     "nequip": lambda sizes: nequip(layers=3, channels=4, sizes=sizes),
     "mace": lambda sizes: mace(hidden="4x0e + 4x1o", correlation=2, sizes=sizes),
+    "allegro": lambda sizes: allegro(channels=3, scalars=8, sizes=sizes),
     "sevennet": lambda sizes: sevennet(layers=3, channels=4, lmax=1, sizes=sizes),
 }
-GUESTS = [
-    name for name, package in (("nequip", "nequip"), ("mace", "mace"), ("sevennet", "sevenn")) if find_spec(package)
-]
+PACKAGES = {"nequip": "nequip", "allegro": "allegro", "mace": "mace", "sevennet": "sevenn"}
+GUESTS = [name for name, package in PACKAGES.items() if find_spec(package)]
 # beside another package only its networks: e3nn's have been tested elsewhere
 HERE = GUESTS or ["gate_points_2101", pytest.param("simple_network_2106", marks=pytest.mark.slow)]
 
@@ -60,16 +61,15 @@ def test_energies_forces_and_gradients_are_equal_to_rounding(subject: Subject) -
         assert report.worst is not None
         assert report.worst <= 1
         assert all(row.reason for row in report.skipped)
-        assert {row.target for row in report.replaced} >= {
-            "product",
-            "convolution" if "e3nn" not in subject.name else "product",
-        }
+        kinds = {"e3nn": {"product"}, "allegro": {"contraction"}}.get(subject.peer, {"product", "convolution"})
+        assert {row.target for row in report.replaced} >= kinds
 
 
 def test_a_wrong_layer_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the test above: a small error of one kind of layer in the first place is larger than the bounds."""
-    right = AcceleratedTensorProduct.forward
-    monkeypatch.setattr(AcceleratedTensorProduct, "forward", lambda self, *args: right(self, *args) * (1 + 1e-4))
+    kind = AcceleratedContracter if subject.peer == "allegro" else AcceleratedTensorProduct
+    right = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda self, *args: right(self, *args) * (1 + 1e-4))
     found = bench.compare(subject, lambda network: accelerate(network, check=False))
     assert max(found["of the bound"].values()) > 1
 

@@ -1,0 +1,188 @@
+"""Allegro's contraction of an edge's features with those of its atom, as one tensor product."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor, nn
+
+from ..algebra import as_irreps, wigner_3j
+from ..errors import ConfigError
+from ..forms.program import FormCall
+from ..functional.product import run_product
+from ..lowering.paths import Instruction
+from ..lowering.plan import ProductPlan
+from ..nn._common.base import EquivariantModule
+from .modules import FusedReplacement
+from .structure import base_of, code_of, is_theirs, refuse_class, refuse_object
+
+ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")
+#: By how much coefficients may be off, relative to the largest: more than float32 rounds.
+_TOLERANCE = 1e-5
+
+
+def is_contracter(module: Any) -> bool:
+    """Whether it is Allegro's ``Contracter``, or of a class derived from it."""
+    if not is_theirs(module, "Contracter", ATTRIBUTES):
+        return False
+    base: Any = base_of(module, "Contracter")
+    code = code_of(base.forward)
+    return code is not None and code.co_varnames[: code.co_argcount] == ("self", "x1", "x2", "idxs")
+
+
+def refuse_contracter(module: nn.Module) -> str | None:
+    """Why a contraction of Allegro's must stay, or None."""
+    base = base_of(module, "Contracter")
+    assert base is not None
+    if (reason := refuse_object(module) or refuse_class(type(module), base, "Allegro's")) is not None:
+        return reason
+    strange = set(module._parameters) ^ {"weights"} | set(module._buffers) ^ {"w3j"} | set(module._modules)
+    return f"does not hold what Allegro's contraction holds: {', '.join(sorted(strange))}" if strange else None
+
+
+def paths_of(irreps: tuple[Irreps, Irreps, Irreps], given: Any) -> list[tuple[int, int, int]]:
+    """The paths in Allegro's order: those given, or all that selection rules allow."""
+    if given is not None:
+        return [(int(i), int(j), int(k)) for i, j, k in given]
+    groups = [list(enumerate(part)) for part in irreps]
+    return [(i, j, k) for k, (_, c) in groups[2] for i, (_, a) in groups[0] for j, (_, b) in groups[1] if c in a * b]
+
+
+def coefficients(
+    w3j: Tensor, irreps: tuple[Irreps, Irreps, Irreps], paths: list[tuple[int, int, int]], normalization: str | None
+) -> tuple[list[float], float]:
+    """The factor of every path's Wigner 3j symbols, and the largest relative error of what is stored.
+
+    Args:
+        w3j: Allegro's buffer: ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
+        irreps: Of both inputs and of the result, one copy of each.
+        paths: Indices of irreps.
+        normalization: 'component', or None.
+
+    Raises:
+        ConfigError: The buffer holds other numbers.
+    """
+    dims = [part.dim for part in irreps]
+    stored = w3j.detach().to("cpu", torch.float64)
+    given = list(stored.shape)
+    if len(paths) == 1:
+        stored = stored.unsqueeze(0)
+    if stored.ndim == 3:
+        stored = torch.diag_embed(stored.transpose(1, 2)).permute(0, 2, 3, 1)
+    if list(stored.shape) != [len(paths), *dims]:
+        raise ConfigError(
+            f"w3j must be for {len(paths)} paths of {' x '.join(map(str, dims))} components, got {given}. Build the "
+            f"module anew."
+        )
+    slices = [part.slices() for part in irreps]
+    found, worst = [], 0.0
+    for place, path in enumerate(paths):
+        ls = [part[index].ir.l for part, index in zip(irreps, path, strict=True)]
+        symbols = torch.tensor(wigner_3j(*ls))
+        where = tuple(part[index] for part, index in zip(slices, path, strict=True))
+        size = math.sqrt(2 * ls[2] + 1) if normalization == "component" else 1.0
+        factor = math.copysign(size, float((stored[place][where] * symbols).sum()))
+        exact = torch.zeros_like(stored[place])
+        exact[where] = factor * symbols
+        error = float((stored[place] - exact).abs().max() / exact.abs().max())
+        if not error <= _TOLERANCE:
+            raise ConfigError(
+                f"w3j must hold Wigner 3j symbols times {size:.6g}, got others for path {place}, {path}. Build the "
+                f"module anew."
+            )
+        found.append(factor)
+        worst = max(worst, error)
+    return found, worst
+
+
+class AcceleratedContracter(FusedReplacement, EquivariantModule):
+    """In place of Allegro's ``Contracter``: outer products of both features are not stored.
+
+    Channels are innermost in our kernel and outermost in Allegro's features: both are turned around it, and what one
+    layer turned back the next one has as it needs it.
+
+    Args:
+        original: The module.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        instructions: As a tensor product's, with channels.
+
+    Raises:
+        ConfigError: Its coefficients are not Wigner 3j symbols.
+    """
+
+    weights: nn.Parameter
+    w3j: Tensor
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        super().__init__("ir_mul", backend)
+        theirs: Any = original
+        self.mul, self.path_channel_coupling = theirs.mul, theirs.path_channel_coupling
+        self.irreps_in1, self.irreps_in2, self.irreps_out = (
+            as_irreps(irreps) for irreps in (theirs.irreps_in1, theirs.irreps_in2, theirs.irreps_out)
+        )
+        self.irrep_normalization = theirs.irrep_normalization
+        self._dims = tuple(part.dim for part in self._irreps)  # torch.compile looks at irreps with alarm
+        self._paths = paths_of(self._irreps, theirs.instructions)
+        self.num_paths = len(self._paths)
+        self._parameters.update(theirs._parameters)
+        self._buffers.update(theirs._buffers)
+        self._read(self.w3j)
+        self.train(theirs.training)
+
+    @property
+    def _irreps(self) -> tuple[Irreps, Irreps, Irreps]:
+        return self.irreps_in1, self.irreps_in2, self.irreps_out
+
+    def _read(self, w3j: Tensor) -> None:
+        """The plan, with the signs that the coefficients have."""
+        factors, self.coefficient_error = coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
+        self.instructions = [
+            Instruction(*path, "uuu", True, factor, (self.mul,))
+            for path, factor in zip(self._paths, factors, strict=True)
+        ]
+        wide = [Irreps([(self.mul, ir) for _, ir in part]) for part in self._irreps]
+        self.plan = ProductPlan(wide, self.instructions, "ir_mul")
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall]:
+        """All paths."""
+        return f"all {self.num_paths} paths", FormCall(dtype, device.type, self.plan.form.key)
+
+    def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
+        """Features of edges, those of atoms, and the atom of each edge, to features of edges.
+
+        Args:
+            x1: ``[E, U, in1.dim]``.
+            x2: ``[N, U, in2.dim]``.
+            idxs: ``[E]``, below N.
+
+        Returns:
+            ``[E, U, out.dim]``.
+        """
+        x, y = (
+            t.reshape(len(t), self.mul, dim).transpose(1, 2).reshape(len(t), dim * self.mul)
+            for t, dim in ((x1, self._dims[0]), (x2, self._dims[1]))
+        )
+        by_channel = self.weights.reshape(-1, self.num_paths).expand(self.mul, -1)
+        w = by_channel.t().reshape(-1)
+        z = run_product(self.plan, x, y.index_select(0, idxs), w, True, self.backend)
+        return z.reshape(len(z), self._dims[2], self.mul).transpose(1, 2)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Follow the coefficients that are about to be loaded: another e3nn may have other signs."""
+        given = state_dict.get(f"{prefix}w3j")
+        if given is not None and not given.is_meta and given.shape == self.w3j.shape:
+            try:
+                self._read(given)
+            except ConfigError as error:
+                args[-1].append(f"{prefix}w3j: {error}")  # torch raises these together
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        """As Allegro says it, and the backend."""
+        ins = f"{self.irreps_in1} x {self.irreps_in2} -> {self.irreps_out}"
+        return f"{ins} | {self.mul} channels | {self.num_paths} paths | backend {self.backend or 'auto'}"
