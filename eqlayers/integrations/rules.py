@@ -121,8 +121,8 @@ def messages_in(module: nn.Module) -> Sequence[str]:
     if isinstance(module, (Replacement, torch.jit.ScriptModule)) or not adds_up(module):
         return ()
     code = code_of(type(module).forward)
-    if code is None or refuse_object(module) is not None or hasattr(module, "conv_fusion"):
-        return ()
+    if code is None or refuse_object(module) is not None or hasattr(module, "conv_fusion") or is_block(module):
+        return ()  # a block of MACE's adds up the results of one product, which has a rule of its own
     called = [name for name, child in module._modules.items() if name in code.co_names and is_product(child)]
     return [name for name in called if _refuse_fusion(module, name) is None]
 

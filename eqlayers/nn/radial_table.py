@@ -197,7 +197,7 @@ def in_float64(network: Any) -> Any:
     return copy.deepcopy(network).double() if isinstance(network, torch.nn.Module) else network
 
 
-def through_float64(network: torch.nn.Module) -> Callable[[Tensor], Tensor]:
+def through_float64(network: Any) -> Callable[[Tensor], Tensor]:
     """A module as a function in float64, whose gradients reach the module's own weights."""
     own = [*network.named_parameters(), *network.named_buffers()]
     state = {name: t.double() if t.is_floating_point() else t for name, t in own}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from eqlayers.bench import network_entrants
 from eqlayers.bench.atoms import rounded
 from eqlayers.bench.network_check import bounds, compare, run
 from eqlayers.bench.network_entrants import EXACT, OWN, PEER, Entrant, Tables, enter
 from eqlayers.bench.networks import run_networks, subject_of
-from eqlayers.integrations import Report, accelerate
 
 OPTIONS = {"cutoff": 3.5, "hidden": "4x0e + 4x1o", "lmax": 1, "correlation": 2}
 CONFIG = """
@@ -42,12 +39,7 @@ def never(options: object) -> None:
     raise AssertionError("no molecules are needed")
 
 
-def test_all_rows_agree_and_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def with_tables(model: torch.nn.Module, *, radial: str = "exact", check: bool = True) -> Report:
-        assert radial in ("exact", "table")
-        return accelerate(model, check=check)
-
-    monkeypatch.setattr(network_entrants, "accelerate", with_tables)  # an option that is asked for where it is there
+def test_all_rows_agree_and_are_timed(tmp_path: Path) -> None:
     (tmp_path / "networks.yaml").write_text(CONFIG)
     result = run_networks("mace", str(tmp_path / "networks.yaml"), load_batch=never)
     rows = {(row["what"], row["implementation"]): row for row in result["rows"]}
@@ -65,16 +57,6 @@ def test_all_rows_agree_and_are_timed(tmp_path: Path, monkeypatch: pytest.Monkey
         kernels = row["shares"]["convolutions"]
         assert (kernels > 0) is who.startswith("eqlayers")
     assert [goal["met"] for goal in result["goals"]][:3] == [True, False, True]
-
-
-def test_an_accelerate_without_tables_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def plain(model: torch.nn.Module, *, check: bool = True) -> Report:
-        return accelerate(model, check=check)
-
-    monkeypatch.setattr(network_entrants, "accelerate", plain)
-    subject = subject_of("mace", OPTIONS, 16)
-    found = enter("x", OWN["eqlayers, accelerate, tables"], subject, Tables(50, 1e-3), CPU)
-    assert found == "accelerate has no argument `radial` in this version"
 
 
 def test_small_mistakes_are_seen() -> None:
