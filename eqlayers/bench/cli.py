@@ -139,6 +139,8 @@ def parser() -> argparse.ArgumentParser:
     choices = ("--peers", "--sizes", "--threads", "--runs", "--device")
     whole = add("networks", about, *choices, config="networks")
     whole.add_argument("network", choices=NAMES, help="whose; its package must be installed, which ours needs not")
+    about = "steps at constant energy of the smallest size, exact and with tables; 10000 are usual, none by default"
+    whole.add_argument("--dynamics", help=about, metavar="STEPS", type=_count, default=0)
     about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
     accelerate.add_argument("network", choices=list(NETWORKS), help="whose; its package must be installed")
@@ -196,7 +198,7 @@ def _networks(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     kind = {"peers": args.peers, "sizes": args.sizes, "device": args.device, "runs": args.runs}
     store = nothing if args.json is None else partial(save, path=args.json)  # as above
     with progress(f"bench networks {args.network}") as say:
-        kind |= {"num_threads": args.threads, "keep": keep_memory().kept}
+        kind |= {"num_threads": args.threads, "keep": keep_memory().kept, "dynamics": args.dynamics}
         return run_networks(args.network, args.config, load_batch=load_batch, **kind, say=say, store=store)
 
 

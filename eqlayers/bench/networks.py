@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import models
 from ..errors import ConfigError
@@ -123,6 +125,28 @@ def measure_network(
     )
 
 
+def run_dynamics(name: str, fields: Mapping[str, Any], series: Series, steps: int) -> Iterator[Record]:
+    """At constant energy, of the smallest size; see :mod:`.network_dynamics`."""
+    try:
+        from .network_dynamics import at_constant_energy  # ASE is needed here alone
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--dynamics needs the package {error.name}, which is not installed. Install ase.") from error
+    options, size = fields["networks"][name], min(fields["sizes"])
+    units = units_of(name, options, size, series.device)
+    neighbors = subject_of(name, options, size).place.mean_neighbors
+
+    def subject_at(positions: Tensor | None) -> Subject:
+        def moved(place: Place) -> Place:
+            (one,) = place.batch
+            pos = one.pos if positions is None else positions
+            return replace(place, batch=[replace(one, pos=pos)], neighbors=neighbors)
+
+        return subject_of(name, options, size, **units, change=moved)
+
+    tables = Tables(fields["knots"], fields["tolerance"])
+    yield from at_constant_energy(name, subject_at, steps, tables, series.device, series.say)
+
+
 def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
     """The training step of the main job, beside e3nn's layers."""
     series.say(MAIN)
@@ -202,6 +226,7 @@ def run_networks(
     num_threads: int | None = None,
     runs: int | None = None,
     keep: bool = False,
+    dynamics: int = 0,
     say: Say = quiet,
     store: Callable[[Record], None] = nothing,
 ) -> Record:
@@ -213,6 +238,7 @@ def run_networks(
         load_batch: Gives the molecules of the main job, for the section `data` of a training configuration.
         peers, sizes, device, num_threads, runs: Instead of the configuration's.
         keep: Whether the process keeps memory that is freed, which the result tells.
+        dynamics: Steps at constant energy of the smallest size, with the exact network and with tables; 0 for none.
         say: Called with a few words before every step.
         store: Called after every row with the result so far, so that a run that is cut off leaves something.
 
@@ -259,6 +285,9 @@ def run_networks(
         for key in chosen:
             series = Series(key, place, fields["runs"], counts, say)
             result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
+            if dynamics:
+                result.setdefault("dynamics", []).extend(run_dynamics(key, fields, series, dynamics))
+                store(result)
         if job is not None:
             for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
                 done(row)

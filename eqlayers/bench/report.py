@@ -156,12 +156,24 @@ def tables(result: Record) -> list[Table]:
         found.append(_goals(result["goals"]))
         found += [_replaced(report) for report in result.get("reports", [])]
         if result["kind"] == "networks":
-            found.append(_networks_parts(result["rows"]))
+            found += [_networks_parts(result["rows"]), _dynamics(result.get("dynamics", []))]
         found.append(_by_knots(result.get("errors", [])))
     found = [table for table in found if table.rows]
     if found:
         found[0].notes.extend(head_notes(result))
     return found
+
+
+def _dynamics(rows: list[Record]) -> Table:
+    """Of `eqlayers bench networks --dynamics`."""
+    columns = ["network", "implementation", ">atoms", ">steps", ">drift", ">around it", ">K", "status"]
+    cells = []
+    for row in rows:
+        measured = [number(row[key]) for key in ("drift", "spread", "temperature")]
+        cells.append([row["network"], row["implementation"], str(row["atoms"]), str(row["steps"]), *measured])
+        cells[-1].append(row["reason"] or "ok")
+    notes = ["Total energy, steps of 0.5 fs from one state. Drift: meV per atom and ps. Around it: meV per atom, RMS."]
+    return Table("dynamics at constant energy", columns, cells, notes)
 
 
 def _replaced(report: Record) -> Table:
