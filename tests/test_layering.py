@@ -42,7 +42,7 @@ BELOW = {
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing", "memory"),
     "simulate": ("integrations", "files", "arguments"),
-    "bench": ("models", "testing", "integrations", "files", "arguments"),
+    "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory"),
     "__main__": ("cli",),
     "": ("models", "testing", "integrations", "o3", "memory"),  # eqlayers/__init__.py itself

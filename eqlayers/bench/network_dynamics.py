@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from ase import Atoms, units
 from ase.calculators.calculator import Calculator, all_changes
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary
 from ase.md.verlet import VelocityVerlet
 from torch import Tensor
 
+from ..simulate.dynamics import DynamicsSettings, give_velocities
 from .goals import Record
 from .network_entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
 from .run import Say
@@ -101,8 +101,7 @@ def _run(entrant: Entrant, subject_at: SubjectAt, steps: int, say: Callable[[str
     (one,) = place.batch
     numbers = torch.tensor(list(place.species))[one.species]
     atoms = Atoms(numbers.numpy(), one.pos.numpy(), cell=None if one.cell is None else one.cell.numpy(), pbc=True)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=TEMPERATURE, rng=np.random.default_rng(0))
-    Stationary(atoms)
+    give_velocities(atoms, DynamicsSettings(temperature=TEMPERATURE))
     atoms.calc = _Calculator(entrant, subject_at)
     energies, temperatures = [], []
     for step, _ in enumerate(VelocityVerlet(atoms, TIMESTEP * units.fs).irun(steps)):

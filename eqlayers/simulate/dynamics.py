@@ -187,7 +187,7 @@ def run_dynamics(
             f"{moved.pbc.tolist()}. Use nvt."
         )
     if not restart and not moved.get_momenta().any() and settings.temperature > 0:
-        _give_velocities(moved, settings)
+        give_velocities(moved, settings)
     moved.calc = calculator
     moved.info["step"] = int(first)
     moved.get_forces()  # what cannot be computed is told before a file is made
@@ -230,8 +230,16 @@ def _check_speed(atoms: Atoms, settings: DynamicsSettings) -> None:
         )
 
 
-def _give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
-    """Velocities of Maxwell and Boltzmann, without a motion of the whole."""
+def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
+    """Velocities of Maxwell and Boltzmann, without a motion of the whole.
+
+    Example:
+        >>> from ase.build import bulk
+        >>> copper = bulk("Cu", cubic=True).repeat(5)
+        >>> give_velocities(copper, DynamicsSettings(temperature=300.0))
+        >>> 280 < copper.get_temperature() < 320
+        True
+    """
     generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other keys
     masses = atoms.get_masses()[:, None]
     momenta = np.sqrt(masses * units.kB * settings.temperature) * generator.standard_normal((len(atoms), 3))
