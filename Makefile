@@ -18,7 +18,7 @@ RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(w
 
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
 does.train                := fit to the energy U0 of the embedded molecules and test it: 6 min
-does.train-dipole         := the same for the dipole moment, from a vector read-out: 6 min
+does.train-dipole         := the same for the dipole moment, from a vector read-out: 3 min
 does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min
 does.test                 := all tests but those of the next five commands: 12 min beside other jobs
 does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 2 min

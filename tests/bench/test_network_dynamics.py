@@ -52,6 +52,19 @@ def test_the_exact_network_and_its_tables_conserve_the_energy() -> None:
     assert frozen["drift"] == pytest.approx(exact["drift"], rel=0.05)
 
 
+def test_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times in ps, energies in meV per atom."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    constant = (torch.tensor([1.6]), torch.zeros(16, 3))
+    monkeypatch.setattr(network_dynamics, "drift", lambda *lines: (seen.append(lines), (0.0, 0.0))[1])
+    monkeypatch.setattr(network_dynamics, "evaluate_potential", lambda place: lambda network, training: constant)
+    monkeypatch.setattr(network_dynamics, "give_velocities", lambda atoms, settings: None)
+    rows(4)
+    times, energies = seen[0]
+    np.testing.assert_allclose(times, [0, 0.0005, 0.001, 0.0015, 0.002], rtol=1e-12)
+    np.testing.assert_allclose(energies, 100, rtol=1e-6)
+
+
 def test_forces_that_are_no_gradient_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = network_dynamics.evaluate_potential
 
