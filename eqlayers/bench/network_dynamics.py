@@ -26,10 +26,10 @@ SAID = 500  # steps between two words of progress
 SubjectAt = Callable[[Tensor | None], Subject]
 
 
-class _Calculator(Calculator):  # type: ignore[misc]  # ASE has no types
+class _Calculator(Calculator):
     """Energy and forces of an entrant; every call finds the edges anew."""
 
-    implemented_properties = ("energy", "forces")
+    implemented_properties = ["energy", "forces"]  # noqa: RUF012 as ASE has it
 
     def __init__(self, entrant: Entrant, subject_at: SubjectAt) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class _Calculator(Calculator):  # type: ignore[misc]  # ASE has no types
     def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
         """See ASE."""
         super().calculate(atoms, properties, system_changes)
+        assert self.atoms is not None
         subject = self._at(torch.from_numpy(self.atoms.get_positions()))
         evaluate = evaluate_potential(subject.place) if self._entrant.of_package else subject.evaluate
-        energy, forces = evaluate(self._entrant.network, False)
-        forces = forces.detach().double().cpu().numpy()
-        self.results = {"energy": float(energy.detach().double().sum()), "forces": forces}
+        energy, forces = (t.detach().double().cpu() for t in evaluate(self._entrant.network, False))
+        self.results = {"energy": float(energy.sum()), "forces": forces.numpy()}
 
 
 def drift(times: np.ndarray, energies: np.ndarray) -> tuple[float, float]:
@@ -91,12 +91,12 @@ def at_constant_energy(
         measured: Mapping[str, Any] = dict.fromkeys(("drift", "spread", "temperature"))
         if isinstance(found, Entrant):
             found.prepare(False)
-            measured = _run(found, subject_at, steps, lambda text, row=row: say(f"{name}, {row}: {text}"))
+            measured = _run(found, subject_at, steps, f"{name}, {row}", say)
         reason = found if isinstance(found, str) else ""
         yield {**head, "implementation": row, "kind": maker.kind, **measured, "reason": reason}
 
 
-def _run(entrant: Entrant, subject_at: SubjectAt, steps: int, say: Callable[[str], Any]) -> dict[str, float]:
+def _run(entrant: Entrant, subject_at: SubjectAt, steps: int, about: str, say: Say) -> dict[str, float]:
     place = subject_at(None).place
     (one,) = place.batch
     numbers = torch.tensor(list(place.species))[one.species]
@@ -108,7 +108,7 @@ def _run(entrant: Entrant, subject_at: SubjectAt, steps: int, say: Callable[[str
         energies.append(atoms.get_total_energy())
         temperatures.append(atoms.get_temperature())
         if step % SAID == 0:
-            say(f"step {step} of {steps}, {temperatures[-1]:.0f} K")
+            say(f"{about}: step {step} of {steps}, {temperatures[-1]:.0f} K")
     times = TIMESTEP / 1000 * np.arange(len(energies))
     slope, spread = drift(times, 1000 * np.array(energies) / len(atoms))
     return {"drift": slope, "spread": spread, "temperature": float(np.mean(temperatures))}

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from eqlayers.bench import accelerate as bench
 from eqlayers.bench.network_nequip import allegro
-from eqlayers.bench.networks import run_networks
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.contracter import AcceleratedContracter
+from tests.integrations.network_rows import FORCES, measured, rows_of
 
 ALL = "1x0e + 1x1o + 1x2e"
 #: irreps of both inputs and of the result, and further arguments
@@ -35,24 +35,7 @@ FORMS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "named paths": (ALL, "1x1o", "1x1o + 1x0e", {"instructions": [(0, 0, 0), (1, 0, 1)]}),
     "plain symbols": (ALL, ALL, ALL, {"irrep_normalization": None}),
 }
-CONFIG = """
-device: cpu
-threads: [1]
-runs: 1
-sizes: [16]
-judged_atoms: 16
-judged_threads: 1
-peers: [eager]
-knots: 256
-tolerance: 0.0001
-model: none.yaml
-batch_size: 1
-networks:
-  allegro: {cutoff: 3.5, channels: 4, scalars: 8, layers: 2, lmax: 1}
-goals:
-  allegro:
-    energy and forces: {exact: 0.001}
-"""
+OPTIONS = {"cutoff": 3.5, "channels": 4, "scalars": 8, "layers": 2, "lmax": 1}
 
 
 def contracter(form: str = "many paths", channels: int = 5, dtype: torch.dtype = torch.float64) -> Any:
@@ -201,12 +184,8 @@ def test_the_modifier() -> None:
 def test_bench_networks(tmp_path: Path) -> None:
     """Its radial functions are of species as well: there are no tables, and no class of this package."""
 
-    def never(options: object) -> None:
-        raise AssertionError("no molecules are needed")
-
-    (tmp_path / "networks.yaml").write_text(CONFIG)
-    result = run_networks("allegro", str(tmp_path / "networks.yaml"), load_batch=never)
-    rows = {(row["what"], row["implementation"]): row for row in result["rows"]}
+    result = measured(tmp_path, "allegro", OPTIONS, {FORCES: {"exact": 0.001}})
+    rows = rows_of(result)
     done = {who for (_, who), row in rows.items() if row["status"] == "ok"}
     assert done == {"allegro, eager", "eqlayers, accelerate"}
     reasons = {row["reason"] for row in rows.values() if row["status"] != "ok"}

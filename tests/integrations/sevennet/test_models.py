@@ -10,30 +10,13 @@ import torch
 from torch import Tensor
 
 from eqlayers.bench.network_sevennet import sevennet
-from eqlayers.bench.networks import run_networks
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate, modules
 from eqlayers.integrations.modules import AcceleratedMessages
+from tests.integrations.network_rows import FORCES, TRAINING, measured, rows_of
 
 LAYERS = 3
-CONFIG = """
-device: cpu
-threads: [1]
-runs: 1
-sizes: [16]
-judged_atoms: 16
-judged_threads: 1
-peers: [eager]
-knots: 256
-tolerance: 0.0001
-model: none.yaml
-batch_size: 1
-networks:
-  sevennet: {cutoff: 3.5, channels: 4, layers: 2, lmax: 1}
-goals:
-  sevennet:
-    energy and forces: {exact: 0.001}
-"""
+OPTIONS = {"cutoff": 3.5, "channels": 4, "layers": 2, "lmax": 1}
 
 
 def model() -> Any:
@@ -109,14 +92,9 @@ def test_torchscript_says_what_to_do_and_works_after_the_way_back() -> None:
 
 def test_bench_networks(tmp_path: Path) -> None:
     """Every row agrees with sevenn; this package has no class of its own for it, and says so."""
-
-    def never(options: object) -> None:
-        raise AssertionError("no molecules are needed")
-
-    (tmp_path / "networks.yaml").write_text(CONFIG)
-    result = run_networks("sevennet", str(tmp_path / "networks.yaml"), load_batch=never)  # type: ignore[arg-type]
-    status = {(row["what"], row["implementation"]): row["status"] for row in result["rows"]}
-    for what in ("energy and forces", "training step"):
+    result = measured(tmp_path, "sevennet", OPTIONS, {FORCES: {"exact": 0.001}})
+    status = {key: row["status"] for key, row in rows_of(result).items()}
+    for what in (FORCES, TRAINING):
         assert status[what, "sevenn, eager"] == "ok"
         assert status[what, "eqlayers, accelerate"] == "ok"
         assert status[what, "eqlayers, accelerate, tables"] == "ok"
