@@ -41,8 +41,9 @@ def keep_memory() -> KeptMemory:
 
     The C library of Linux takes a tensor of more than 32 MiB from the system and gives it back when it is freed, so
     that every such tensor is written to fresh pages: each costs an interruption and is filled with zeros before. With
-    this the pages are used again, in every thread. The process then holds what it once needed at most, as on a GPU; see
-    :func:`release_memory`. It is a setting of the whole process: numpy and other libraries take part.
+    this the pages are used again, in every thread. The process then holds what it once needed at most, as on a GPU, and
+    more where small tensors that stay lie between large ones that come and go; see :func:`release_memory`. It is a
+    setting of the whole process: numpy and other libraries take part.
 
     The command line does it for all its commands, and so does :class:`eqlayers.integrations.ase.Calculator` unless it
     is told otherwise. Nothing is done where the environment sets the allocator (``MALLOC_TRIM_THRESHOLD_``,

@@ -52,6 +52,7 @@ except ImportError as error:
 __all__ = [
     "SingleLevelFunction",
     "TorchDispatchMode",
+    "as_base_tensors",
     "as_constant",
     "assert_later",
     "batched_by_grad",
@@ -68,6 +69,7 @@ __all__ = [
     "parsed_device",
     "seen_by_outer_levels",
     "single_level",
+    "tensor_without_numbers",
     "traced_by_running",
     "traced_for_others",
     "tree_flatten",
@@ -333,3 +335,17 @@ def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device |
     """The device among the arguments of a call of ``.to``. Without it: that of an empty tensor so moved."""
     found: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
     return found
+
+
+def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:
+    """A tensor of a class derived from torch's, with dtype and device of another, that holds no memory.
+
+    Without it: an object that is no tensor, which ``isinstance`` tells.
+    """
+    return Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=like.dtype, device=like.device)
+
+
+def as_base_tensors() -> AbstractContextManager[object]:
+    """Functions of torch take tensors of derived classes for torch's own. Without it: ``Tensor.__torch_function__``."""
+    context: AbstractContextManager[object] = torch._C.DisableTorchFunctionSubclass()
+    return context

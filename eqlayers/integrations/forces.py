@@ -11,12 +11,17 @@ from torch import Tensor
 from ..checks import check_floating, check_function
 from ..errors import ShapeError
 
+#: By how much differences of forces may be off, relative to their terms: more than their error in float32.
+MISSED = 0.01
+
 
 class ForceCheck(NamedTuple):
     """How far forces are from what they must be; all relative to the sizes of what is summed.
 
     Attributes:
-        asymmetry: Of the derivatives of forces by positions, along two random directions: 0 of a gradient.
+        asymmetry: Of the derivatives of forces by positions, along two random directions: 0 of a gradient. Where
+            these derivatives are not those of the forces, which a part that autograd does not see leaves out, how far
+            they are from differences.
         force: Sum of all forces: 0 of an energy that does not see where the structure is.
         torque: Sum of all torques: 0 of an energy that does not see how it is turned; of periodic structures, which
             have an orientation, it means nothing.
@@ -57,21 +62,33 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
     with torch.inference_mode(False), torch.enable_grad():
         u, v = (torch.randn(positions.shape, generator=made, dtype=torch.float64).to(positions) for _ in range(2))
         pos = positions.detach().clone().requires_grad_()
-        (slope,) = torch.autograd.grad(energy(pos).sum(), pos, create_graph=True)
+        slope = _slope(energy, pos)
         along = [torch.zeros_like(pos)] * 2
         if slope.requires_grad:  # which that of a linear energy does not
             along = [
                 torch.autograd.grad((slope * way).sum(), pos, retain_graph=True, materialize_grads=True)[0]
                 for way in (u, v)
             ]
+        step = torch.finfo(positions.dtype).eps ** (1 / 3)  # of differences, where they err least
+        far, near = (_slope(energy, (pos + way * v).detach().requires_grad_()).detach() for way in (step, -step))
     forces, places = -slope.detach().double(), positions.detach().double()
     first, second = ((way * column).double() for way, column in ((v, along[0]), (u, along[1])))
+    differences = (u * (far - near)).double() / (2 * step)
+    missed = _share(differences.sum() - first.sum(), torch.stack([differences, first]))
     torques = torch.linalg.cross(places - places.mean(0), forces)
     return ForceCheck(
-        _share(first.sum() - second.sum(), torch.stack([first, second])),
+        max(_share(first.sum() - second.sum(), torch.stack([first, second])), missed if missed > MISSED else 0.0),
         _share(forces.sum(0), forces),
         _share(torques.sum(0), torques),
     )
+
+
+def _slope(energy: Callable[[Tensor], Tensor], pos: Tensor) -> Tensor:
+    """Zero of an energy that does not look at positions."""
+    found = energy(pos).sum()
+    if not found.requires_grad:
+        return torch.zeros_like(pos)
+    return torch.autograd.grad(found, pos, create_graph=True, materialize_grads=True)[0]
 
 
 def _share(rest: Tensor, terms: Tensor) -> float:

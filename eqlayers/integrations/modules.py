@@ -7,7 +7,6 @@ weights are written once, for both hold the same Parameters.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, no_grad, stack
@@ -16,8 +15,9 @@ from ..errors import ConfigError
 from ..functional import TabledWeights, as_graph, tensor_product_conv
 from ..functional.product import run_convolution
 from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
-from .notes import Messages, Note, noting, settled
-from .structure import adds_up
+from .notes import Messages, Note, settled
+from .noting import note, unnote
+from .structure import has_hooks
 
 #: What a replacement does not take over from the attributes of its original.
 _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_func")
@@ -150,19 +150,21 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
     """In place of a product between a gather and a sum: called with noted rows it is a convolution, see `notes`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module: notes stay notes."""
+        """As of any module: notes stay notes, unless hooks look at them."""
+        if has_hooks(self):
+            return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
 
     def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
         """``[E, in1.dim]`` or a note of them, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or a note of them."""
         y, weight = (value.numbers() if isinstance(value, Note) else value for value in (y, weight))
-        if not isinstance(x, Note):
-            return self.rows(x, y, weight)
+        if not isinstance(x, Note) or x.made:
+            return self.rows(settled(x), y, weight)
         one_each = y.ndim == 2 and len(y) == len(x)
         if isinstance(weight, Tensor) and weight.ndim > 1:
             one_each = one_each and weight.ndim == 2 and len(weight) == len(x)
         fits = one_each and x.shape[1] == self.irreps_in1.dim and x.dtype == y.dtype
-        fits = fits and x.grad == is_grad_enabled() and not is_autocast_enabled(x.device.type)
+        fits = fits and x.followed == is_grad_enabled() and not is_autocast_enabled(x.device.type)
         return Messages(self, x, y, weight) if fits else self.rows(x.numbers(), y, weight)
 
     def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
@@ -181,13 +183,11 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
 
     def mark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`; a parent that adds nothing up stays as it is."""
-        if adds_up(parent):
-            vars(parent)["forward"] = partial(noting, parent)
+        note(parent)
 
     def unmark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`."""
-        if getattr(vars(parent).get("forward"), "func", None) is noting:
-            del vars(parent)["forward"]
+        unnote(parent)
 
 
 def _like(module: nn.Module) -> Tensor | None:

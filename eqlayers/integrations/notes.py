@@ -2,22 +2,25 @@
 
 While such a forward runs, rows that it takes of a tensor are noted, not copied: `x[src]` is a note of x and src. A
 product that gets a note returns another, and where that is added up by receivers, all three are one convolution. A
-note that is used in any other way turns into its numbers first, so that every forward gives what it gave.
+note that is used in any other way turns into its numbers first, and is these from then on, so that every forward gives
+what it gave.
 """
 
 from __future__ import annotations
 
-import operator
+import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
-from ..errors import ConfigError
+from ..errors import ConfigError, IndexRangeError
 from ..functional import TabledWeights
-from ..torch_internals import being_traced
+from ..torch_internals import as_base_tensors, tensor_without_numbers
+
+CURE = "Accelerate the model with targets that leave out 'convolution'."
 
 
 class Fused(Protocol):
@@ -34,8 +37,8 @@ class Fused(Protocol):
         ...
 
 
-class Note:
-    """Numbers ``[E, columns]`` that are made when somebody asks for them.
+class Note(Tensor):
+    """Numbers ``[E, columns]`` that are made when somebody asks for them, and kept.
 
     Args:
         x: What they are made of, which says their dtype and device.
@@ -44,28 +47,42 @@ class Note:
         others: Further tensors that they are made of.
 
     Attributes:
-        grad: Whether they were noted where gradients are followed; they are made in the same way.
+        followed: Whether they were noted where gradients are followed; they are made in the same way.
     """
 
+    @staticmethod
+    def __new__(cls, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> Note:
+        """With shape, dtype and device, and no memory."""
+        return tensor_without_numbers(cls, (len(index), columns), x)
+
     def __init__(self, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> None:
-        self.x, self.index = x, index
-        self.shape, self.ndim = torch.Size((len(index), columns)), 2
-        self.dtype, self.device, self.layout = x.dtype, x.device, x.layout
-        self.grad = torch.is_grad_enabled()
+        self.x, self.taken, self.followed = x, index, torch.is_grad_enabled()
         self._made_of = (x, index, *others)
         self._seen = _versions(self._made_of)
         self._found: Tensor | None = None
+        self._found_version: tuple[int, ...] = ()
+        #: Weak, of itself and of what is made of it: all that a forward may leave behind.
+        self.known: list[weakref.ref[Note]] = [weakref.ref(self)]
+
+    @property
+    def made(self) -> bool:
+        """Whether somebody asked for the numbers, and may have changed them or looks at their gradient."""
+        return self._found is not None
 
     def numbers(self) -> Tensor:
         """The numbers, made at the first call.
 
         Raises:
-            ConfigError: What they are made of was changed since they were noted.
+            ConfigError: What they are made of was changed since they were noted; or an autograd function of somebody
+                else got them, which would take them for the start of a graph.
         """
+        if self.followed and not torch.is_grad_enabled() and _inside_function():
+            raise ConfigError(f"rows that a forward gathers must not go to an autograd function, got some. {CURE}")
         if self._found is None:
             self.check()
-            with torch.set_grad_enabled(self.grad):
+            with torch.set_grad_enabled(self.followed):
                 self._found = self._make()
+            self._found_version = _versions((self._found,))
         return self._found
 
     def check(self) -> None:
@@ -73,109 +90,131 @@ class Note:
         if _versions(self._made_of) != self._seen:
             raise ConfigError(
                 "a forward must not change features or edges in place between the gather and the sum, got one that "
-                "does. Accelerate the model with targets that leave out 'convolution'."
+                f"does. {CURE}"
             )
 
     def _make(self) -> Tensor:
-        found: Tensor = torch.ops.aten.index_select(self.x, 0, self.index)  # not noted, as a method of tensors would be
+        found: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # not noted, as x[index] would be
         return found
-
-    def size(self, dim: int | None = None) -> Any:
-        """As of a tensor."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def dim(self) -> int:
-        """As of a tensor."""
-        return self.ndim
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("new_"):  # takes dtype and device from it, no numbers
-            return getattr(torch.empty(0, dtype=self.dtype, device=self.device), name)
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.numbers(), name)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Shape and sums are known without the numbers; all else gets them."""
         kwargs, name = kwargs or {}, str(getattr(function, "__name__", None) or getattr(function, "name", ""))
-        if name == "expand_as" and isinstance(args[0], Tensor):
+        if function in _WITHOUT_NUMBERS:
+            with as_base_tensors():
+                return function(*args, **kwargs)
+        if name.startswith("new_") and isinstance(args[0], Note):  # takes dtype and device from it
+            like = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
+            return function(like, *settled(args[1:]), **settled(kwargs))
+        if name == "expand_as" and not isinstance(args[0], Note):
             return args[0].expand(args[1].shape)
         if name in SUMS and (found := SUMS[name](name, *args, **kwargs)) is not None:
             return found
         return function(*settled(args), **settled(kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """What does not ask Python first, such as TorchScript, would lose gradients."""
+        notes = [value for value in args if isinstance(value, Note)]
+        if any(note.followed and any(t.requires_grad for t in note._made_of) for note in notes):
+            raise ConfigError(f"rows that a forward gathers must not go to {func}, got some. {CURE}")
+        return func(*settled(args), **settled(kwargs or {}))
+
+
+#: Of a tensor, which a note answers as it is.
+_WITHOUT_NUMBERS = {
+    *(Tensor.size, Tensor.dim, Tensor.__len__, Tensor.numel, Tensor.is_floating_point, Tensor.is_complex),
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "layout", "is_cuda", "is_sparse")),
+}
 
 
 def _versions(tensors: tuple[Tensor, ...]) -> tuple[int, ...]:
     return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
-def _by_operator(name: str) -> Callable[..., Any]:
-    function = getattr(operator, name)
-
-    def apply(self: Note, *others: Any) -> Any:
-        return function(self.numbers(), *settled(others))
-
-    return apply
-
-
-def _by_operator_of_the_other(name: str) -> Callable[[Note, Any], Any]:
-    function = getattr(operator, name)
-    return lambda self, other: function(other, self.numbers())
-
-
-for _name in ("add", "sub", "mul", "truediv", "matmul", "pow"):
-    setattr(Note, f"__{_name}__", _by_operator(_name))
-    setattr(Note, f"__r{_name}__", _by_operator_of_the_other(_name))
-for _name in ("neg", "pos", "abs", "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Note, f"__{_name}__", _by_operator(_name))
+def _inside_function() -> bool:
+    """Whether an autograd function's forward runs: the call that began it stands on the stack."""
+    frame = sys._getframe(2)
+    codes = {torch.autograd.Function.apply.__code__}
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 class Messages(Note):
     """What a product makes of noted rows."""
 
+    @staticmethod
+    def __new__(cls, product: Fused, rows: Note, y: Tensor, weight: Any) -> Messages:
+        """As of :class:`Note`."""
+        return tensor_without_numbers(cls, (len(rows.taken), product.irreps_out.dim), rows.x)
+
     def __init__(self, product: Fused, rows: Note, y: Tensor, weight: Any) -> None:
         made_of = weight[:3] if isinstance(weight, TabledWeights) else (weight,)
         tensors = [tensor for tensor in (y, *made_of) if isinstance(tensor, Tensor)]
-        super().__init__(rows.x, rows.index, product.irreps_out.dim, *tensors)
+        super().__init__(rows.x, rows.taken, product.irreps_out.dim, *tensors)
         self.product, self.rows, self.y, self.weight = product, rows, y, weight
+        rows.known.append(weakref.ref(self))
+
+    def check(self) -> None:
+        """See :class:`Note`; the rows are part of it, once they are numbers."""
+        super().check()
+        rows = self.rows
+        if rows._found is not None and _versions((rows._found,)) != rows._found_version:
+            raise ConfigError(
+                f"a forward must not change rows in place behind their product, got one that does. {CURE}"
+            )
 
     def _make(self) -> Tensor:
         return self.product.rows(self.rows.numbers(), self.y, self.weight)
 
     def sums(self, index: Any, num_nodes: int) -> Tensor | None:
-        """Sums ``[num_nodes, columns]`` by receivers; None where the index is none of receivers."""
-        if not isinstance(index, Tensor) or index.dtype is not torch.int64 or self.grad != torch.is_grad_enabled():
+        """Sums ``[num_nodes, columns]`` by receivers ``[E]``.
+
+        None where the index is none of receivers; where somebody has the numbers; and where some node is counted from
+        the end, or is none, which torch deals with.
+        """
+        if not isinstance(index, Tensor) or index.dtype is not torch.int64 or index.shape != self.taken.shape:
             return None
-        if index.shape == self.shape and index.stride(1) == 0:  # receivers, expanded to all columns
-            index = index[:, 0]
-        if index.shape != self.index.shape or index.device != self.device:
+        if self.made or self.rows.made or index.device != self.device or self.followed != torch.is_grad_enabled():
             return None
         self.check()
-        return self.product.sums(self.x, self.y, self.weight, self.index, index, num_nodes)
+        src = self.taken
+        if src.device.type != "cpu":  # where nothing looks at the values
+            src = torch.where(src < 0, src + len(self.x), src)
+        try:
+            return self.product.sums(self.x, self.y, self.weight, src, index, num_nodes)
+        except IndexRangeError:
+            return None
 
 
 def _torch_sum(
     name: str,
-    out: Any,
-    dim: int,
-    index: Any,
+    out: Any = None,
+    dim: Any = None,
+    index: Any = None,
     src: Any = None,
-    reduce: str = "sum",
+    reduce: Any = "sum",
     *,
+    input: Any = None,
     source: Any = None,
     include_self: bool = True,
     alpha: Any = 1,
 ) -> Tensor | None:
     """`scatter_add`, `index_add`, `scatter_reduce` of torch, in place or not; None if it is no sum of messages."""
-    messages = source if src is None else src
+    messages, out = (source if src is None else src), (input if out is None else out)
     plain = reduce == "sum" and include_self and alpha == 1 and isinstance(out, Tensor) and out.ndim == 2
-    if not isinstance(messages, Messages) or not plain or dim not in (0, -2):
+    if not isinstance(messages, Messages) or isinstance(out, Note) or not plain or dim not in (0, -2):
         return None
     if out.shape[1] != messages.shape[1] or out.dtype != messages.dtype:
         return None
+    if name.startswith("scatter"):  # receivers, expanded to all columns
+        if not isinstance(index, Tensor) or index.shape != messages.shape or index.stride(1) != 0:
+            return None
+        index = index[:, 0]
     found = messages.sums(index, out.shape[0])
     if found is None:
         return None
@@ -190,48 +229,9 @@ SUMS: dict[str, Callable[..., Tensor | None]] = {
 
 
 def settled(value: Any) -> Any:
-    """Numbers in place of notes, also inside of tuples, lists and dicts."""
+    """Numbers in place of notes, also inside of tuples, lists and dicts, which are made anew."""
     if isinstance(value, Note):
         return value.numbers()
     if type(value) in (tuple, list):
         return type(value)(map(settled, value))
     return {key: settled(item) for key, item in value.items()} if type(value) is dict else value
-
-
-class _Noting(TorchFunctionMode):
-    """Rows that are taken of a tensor are noted."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function is Tensor.__getitem__ and len(args) == 2:
-            x, index = args
-        elif function in (Tensor.index_select, torch.index_select) and len(args) == 3 and args[1] in (0, -2):
-            x, _, index = args
-        else:
-            return function(*args, **(kwargs or {}))
-        rows = type(x) is Tensor and x.ndim == 2 and x.is_floating_point()
-        if rows and type(index) is Tensor and index.ndim == 1 and index.dtype is torch.int64:
-            return Note(x, index, x.shape[1])
-        return function(*args, **(kwargs or {}))
-
-
-def noting(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The forward of a module with notes of gathered rows; as it is while it is traced, and in mixed precision."""
-    forward: Callable[..., Any] = type(module).forward
-    if being_traced() or torch.is_autocast_enabled(_device_of(module)):
-        return forward(module, *args, **kwargs)
-    try:
-        with _Noting():
-            found = forward(module, *args, **kwargs)
-    except Exception as error:
-        if hasattr(error, "add_note"):  # since Python 3.11
-            error.add_note(
-                f"{type(module).__name__} was accelerated: rows that it gathers are made when they are used. If it ran "
-                "before, call accelerate with targets that leave out 'convolution'."
-            )
-        raise
-    return settled(found)
-
-
-def _device_of(module: nn.Module) -> str:
-    first = next(module.parameters(), None)
-    return "cpu" if first is None else first.device.type

@@ -1,15 +1,15 @@
 """Radial networks of other packages by interpolation: tables in place of a network that runs at every edge.
 
 The module that makes functions of lengths hands on the lengths, each radial network behind it reads its table at them,
-and the fused convolution combines the rows of the table inside its kernel. In training mode tables are made in every
-call, so that gradients reach all weights; otherwise once, and again after the weights have changed.
+and the fused convolution combines the rows of the table inside its kernel. Tables are made in every call in which a
+gradient of weights may be asked for; otherwise once, and again after the weights have changed.
 """
 
 from __future__ import annotations
 
-import math
+import copy
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -18,144 +18,12 @@ from torch import Tensor, nn
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
 from ..nn.radial_table import RadialTable, TableError, made_at_knots, through_float64
-from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
+from .modules import Replacement
 from .places import Place
+from .radial_families import FAMILIES, Family, refuse_calls, refuse_holder
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
 NEAREST = 1e-9
-
-
-class Family(NamedTuple):
-    """How a package passes functions of lengths to its radial networks.
-
-    Attributes:
-        embedding: Class that makes the functions.
-        block: Attributes of a block that holds a radial network and a convolution.
-        convolution: What stands in for the latter after `accelerate`.
-        cutoff: Of the argument of the functions, from the module.
-        functions: Functions ``[N, B]`` of arguments ``[N]``, from the module.
-        refuse: Why an embedding, or the model around it, must stay, or None.
-        hand_on: Lengths, in float64 and over a factor, in place of the functions: from the module and its arguments.
-        factor: By which the model multiplies the functions before any network reads them.
-    """
-
-    embedding: str
-    block: tuple[str, str]
-    convolution: type[Replacement]
-    cutoff: Callable[[Any], float]
-    functions: Callable[[Any, Tensor], Tensor]
-    refuse: Callable[[Any, list[nn.Module]], str | None]
-    hand_on: Callable[..., Any]
-    factor: Callable[[Any, list[nn.Module]], float] = lambda embedding, modules: 1.0
-
-
-def _mace_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding(lengths.unsqueeze(1), None, None, None)[0]
-    return found
-
-
-def _mace_lengths(embedding: Any, factor: float, lengths: Tensor, *others: Any) -> Any:
-    return lengths.double(), None
-
-
-def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
-    if hasattr(embedding, "distance_transform"):
-        return "depends on species by its distance transform"
-    if not getattr(embedding, "apply_cutoff", True):
-        return "leaves the envelope to what comes after it"
-    for module in modules:
-        if hasattr(module, "density_fn"):
-            return f"is read by the density of {type(module).__name__} as well"
-        if hasattr(module, "source_embedding") or hasattr(module, "target_embedding"):
-            return f"is joined with species in {type(module).__name__}"
-    return None
-
-
-def _nequip_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
-    return found
-
-
-def _nequip_lengths(embedding: Any, factor: float, data: Any) -> Any:
-    data = embedding(data)
-    data[embedding.edge_invariant_field] = data[embedding.norm_length_field].double() / factor
-    return data
-
-
-#: Modules of NequIP's that stand around interaction blocks and do not read functions of lengths.
-_NEQUIP = {
-    *("SequentialGraphNetwork", "ForceStressOutput", "GraphModel", "NodeTypeEmbed", "EdgeLengthNormalizer"),
-    *("BesselEdgeLengthEncoding", "SphericalHarmonicEdgeAttrs", "ConvNetLayer", "InteractionBlock", "AtomwiseLinear"),
-    *("AvgNumNeighborsNorm", "NoOpGhostExchangeModule", "PerTypeScaleShift", "AtomwiseReduce", "ScalarMLP"),
-    *("ZBL", "ApplyFactor", "SaveForOutput", "StressOutput", "PartialForceOutput"),
-}
-
-
-def _refuse_nequip(embedding: Any, modules: list[nn.Module]) -> str | None:
-    strange = sorted(
-        {type(m).__name__ for m in modules if hasattr(m, "irreps_in") and hasattr(m, "_init_irreps")} - _NEQUIP
-    )
-    return f"may be read by {', '.join(strange)}, which this package does not know" if strange else None
-
-
-def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
-    found: list[Any] = [m for m in modules if type(m).__name__ == "ApplyFactor"]
-    return math.prod(float(m.factor) for m in found if m.in_field == embedding.edge_invariant_field)
-
-
-def _sevennet_cutoff(embedding: Any) -> float:
-    envelope = embedding.cutoff_function
-    return float(envelope.cutoff_length if hasattr(envelope, "cutoff_length") else envelope.r_cut)
-
-
-def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
-    return found
-
-
-def _sevennet_lengths(embedding: Any, factor: float, data: Any) -> Any:
-    data = embedding(data)
-    data["edge_embedding"] = data["edge_length"].double().unsqueeze(-1)
-    return data
-
-
-def _refuse_sevennet(embedding: Any, modules: list[nn.Module]) -> str | None:
-    names = {getattr(module, "key_weight_input", "edge_embedding") for module in modules}
-    return None if names == {"edge_embedding"} else f"is not what is read as {', '.join(sorted(names))}"
-
-
-FAMILIES = (
-    Family(
-        "RadialEmbeddingBlock",
-        ("conv_tp_weights", "conv_tp"),
-        AcceleratedConvolution,
-        lambda embedding: float(embedding.cutoff_fn.r_max),
-        _mace_functions,
-        _refuse_mace,
-        _mace_lengths,
-    ),
-    Family(
-        "BesselEdgeLengthEncoding",
-        ("edge_mlp", "tp_scatter"),
-        AcceleratedScatter,
-        lambda embedding: 1.0,  # in units of the cutoff
-        _nequip_functions,
-        _refuse_nequip,
-        _nequip_lengths,
-        _nequip_factor,
-    ),
-    Family(
-        "EdgeEmbedding",
-        ("weight_nn", "convolution"),
-        AcceleratedMessages,
-        lambda embedding: float(
-            vars(embedding.cutoff_function).get("cutoff_length") or embedding.cutoff_function.r_cut
-        ),
-        _sevennet_functions,
-        _refuse_sevennet,
-        _sevennet_lengths,
-    ),
-)
 
 
 class _Composite(nn.Module):
@@ -205,9 +73,9 @@ class TabledEmbedding(Replacement):
         self.hand_on, self.behind = family.hand_on, factor
         self.stand_in_for(original)
 
-    def forward(self, *given: Any) -> Any:
+    def forward(self, *given: Any, **named: Any) -> Any:
         """``[E, 1]`` in place of ``[E, B]``."""
-        return self.hand_on(self.original, self.behind, *given)
+        return self.hand_on(self.original, self.behind, *given, **named)
 
 
 class TabledRadial(Replacement):
@@ -222,7 +90,7 @@ class TabledRadial(Replacement):
     def __init__(self, original: nn.Module, table: RadialTable, shared: _Shared) -> None:
         super().__init__()
         mirror(self, original)
-        vars(self).update(_table=table, _shared=shared, _made=(None, None))
+        vars(self).update(_table=table, _shared=shared, _made=(None, torch.empty(0)))
         self.stand_in_for(original)
 
     def forward(self, lengths: Tensor) -> TabledWeights:
@@ -233,22 +101,41 @@ class TabledRadial(Replacement):
         return TabledWeights(rows, interval, coefficients.to(rows.dtype), 1)
 
     def _rows(self, table: RadialTable) -> Tensor:
-        """``[R, W]``: made anew where gradients are to reach the weights, or where these are others.
+        """``[R, W]``: made anew where gradients may be asked for, or where weights are others.
+
+        Weights are compared by value: averages of weights are put in and out without a trace.
 
         In float64 both times: of the roundings of a network in float32, divided by the distance of knots, come slopes,
         and forces are ten times as far off.
         """
         weights = list(table.parameters())
-        if self.training and torch.is_grad_enabled() and any(p.requires_grad for p in weights):
+        if torch.is_grad_enabled() and any(p.requires_grad for p in weights):
             exact = made_at_knots(table.knots, through_float64(table.network), torch.float64)
             return exact.to(weights[0].dtype)
-        now = [(p.data_ptr(), p._version, p.dtype) for p in weights]
+        now = [t.detach() for t in (*weights, *table.buffers())]
         known, rows = vars(self)["_made"]
-        if known != now:
+        if known is None or not _same(known, now):
             with torch.inference_mode(False), torch.no_grad():
                 rows = table.made_once()
-            vars(self)["_made"] = (now, rows)
+                vars(self)["_made"] = ([t.clone() for t in now], rows)
         return rows
+
+
+def _same(known: list[Tensor], now: list[Tensor]) -> bool:
+    """Whether tensors have the same numbers, of one dtype and device."""
+    places = zip(known, now, strict=True)
+    return all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in places)
+
+
+def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
+    """Why a network gives other weights in training mode, or None; a copy is looked at."""
+    trial = copy.deepcopy(whole)
+    like = next(trial.network.parameters(), torch.empty(0))
+    lengths = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, device=like.device) * cutoff
+    devices = [like.device] if like.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.no_grad():
+        found = [trial.train(mode)(lengths.to(like.dtype)) for mode in (True, True, False)]
+    return None if all(torch.equal(found[0], other) for other in found) else "gives other weights in training mode"
 
 
 def mirror(new: nn.Module, original: nn.Module) -> None:
@@ -303,9 +190,11 @@ def _of_embedding(
     radial, convolution = family.block
     blocks = [module for module in places if radial in module._modules and convolution in module._modules]
     reason, factor = family.refuse(embedding, list(places)), 1.0
+    for place in places[embedding]:
+        reason = reason or refuse_holder(embedding, place.parent)
     for block in blocks:
         fused = block._modules[convolution]
-        if fused is None or not isinstance(done.get(fused), family.convolution):
+        if fused is None or not isinstance(done.get(fused, fused), family.convolution):
             reason = reason or f"is read by {places[block][0].path}, whose convolution was not replaced"
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
@@ -316,6 +205,9 @@ def _of_embedding(
             network = block._modules[radial]
             assert network is not None
             whole = _Composite(family, embedding, network, factor)
+            reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, family.cutoff(embedding))
+            if reason:
+                break
             made.append(RadialTable(whole, family.cutoff(embedding), tolerance=tolerance))
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"

@@ -19,12 +19,13 @@ from ..nn.product import ProductLayer
 from .check import compare
 from .contracter import AcceleratedContracter
 from .coverage import cover
-from .modules import Replacement
+from .modules import AcceleratedMessages, Replacement
+from .noting import unnote
 from .places import Place, compiled_here, find_aliases, find_places
 from .polynomial_rules import is_harmonics
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import dtype_and_device
-from .radial import Tabled, tables
+from .radial import Tabled, TabledEmbedding, tables
 from .report import Report, Row
 from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
 from .structure import OURS
@@ -71,8 +72,9 @@ def accelerate(
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
         radial: 'table' for radial networks by interpolation (:class:`eqlayers.nn.RadialTable`), where fused
-            convolutions of MACE and NequIP read them; None for the networks as they are. In training mode tables are
-            made in every call, and gradients reach all weights; otherwise once.
+            convolutions of MACE, NequIP and SevenNet read them; None for the networks as they are. Tables are made in
+            every call in which gradients may reach weights; otherwise (parameters that require no gradient, or
+            ``torch.no_grad``) once, and again after weights have changed.
         tolerance: Of these tables: largest errors of weights and of their slopes, relative to the largest.
 
     Returns:
@@ -120,7 +122,7 @@ def accelerate(
         _keep_keys(job, given)
     known = {job.original: job.replacement for job in done if job.replacement is not None}
     tabled = [] if radial is None else list(tables(places, known, tolerance))
-    if radial is not None and not tabled:
+    if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in places):
         rows.append(Row("", type(model).__name__, "radial", reason="has no radial networks that this package knows"))
     for job in done:  # nothing below can fail: all are put in, or none
         assert job.replacement is not None
@@ -175,6 +177,8 @@ def deaccelerate(model: nn.Module) -> nn.Module:
                 continue
             place.put(original)
             module.unmark(place.parent)
+    for held_module in model.modules():
+        unnote(held_module)  # also where somebody has taken the replacement out himself
     return model
 
 
@@ -291,8 +295,12 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
     job.replacement = new
     paths = len(layer.instructions) if isinstance(layer, (ProductLayer, Linear)) else layer.num_paths
     job.row = replace(job.row, replacement=type(new).__name__, backend=runs_on, paths=paths)
+    if isinstance(new, AcceleratedMessages):
+        note = "is one call where its forward adds the results up at once, and a product where it uses them otherwise"
+        job.row = replace(job.row, note=note)
     if comparison is not None:
-        job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=comparison.note)
+        note = "; ".join(filter(None, (job.row.note, comparison.note)))
+        job.row = replace(job.row, error=comparison.error, saved_bytes=comparison.saved_bytes, note=note)
 
 
 def _other_state(original: nn.Module, new: nn.Module) -> str:

@@ -42,6 +42,7 @@ from .structure import (
     base_of,
     child_of,
     code_of,
+    has_hooks,
     is_plain,
     is_theirs,
     refuse_class,
@@ -196,8 +197,7 @@ def _refuse_fusion(module: nn.Module, name: str) -> str | None:
     reason = refuse_layer(product)
     if reason is None and base_of(product, "TensorSquare") is not None:
         reason = "is a square, not a product of two features"
-    hooks = (product._forward_hooks, product._forward_pre_hooks, product._backward_hooks, product._backward_pre_hooks)
-    if reason is None and any(hooks):
+    if reason is None and has_hooks(product):
         reason = "has hooks that would not see the edges"
     return None if reason is None else f"holds {name}, which {reason}"
 

@@ -74,7 +74,8 @@ class GatedNonlinearity(FormulaModule):
 
     The input carries, before the irreps of the output, one even scalar per irrep copy that is gated. All of it is one
     pass over the rows, forward and in every derivative; a second input that is to be added before, and one that is to
-    be added after, are read in the same pass.
+    be added after, are read in the same pass. Activations are part of that formula: modules that the layer holds under
+    their names are not called.
 
     Args:
         irreps_out: Irreps of the output; even scalars get ``even``, odd ones ``odd``.

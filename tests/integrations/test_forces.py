@@ -55,6 +55,28 @@ def test_what_is_wrong_is_seen(energy: Any, wrong: str) -> None:
         assert max(found.asymmetry, found.force) < 1e-13
 
 
+class Once(torch.autograd.Function):
+    """A square whose derivative has none."""
+
+    @staticmethod
+    def forward(ctx: Any, pos: Tensor) -> Tensor:
+        ctx.save_for_backward(pos)
+        return pos.square()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (pos,) = ctx.saved_tensors
+        return 2 * pos.detach() * grad.detach()
+
+
+@pytest.mark.parametrize(
+    "energy", [lambda pos: Once.apply(pos).sum(), lambda pos: pairs(pos) + 10 * (pos[0] * pos[1].detach()).sum()]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_that_autograd_does_not_see(energy: Any, dtype: torch.dtype) -> None:
+    assert check_forces(energy, PLACES.to(dtype)).asymmetry > 1e-2
+
+
 def test_the_report_of_a_model_has_them(network: Any, inputs: Any) -> None:
     report = accelerate(network)
     assert report.forces is None
@@ -70,6 +92,7 @@ def test_the_report_of_a_model_has_them(network: Any, inputs: Any) -> None:
 def test_under_inference_mode_and_of_one_atom() -> None:
     with torch.inference_mode():
         assert max(check_forces(pairs, PLACES)) < 1e-14
+    assert check_forces(lambda pos: torch.ones(3), PLACES) == (0.0, 0.0, 0.0)
     assert check_forces(lambda pos: pos.sum() * 0, PLACES[:1]) == (0.0, 0.0, 0.0)
 
 

@@ -15,7 +15,8 @@ from eqlayers.bench import accelerate as bench
 from eqlayers.bench.network_subjects import mace, nequip, sevennet
 from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.radial import FAMILIES, TabledEmbedding, TabledRadial
+from eqlayers.integrations.radial import TabledEmbedding, TabledRadial
+from eqlayers.integrations.radial_families import FAMILIES
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
 MAKE: dict[str, Callable[[], Subject]] = {
@@ -100,6 +101,86 @@ def test_networks_stay_where_their_convolutions_do(subject: Subject) -> None:
     report = accelerate(subject.make(torch.float64), targets=["linear"], radial="table")
     (row,) = [row for row in report.rows if row.target == "radial"]
     assert "whose convolution was not replaced" in row.reason
+
+
+def averaged(model: nn.Module) -> None:
+    """As averages of weights are put into a model: versions do not tell."""
+    for parameter in model.parameters():
+        parameter.data.mul_(1.05)
+    for name, buffer in model.named_buffers():
+        if "bessel" in name:
+            buffer.data.mul_(1.01)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_weights_that_change_without_a_trace(subject: Subject, tabled: nn.Module, frozen: bool) -> None:
+    plain = subject.make(torch.float64)
+    for model in (tabled, plain):
+        model.requires_grad_(not frozen)
+        subject.evaluate(model, False)
+        averaged(model)
+    found, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
+    assert float((found - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
+
+
+def test_gradients_of_weights_in_evaluation_mode(subject: Subject, tabled: nn.Module) -> None:
+    def gradients(model: nn.Module) -> tuple[Tensor | None, ...]:
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return torch.autograd.grad(subject.evaluate(model.eval(), True)[0].sum(), weights, allow_unused=True)
+
+    for mine, theirs in zip(gradients(tabled), gradients(subject.make(torch.float64)), strict=True):
+        assert (mine is None) is (theirs is None)
+        if theirs is not None:
+            assert mine is not None
+            assert float((mine - theirs).abs().max()) <= 100 * TOLERANCE * (float(theirs.abs().max()) + 1)
+
+
+def test_a_second_call_makes_them_and_a_third_says_so(subject: Subject) -> None:
+    model = subject.make(torch.float64)
+    accelerate(model)
+    replaced = {row.replacement for row in accelerate(model, radial="table").replaced}
+    assert replaced == {"TabledEmbedding", "TabledRadial"}
+    report = accelerate(model, radial="table", tolerance=1e-5)
+    assert not report.replaced
+    assert {row.reason for row in report.skipped} == {"is accelerated already"}
+
+
+def embedding_of(model: nn.Module) -> nn.Module:
+    names = {family.embedding for family in FAMILIES}
+    return next(module for module in model.modules() if type(module).__name__ in names)
+
+
+def reason_of(model: nn.Module) -> str:
+    (row,) = [row for row in accelerate(model, radial="table").rows if row.target == "radial"]
+    assert row.replacement == ""
+    return row.reason
+
+
+def test_what_is_no_function_of_lengths_alone_stays(subject: Subject) -> None:
+    hooked = subject.make(torch.float64)
+    embedding_of(hooked).register_forward_hook(lambda module, inputs, output: output)
+    assert "has hooks on" in reason_of(hooked)
+    noisy, radial = subject.make(torch.float64), [family.block[0] for family in FAMILIES]
+    python = [module for module in noisy.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    holder, name = next((m, n) for m in python for n in m._modules if n in radial)
+    inner = getattr(holder, name)
+    setattr(holder, name, nn.Sequential(inner, nn.Dropout(0.5)))
+    state = torch.get_rng_state()
+    assert "gives other weights in training mode" in reason_of(noisy)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.skipif("mace" not in GUESTS, reason="needs mace-torch")
+def test_forwards_of_others_may_read_the_functions() -> None:
+    model = MAKE["mace"]().make(torch.float64)
+    inner = next(module for module in model.modules() if hasattr(module, "radial_embedding"))
+
+    class Own(type(inner)):  # type: ignore[misc]
+        def forward(self, *args: object, **kwargs: object) -> object:
+            return super().forward(*args, **kwargs)
+
+    inner.__class__ = Own
+    assert "is read by Own, whose forward is not mace's" in reason_of(model)
 
 
 @pytest.mark.skipif("mace" not in GUESTS, reason="needs mace-torch")

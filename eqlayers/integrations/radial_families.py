@@ -1,0 +1,166 @@
+"""The packages whose radial networks become tables: where they are, what they read, and what must stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
+from .structure import has_hooks, refuse_object
+
+
+class Family(NamedTuple):
+    """How a package passes functions of lengths to its radial networks.
+
+    Attributes:
+        embedding: Class that makes the functions.
+        block: Attributes of a block that holds a radial network and a convolution.
+        convolution: What stands in for the latter after `accelerate`.
+        cutoff: Of the argument of the functions, from the module.
+        functions: Functions ``[N, B]`` of arguments ``[N]``, from the module.
+        refuse: Why an embedding, or the model around it, must stay, or None.
+        hand_on: Lengths, in float64 and over a factor, in place of the functions: from the module and its arguments.
+        factor: By which the model multiplies the functions before any network reads them.
+    """
+
+    embedding: str
+    block: tuple[str, str]
+    convolution: type[Replacement]
+    cutoff: Callable[[Any], float]
+    functions: Callable[[Any, Tensor], Tensor]
+    refuse: Callable[[Any, list[nn.Module]], str | None]
+    hand_on: Callable[..., Any]
+    factor: Callable[[Any, list[nn.Module]], float] = lambda embedding, modules: 1.0
+
+
+def _mace_functions(embedding: Any, lengths: Tensor) -> Tensor:
+    found: Tensor = embedding(lengths.unsqueeze(1), None, None, None)[0]
+    return found
+
+
+def _mace_lengths(embedding: Any, factor: float, edge_lengths: Tensor, *others: Any, **named: Any) -> Any:
+    return edge_lengths.double(), None
+
+
+def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
+    if hasattr(embedding, "distance_transform"):
+        return "depends on species by its distance transform"
+    if not getattr(embedding, "apply_cutoff", True):
+        return "leaves the envelope to what comes after it"
+    for module in modules:
+        if hasattr(module, "density_fn"):
+            return f"is read by the density of {type(module).__name__} as well"
+        if hasattr(module, "source_embedding") or hasattr(module, "target_embedding"):
+            return f"is joined with species in {type(module).__name__}"
+    return None
+
+
+def _nequip_functions(embedding: Any, lengths: Tensor) -> Tensor:
+    found: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
+    return found
+
+
+def _nequip_lengths(embedding: Any, factor: float, data: Any) -> Any:
+    data = embedding(data)
+    data[embedding.edge_invariant_field] = data[embedding.norm_length_field].double() / factor
+    return data
+
+
+#: Modules of NequIP's that stand around interaction blocks and do not read functions of lengths.
+_NEQUIP = {
+    *("SequentialGraphNetwork", "ForceStressOutput", "GraphModel", "NodeTypeEmbed", "EdgeLengthNormalizer"),
+    *("BesselEdgeLengthEncoding", "SphericalHarmonicEdgeAttrs", "ConvNetLayer", "InteractionBlock", "AtomwiseLinear"),
+    *("AvgNumNeighborsNorm", "NoOpGhostExchangeModule", "PerTypeScaleShift", "AtomwiseReduce", "ScalarMLP"),
+    *("ZBL", "ApplyFactor", "SaveForOutput", "StressOutput", "PartialForceOutput"),
+}
+
+
+def _refuse_nequip(embedding: Any, modules: list[nn.Module]) -> str | None:
+    strange = sorted(
+        {type(m).__name__ for m in modules if hasattr(m, "irreps_in") and hasattr(m, "_init_irreps")} - _NEQUIP
+    )
+    return f"may be read by {', '.join(strange)}, which this package does not know" if strange else None
+
+
+def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
+    found: list[Any] = [m for m in modules if type(m).__name__ == "ApplyFactor"]
+    return math.prod(float(m.factor) for m in found if m.in_field == embedding.edge_invariant_field)
+
+
+def _sevennet_cutoff(embedding: Any) -> float:
+    envelope = embedding.cutoff_function
+    return float(envelope.cutoff_length if hasattr(envelope, "cutoff_length") else envelope.r_cut)
+
+
+def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
+    found: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
+    return found
+
+
+def _sevennet_lengths(embedding: Any, factor: float, data: Any) -> Any:
+    data = embedding(data)
+    data["edge_embedding"] = data["edge_length"].double().unsqueeze(-1)
+    return data
+
+
+def _refuse_sevennet(embedding: Any, modules: list[nn.Module]) -> str | None:
+    names = {getattr(module, "key_weight_input", "edge_embedding") for module in modules}
+    return None if names == {"edge_embedding"} else f"is not what is read as {', '.join(sorted(names))}"
+
+
+FAMILIES = (
+    Family(
+        "RadialEmbeddingBlock",
+        ("conv_tp_weights", "conv_tp"),
+        AcceleratedConvolution,
+        lambda embedding: float(embedding.cutoff_fn.r_max),
+        _mace_functions,
+        _refuse_mace,
+        _mace_lengths,
+    ),
+    Family(
+        "BesselEdgeLengthEncoding",
+        ("edge_mlp", "tp_scatter"),
+        AcceleratedScatter,
+        lambda embedding: 1.0,  # in units of the cutoff
+        _nequip_functions,
+        _refuse_nequip,
+        _nequip_lengths,
+        _nequip_factor,
+    ),
+    Family(
+        "EdgeEmbedding",
+        ("weight_nn", "convolution"),
+        AcceleratedMessages,
+        lambda embedding: float(
+            vars(embedding.cutoff_function).get("cutoff_length") or embedding.cutoff_function.r_cut
+        ),
+        _sevennet_functions,
+        _refuse_sevennet,
+        _sevennet_lengths,
+    ),
+)
+
+
+def refuse_calls(embedding: nn.Module, network: nn.Module) -> str | None:
+    """Why a network, and the functions before it, are no functions of lengths alone, or None."""
+    for module in (m for one in (embedding, network) for m in one.modules()):
+        if has_hooks(module):
+            return f"has hooks on {type(module).__name__}, which would see lengths and tables"
+        if (reason := refuse_object(module)) is not None and "parametrized" not in reason:
+            return reason
+    return None
+
+
+def refuse_holder(embedding: nn.Module, holder: nn.Module | None) -> str | None:
+    """Who calls the functions must be of their package: others may read them in a way of their own."""
+    if holder is None:
+        return "has no place in a model"
+    package = type(embedding).__module__.split(".")[0]
+    theirs = getattr(type(holder).forward, "__module__", "").split(".")[0]
+    if theirs in (package, "torch"):
+        return None
+    return f"is read by {type(holder).__name__}, whose forward is not {package}'s"
