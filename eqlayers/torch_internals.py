@@ -347,5 +347,4 @@ def tensor_without_numbers(cls: Any, shape: Sequence[int], like: Tensor) -> Any:
 
 def as_base_tensors() -> AbstractContextManager[object]:
     """Functions of torch take tensors of derived classes for torch's own. Without it: ``Tensor.__torch_function__``."""
-    context: AbstractContextManager[object] = torch._C.DisableTorchFunctionSubclass()
-    return context
+    return torch._C.DisableTorchFunctionSubclass()

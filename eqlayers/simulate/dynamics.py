@@ -237,7 +237,7 @@ def give_velocities(atoms: Atoms, settings: DynamicsSettings) -> None:
         >>> from ase.build import bulk
         >>> copper = bulk("Cu", cubic=True).repeat(5)
         >>> give_velocities(copper, DynamicsSettings(temperature=300.0))
-        >>> 280 < copper.get_temperature() < 320
+        >>> 280 < float(copper.get_temperature()) < 320
         True
     """
     generator = np.random.default_rng((settings.seed, 1))  # the noise of steps has other keys

@@ -167,15 +167,15 @@ def test_a_block_that_is_fused_already(standins: Any) -> None:
 
 @pytest.mark.parametrize("where", ["conv_tp", "block.other"])
 def test_a_product_that_sits_elsewhere_too(standins: Any, inputs: Any, where: str) -> None:
-    """Elsewhere it is called without edges, so it is no convolution by itself; and it stays shared."""
+    """Elsewhere it is called without edges, so it stays a product; and it stays shared."""
     model = nn.Module()
     model.block = standins["Block"]()
     parent, _, name = where.rpartition(".")
     model.get_submodule(parent).add_module(name, model.block.conv_tp)
-    report = accelerate(model)
-    assert not report.skipped
+    (left,) = accelerate(model).skipped
+    assert "sits elsewhere too, where it is no convolution" in left.reason
     assert model.get_submodule(where) is model.block.conv_tp
-    assert type(model.block.conv_tp) is AcceleratedMessages
+    assert type(model.block.conv_tp) is AcceleratedTensorProduct
     assert not hasattr(model.block, "conv_fusion")
 
 
