@@ -10,6 +10,7 @@ import torch
 from ase import Atoms, units
 from ase.calculators.calculator import Calculator, all_changes
 from ase.md.verlet import VelocityVerlet
+from ase.optimize import FIRE
 from torch import Tensor
 
 from ..simulate.dynamics import DynamicsSettings, give_velocities
@@ -20,6 +21,9 @@ from .subject import Subject
 
 TIMESTEP = 0.5  # fs
 TEMPERATURE = 300.0  # K, of the velocities at the start
+#: Before, positions are relaxed until forces (eV/A) are below a bound, or for so many steps: a network with random
+#: weights pulls its atoms to elsewhere, and hot atoms that collide show the error of the timestep, not that of tables.
+RELAXED, RELAXATION = 0.02, 300
 SAID = 500  # steps between two words of progress
 
 #: The network on these positions ``[A, 3]`` Angstrom, or on those that it starts from.
@@ -86,23 +90,33 @@ def at_constant_energy(
     """
     subject = subject_at(None)
     head = {"network": name, "atoms": subject.place.num_atoms, "steps": steps}
+    start: Tensor | None = None  # of the first row, for all
     for row, maker in compared(subject).items():
         found = enter(row, maker, subject, tables, device)
         measured: Mapping[str, Any] = dict.fromkeys(("drift", "spread", "temperature"))
         if isinstance(found, Entrant):
             found.prepare(False)
-            measured = _run(found, subject_at, steps, f"{name}, {row}", say)
+            atoms = _atoms(found, subject_at, start)
+            if start is None:
+                say(f"{name}: relaxing")
+                FIRE(atoms, logfile=None).run(fmax=RELAXED, steps=RELAXATION)
+                start = torch.from_numpy(atoms.get_positions())
+            measured = _run(atoms, steps, f"{name}, {row}", say)
         reason = found if isinstance(found, str) else ""
         yield {**head, "implementation": row, "kind": maker.kind, **measured, "reason": reason}
 
 
-def _run(entrant: Entrant, subject_at: SubjectAt, steps: int, about: str, say: Say) -> dict[str, float]:
-    place = subject_at(None).place
+def _atoms(entrant: Entrant, subject_at: SubjectAt, positions: Tensor | None) -> Atoms:
+    place = subject_at(positions).place
     (one,) = place.batch
     numbers = torch.tensor(list(place.species))[one.species]
     atoms = Atoms(numbers.numpy(), one.pos.numpy(), cell=None if one.cell is None else one.cell.numpy(), pbc=True)
-    give_velocities(atoms, DynamicsSettings(temperature=TEMPERATURE))
     atoms.calc = _Calculator(entrant, subject_at)
+    return atoms
+
+
+def _run(atoms: Atoms, steps: int, about: str, say: Say) -> dict[str, float]:
+    give_velocities(atoms, DynamicsSettings(temperature=TEMPERATURE))
     energies, temperatures = [], []
     for step, _ in enumerate(VelocityVerlet(atoms, TIMESTEP * units.fs).irun(steps)):
         energies.append(atoms.get_total_energy())

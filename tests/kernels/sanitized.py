@@ -54,7 +54,8 @@ FAULTS = {
     "read": "return ((const int64_t *)arg[3])[arg[0]];",
     "write": "((int64_t *)arg[3])[arg[0]] = 1; return 0;",
     "overflow": "const volatile int64_t sum = arg[4] + 1; return sum;",
-    "race": "((int64_t *)arg[3])[0] += begin; return 0;",
+    # pieces so long that no thread has done all of them before another one begins
+    "race": "for (volatile int i = 0; i < 300000; i++); ((int64_t *)arg[3])[0] += begin; return 0;",
 }
 
 VALUES, GRADIENTS = Kind(0, ("z",)), Kind(1, ("x", "y", "w"))
