@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ def run(
     monkeypatch: Any,
     atomic: bool,
     on: tuning.Processor,
+    stored: bool | None = None,
 ) -> dict[str, np.ndarray]:
     """Results by operand; operands lie in seas of NaN, results, NaN until written, in seas of sentinels."""
     buffers = []
@@ -72,7 +74,7 @@ def run(
     if edges:
         index = torch.from_numpy(np.stack([edges.src, edges.dst])).to(DEVICE)
         tables = unpack(pack(index, edges.senders, edges.receivers), edges.src.size, edges.senders, edges.receivers)
-    found = FormRunner(program, kind, dtype, edges is not None, shared, on, atomic)(tensors, tables)
+    found = FormRunner(program, kind, dtype, edges is not None, shared, on, atomic, stored=stored)(tensors, tables)
     for buffer in buffers:
         flat = buffer._base
         assert (flat[:64] == SENTINEL).all(), "written before a result"
@@ -96,12 +98,20 @@ def check(
     # operands that every dtype holds exactly, so that only sums and results are rounded
     drawn = programs.draw(program, "float32", rows, shared, edges)
     arrays = {name: torch.from_numpy(a).to(dtype).double().numpy() for name, a in drawn.items()}
-    got = run(program, kind, arrays, edges, shared, dtype, monkeypatch, atomic, on)
+    ways = (False, True) if edges and "x" in kind.results and not atomic else (None,)  # summed at senders in two ways
+    for stored in ways:
+        got = run(program, kind, arrays, edges, shared, dtype, monkeypatch, atomic, on, stored)
+        _compare(programs, program, kind, dtype, got, arrays, edges)
+    return got
+
+
+def _compare(
+    programs: Any, program: Program, kind: Kind, dtype: torch.dtype, got: dict[str, np.ndarray], arrays: Any, edges: Any
+) -> None:
     half = dtype in (torch.float16, torch.bfloat16)
     summed = "float64" if dtype == torch.float64 else "float32"
     # the interpreter truncates to bfloat16: one unit in the last place, not half of one
     programs.compare(program, kind, summed, got, arrays, edges, eps=torch.finfo(dtype).eps if half else 0)
-    return got
 
 
 GRAPH = ([0, 3, 1, 0, 3, 3, 2], [2, 0, 0, 2, 2, 4, 2], 4, 6)  # src, dst, senders, receivers; some without edges
@@ -161,13 +171,33 @@ def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> 
 
 
 def test_order_is_fixed_unless_asked(programs: Any) -> None:
-    """Without the gradient of x nothing leaves a receiver, whoever asks; with it, edges are walked by senders."""
+    """Without the gradient of x nothing leaves a receiver, whoever asks; with it, edges are walked by senders, or it is
+    stored for each edge."""
     program = programs.random_program("ir_mul", True, FEW)
     for kind, walks in ((FORWARD, {"by_dst"}), (Kind(1, ("y", "w")), {"by_dst"}), (DOUBLE, {"by_dst", "by_src"})):
-        cut = groups.plan(program, kind, True, False, double=False, on=ON)
-        assert {piece.text.walk for piece in cut.pieces} == walks == set(cut.walks.values())
-        assert not cut.added
-        assert not any("atomic" in piece.text.source for piece in cut.pieces)
+        for stored in (False, True):
+            cut = groups.plan(program, kind, True, False, double=False, on=ON, stored=stored)
+            wanted = {"by_dst"} if stored else walks
+            assert {piece.text.walk for piece in cut.pieces} == wanted == set(cut.walks.values())
+            assert cut.stored is (stored and "x" in kind.results)
+            assert not cut.added
+            assert not any("atomic" in piece.text.source for piece in cut.pieces)
+
+
+def test_gradients_are_stored_where_that_moves_less(programs: Any) -> None:
+    """Three rows of x for an edge instead of one of g; no more than the weights' gradient; not for shared weights."""
+    program = programs.random_program("ir_mul", True, FEW)
+
+    def stores(widths: tuple[int, ...], kind: Kind = BACKWARD, shared: bool = False) -> bool:
+        wide = SimpleNamespace(widths=widths)
+        return groups.stores(wide, kind, shared)  # type: ignore[arg-type]
+
+    assert stores((1152, 16, 2176, 9088))
+    assert not stores((1152, 16, 2176, 3 * 1152))
+    assert not stores((1152, 16, 1151, 9088))
+    assert not stores((1152, 16, 2176, 9088), shared=True)
+    assert not stores((1152, 16, 2176, 9088), Kind(1, ("x",)))
+    assert groups.plan(program, BACKWARD, True, False, double=False, on=ON, atomic=True, stored=True).added == {"x"}
 
 
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
@@ -220,7 +250,7 @@ def test_edges_of_one_node_are_cut(programs: Any, monkeypatch: Any, shared: bool
     tables = unpack(pack(torch.from_numpy(np.stack([hub.src, hub.dst])), 4, 6), 9, 4, 6)["by_dst"]
     assert tables.nodes.shape[0] == 10
     assert (tables.stop - tables.first).tolist() == [1, 1, 2, 2, 2, 0, 0, 1, 0, 0]
-    assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, 14]
+    assert tables.places.tolist() == [0, 6, 7, 8, 9, 2, 3, 4, 5, -1]
     assert tables.room.tolist() == [0, 0, 4, 4, 4, 4, 4]
     program = programs.random_program("ir_mul", True, FEW)
     for kind in (FORWARD, BACKWARD):

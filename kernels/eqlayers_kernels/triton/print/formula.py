@@ -232,7 +232,7 @@ class FormulaText:
         if self.rooms:
             also = " & inside" if self.masked else ""
             spread = "place + tl.zeros((BLOCK,), tl.int64)"
-            lines += [f"whole = ({spread} < count){also}", f"piece = ({spread} >= count){also}"]
+            lines += [f"whole = ({spread} >= 0) & ({spread} < count){also}", f"piece = ({spread} >= count){also}"]
         for slot in self.slots:
             one = self.base.results[slot[0]]
             address = self._address(f"out{slot[0]}", one, slot[1])

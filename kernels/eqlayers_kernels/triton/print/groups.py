@@ -41,6 +41,7 @@ class Plan:
         covered: Whether the kernels write every column of each wanted operand.
         walks: The walk that computes each wanted operand.
         added: Operands that are added in memory.
+        stored: Whether gradients of x are stored for each edge, and summed by senders behind the kernels.
     """
 
     pieces: tuple[Piece, ...]
@@ -48,6 +49,7 @@ class Plan:
     covered: dict[str, bool]
     walks: dict[str, str]
     added: frozenset[str]
+    stored: bool = False
 
 
 def why_not(program: Program) -> str | None:
@@ -58,14 +60,24 @@ def why_not(program: Program) -> str | None:
     return None
 
 
-def walks(kind: Kind, graph: bool, atomic: bool) -> Iterator[tuple[str, Kind]]:
+def stores(program: Program, kind: Kind, shared: bool) -> bool:
+    """Whether gradients by receivers, with that of x stored for each edge and summed at senders, move less.
+
+    By senders each edge gathers a row of g. By receivers it gathers one of x, writes one, and that is read once more.
+    What is stored may be as large as the gradient of the weights, which is stored for each edge in any case.
+    """
+    x, _, w, z = program.widths
+    return "w" in kind.results and not shared and 3 * x < z and x <= w
+
+
+def walks(kind: Kind, graph: bool, receivers: bool) -> Iterator[tuple[str, Kind]]:
     """The walks that compute a request; row by row without a graph.
 
     The gradient of a table is summed by places in it, z by receivers. So are other gradients if that of x is not among
-    them, or may be added in memory: then g is read once for a receiver. Else they are computed by senders, and g is
-    gathered for every edge.
+    them, or need not be summed at senders (``receivers``): then g is read once for a receiver. Else they are computed
+    by senders, and g is gathered for every edge.
     """
-    gathered = graph and "x" in kind.results and not atomic
+    gathered = graph and "x" in kind.results and not receivers
     owners = {"by_dst": "z", "by_src": "xywc"} if gathered or not graph else {"by_dst": "xywcz"}
     for walk, operands in (*owners.items(), ("by_place", "t")):
         results = tuple(name for name in kind.results if name in operands)
@@ -82,6 +94,7 @@ def plan(
     on: Processor,
     atomic: bool = False,
     reading: Reading | None = None,
+    stored: bool | None = None,
 ) -> Plan:
     """Kernels for what is wanted of a program.
 
@@ -94,16 +107,20 @@ def plan(
         on: What a kernel may take.
         atomic: Whether the gradient of x may be added in memory, in no fixed order.
         reading: Of weights from a table.
+        stored: Whether gradients of x are stored for each edge, to be summed by senders; None where that moves less.
     """
+    if stored is None:
+        stored = stores(program, kind, shared)
+    stored = stored and graph and not atomic and "x" in kind.results
     reads = 0 if reading is None else reading.reads
     pieces: list[Piece] = []
     taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
     count = dict.fromkeys(kind.results, 1)
-    for walk, part in walks(kind, graph, atomic):
+    for walk, part in walks(kind, graph, atomic or stored):
         for paths in _groups(program.paths, part, walk, double, on, reads):
             channels = paths[0].inner.extent
             block = tuning.channel_block(_cost(paths, part, walk, reads), channels, double, on)
-            text = KernelText(program, paths, part, walk, shared, channels % block != 0, reading)
+            text = KernelText(program, paths, part, walk, shared, channels % block != 0, reading, stored)
             blocks = -(-channels // block)
             places = []
             for operand in part.results:
@@ -117,9 +134,10 @@ def plan(
                 count[operand] = max(count[operand], after)
                 places.append(place)
             pieces.append(Piece(text, block, blocks, tuple(places)))
-    walked = {name: walk for walk, part in walks(kind, graph, atomic) for name in part.results}
+    walked = {name: walk for walk, part in walks(kind, graph, atomic or stored) for name in part.results}
     added = frozenset().union(*(piece.text.added for piece in pieces))
-    return Plan(tuple(pieces), count, {name: _covers(program, name) for name in kind.results}, walked, added)
+    covered = {name: _covers(program, name) for name in kind.results}
+    return Plan(tuple(pieces), count, covered, walked, added, stored)
 
 
 def _start(path: Path, operand: str) -> int:

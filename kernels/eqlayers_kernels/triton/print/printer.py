@@ -49,6 +49,7 @@ class KernelText:
         shared: Whether one row of weights serves all rows.
         masked: Whether the channels do not fill the blocks.
         reading: Of weights from a table; None for weights as they are.
+        stored: Whether gradients of x that belong to an edge are stored for it.
     """
 
     program: Program
@@ -58,6 +59,7 @@ class KernelText:
     shared: bool
     masked: bool
     reading: Reading | None = None
+    stored: bool = False
 
     @property
     def name(self) -> str:
@@ -97,7 +99,7 @@ class KernelText:
     @property
     def added(self) -> frozenset[str]:
         """Operands whose result is added in memory: other programs of the walk have the same rows."""
-        return frozenset(self.kind.results) & {"x"} if self.walk == "by_dst" else frozenset()
+        return frozenset(self.kind.results) & {"x"} if self.walk == "by_dst" and not self.stored else frozenset()
 
     def scope(self, operand: str) -> str:
         """Where the row of an operand is known."""
@@ -149,7 +151,7 @@ class KernelText:
             lines += ["node = tl.load(nodes + segment)", "place = tl.load(places + segment)"]
             # masks for values with channels and without: the interpreter of Triton 3.9 cannot spread a mask
             lines += ["place_u = place + tl.zeros((BLOCK,), tl.int64)"]
-            lines += ["whole, whole_u = place < count, place_u < count"]
+            lines += ["whole, whole_u = (place >= 0) & (place < count), (place_u >= 0) & (place_u < count)"]
             lines += ["piece, piece_u = place >= count, place_u >= count"]
             lines += ["first = tl.load(firsts + segment)", "stop = tl.load(stops + segment)"]
         return lines + self._addresses(("program", "segment"))
@@ -192,7 +194,7 @@ class KernelText:
             elif scope == "segment":
                 row = "node"
             else:
-                row = self._row_of(operand)
+                row = "edge" if result and operand == "x" and self.stored else self._row_of(operand)
             if result and operand not in self.added:
                 row = f"{row} + {part} * {'rows_long' if scope == 'row' else 'sums_long'}"
             lines.append(f"{pointer}_n = {pointer} + ({row}) * {width}")

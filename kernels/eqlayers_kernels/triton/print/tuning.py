@@ -144,8 +144,8 @@ FORMULA_POINTERS = 4
 FORMULA_MAXNREG, FORMULA_MAXNREG_OF_SUMS = 192, 240
 #: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
 TWICE = 1.25
-#: Columns and elements that one program reads at once where it sums the rows of a node.
-SUMMED_COLUMNS, SUMMED_ELEMENTS = 32, 128
+#: Where one program sums the rows of a node: columns at most, and rows and elements at least that it reads at once.
+SUMMED_COLUMNS, SUMMED_AT_ONCE, SUMMED_ELEMENTS = 128, 8, 128
 #: Warps of a program whose lanes are rows of the batch.
 LANE_WARPS = 4
 #: Most channels that one thread of a printed kernel holds; wide loads need several.

@@ -25,7 +25,7 @@ class Tables(NamedTuple):
         nodes: ``[V]`` node of every piece.
         first, stop: ``[V]`` its edges, as places in ``edges``.
         places: ``[V]`` row that it writes: the node's if it has one piece, else, counted on from the nodes' number, one
-            of the room; the very last of the room for pieces that are none.
+            of the room; -1 for pieces that are none, which write nothing.
         edges, others: ``[E]`` numbers of the edges in the order of their nodes, and the nodes at their other ends.
         room: ``[nodes + 1]`` where the rows of each node's pieces begin; equal to the next for nodes of one piece.
         ends: ``[E]`` where weights are read from a table: of the walk by its places the receivers, in the order of
@@ -49,7 +49,7 @@ class Tables(NamedTuple):
     @property
     def spare(self) -> int:
         """Rows of the room for pieces."""
-        return 2 * _most(self.edges.shape[0]) + 1
+        return max(1, 2 * _most(self.edges.shape[0]))
 
 
 def _longest(count: int) -> int:
@@ -145,16 +145,15 @@ def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:
     nodes = nodes.clamp(max=max(num_nodes - 1, 0))
     if num_nodes == 0:  # and so no edge that exists
         none = torch.zeros_like(number)
-        return Tables(none, none, none, none, edges, other[edges], room)
+        return Tables(none, none, none, none - 1, edges, other[edges], room)
     step = number - begin[nodes]
     first, stop = (ptr[nodes] + counts[nodes] * place // pieces[nodes] for place in (step, step + 1))
     places = torch.where(pieces[nodes] > 1, num_nodes + room[nodes] + step, nodes)
-    last = num_nodes + 2 * _most(count)
     return Tables(
         nodes,
         torch.where(real, first, 0),
         torch.where(real, stop, 0),
-        torch.where(real, places, last),
+        torch.where(real, places, -1),
         edges,
         other[edges],
         room,

@@ -22,9 +22,11 @@ from ..print import tuning
 from ..print.groups import plan
 from ..segment import launch
 from .edges import Tables
+from .passes import without_slow_pass
+from .turn import turn_of
 
 #: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
-GATHERED = {"BLOCK": 256, "AT_ONCE": 8}
+GATHERED = {"BLOCK": 1024, "AT_ONCE": 4}
 
 
 class Call(NamedTuple):
@@ -58,6 +60,7 @@ class FormRunner:
         on: What a kernel may take of the processor.
         atomic: Whether the gradient of x may be added in memory, in no fixed order.
         reading: Of weights from a table; None for weights as they are.
+        stored: As of :func:`eqlayers_kernels.triton.print.groups.plan`.
     """
 
     def __init__(
@@ -70,11 +73,14 @@ class FormRunner:
         on: tuning.Processor,
         atomic: bool = False,
         reading: Reading | None = None,
+        stored: bool | None = None,
     ) -> None:
         self.reading = reading
         self.kind, self.dtype, self.shared, self.on = kind, dtype, shared, on
+        self.turn = turn_of(program, graph)
+        program = program if self.turn is None else self.turn.program
         self.acc = launch.accumulator(dtype)
-        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic, reading)
+        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic, reading, stored)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
         if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
             self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}
@@ -87,7 +93,9 @@ class FormRunner:
             tensors: By pointer, rows contiguous, all on one device.
             tables: The edges of a graph, by walk.
         """
-        x = tensors["x"]
+        x, turn = tensors["x"], self.turn
+        if turn is not None:
+            tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
             buffers, rooms, calls = self.prepare(tensors, tables)
             if x.is_cuda and calls and x.device not in self._compiled:
@@ -97,7 +105,14 @@ class FormRunner:
                 self._compiled.add(x.device)
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
-            return {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
+            found = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
+        return found if turn is None else {name: turn.back(name, rows) for name, rows in found.items()}
+
+    @property
+    def given(self) -> list[tuple[str, str]]:
+        """Pointers that are read, and the operands that they are shaped as."""
+        made = {RESULTS[operand] for operand in self.kind.results}
+        return [(name, operand) for name, operand in self.kind.pointers if name not in made]
 
     def prepare(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
@@ -124,15 +139,18 @@ class FormRunner:
 
     def _table(self, operand: str, tables: Mapping[str, Tables] | None) -> Tables | None:
         """The edges of the nodes that a result is summed at, if it is in pieces."""
-        if tables is None or operand not in "xzt" or operand in self.plan.added:
+        if tables is None or operand not in "xzt" or operand in self.plan.added or self._is_stored(operand):
             return None
         return tables[self.plan.walks[operand]]
+
+    def _is_stored(self, operand: str) -> bool:
+        return operand == "x" and self.plan.stored
 
     def _allocate(self, operand: str, like: Tensor, rows: int, node: bool) -> Tensor:
         """``[parts, rows, width]``, in the dtype of the sums where more is to be added up."""
         parts = self.plan.parts[operand]
         added = operand in self.plan.added
-        summed = parts > 1 or node or added or (operand == "w" and self.shared)
+        summed = parts > 1 or node or added or (operand == "w" and self.shared) or self._is_stored(operand)
         written = parts == 1 and self.plan.covered[operand] and not added
         dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
@@ -141,6 +159,8 @@ class FormRunner:
         if operand == "w" and self.shared:
             return buffer.sum((0, 1)).to(self.dtype)
         out, table = _added_up(buffer), self._table(operand, tables)
+        if self._is_stored(operand) and tables is not None:
+            out = summed_rows(out, tables["by_src"])
         if table is not None and room is not None:
             add_up_pieces(out, _added_up(room), table)
         if operand == "t" and self.reading is not None:
@@ -195,7 +215,8 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
     """
 
     def warm(call: Call) -> Any:
-        with torch.cuda.device(device) if device is not None else nullcontext():  # every thread has its own
+        on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
+        with on, without_slow_pass():
             return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
 
     with ThreadPoolExecutor(max(1, min(len(calls), jobs or os.cpu_count() or 1))) as pool:
@@ -204,6 +225,23 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
 
 def _added_up(parts: Tensor) -> Tensor:
     return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
+def summed_rows(rows: Tensor, table: Tables) -> Tensor:
+    """Sum of the rows of every node, in the order of the table."""
+    from .gather import sum_rows
+
+    width = rows.shape[1]
+    out, room = (launch.allocate(rows, (count, width), rows.dtype, False) for count in (table.num_nodes, table.spare))
+    block = min(tuning.SUMMED_COLUMNS, 1 << max(0, width - 1).bit_length())
+    at_once = max(tuning.SUMMED_AT_ONCE, tuning.SUMMED_ELEMENTS // block)
+    pieces = table.nodes.shape[0]
+    if pieces and width:
+        sum_rows[(pieces * -(-width // block),)](
+            rows, out, room, *table[1:5], pieces, table.num_nodes, width, BLOCK=block, AT_ONCE=at_once, num_warps=1
+        )
+        add_up_pieces(out, room, table)
+    return out
 
 
 def add_up_pieces(rows: Tensor, pieces: Tensor, table: Tables) -> None:

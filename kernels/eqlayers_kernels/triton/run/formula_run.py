@@ -14,7 +14,7 @@ from ..print.formula import TABLES
 from ..print.formula_plan import WALKS, Piece, plan
 from ..segment import launch
 from .edges import Tables
-from .forms import Call, add_up_pieces, compile_calls, function
+from .forms import Call, add_up_pieces, compile_calls, function, summed_rows
 
 
 class FormulaRunner:
@@ -148,7 +148,7 @@ class FormulaRunner:
         assert tables is not None
         table, room = tables[WALKS[one.rows]], buffers.get(f"room{number}")
         if room is None:  # row by row
-            return _summed(out, table).to(self.dtype)
+            return summed_rows(out, table).to(self.dtype)
         add_up_pieces(out, room, table)
         return out.to(self.dtype)
 
@@ -168,21 +168,4 @@ def _ends(pieces: Sequence[Piece], tables: Mapping[str, Tables] | None) -> dict[
             assert tables is not None
             table = tables[walk]
             out[name] = torch.empty_like(table.edges).scatter_(0, table.edges, table.others)
-    return out
-
-
-def _summed(rows: Tensor, table: Tables) -> Tensor:
-    """Sum of the rows of every node, in the order of the table."""
-    from .gather import sum_rows
-
-    width = rows.shape[1]
-    out, room = rows.new_empty(table.num_nodes, width), rows.new_empty(table.spare, width)
-    block = min(tuning.SUMMED_COLUMNS, 1 << max(0, width - 1).bit_length())
-    at_once = max(1, tuning.SUMMED_ELEMENTS // block)
-    pieces = table.nodes.shape[0]
-    if pieces and width:
-        sum_rows[(pieces * -(-width // block),)](
-            rows, out, room, *table[1:5], pieces, table.num_nodes, width, BLOCK=block, AT_ONCE=at_once, num_warps=1
-        )
-        add_up_pieces(out, room, table)
     return out

@@ -63,5 +63,5 @@ def sum_rows(
         total += tl.load(rows + edge * width + column[None, :], mask=there & inside[None, :], other=0.0)
     value = tl.sum(total, 0)
     spread = place + tl.zeros((BLOCK,), tl.int64)
-    tl.store(result + place * width + column, value, mask=inside & (spread < count))
+    tl.store(result + place * width + column, value, mask=inside & (spread >= 0) & (spread < count))
     tl.store(room + (place - count) * width + column, value, mask=inside & (spread >= count))

@@ -1,0 +1,61 @@
+"""Memory of an emulated GPU, and what a launch did to it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+UNMAPPED, EMPTY, FILLED, INPUT = 0, 1, 2, 3
+BASE = 0x7F0000000000  # where the arena begins: 64 bits of address are needed to say it
+GUARD = 1024  # bytes between buffers
+
+
+class Arena:
+    """Global memory: buffers with guards between them; what each byte holds, and who wrote it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.starts: list[int] = []
+        self.size = GUARD
+        self.bytes = np.zeros(0, np.uint8)
+        self.state = np.zeros(0, np.uint8)
+        self.writer = np.zeros(0, np.int64)
+        self.scrap = np.zeros(0, bool)  # rows that any block may write, and nobody may read
+
+    def add(self, name: str, data: np.ndarray, state: int) -> int:
+        """Its address."""
+        start = self.size
+        self.size = -(-(start + data.nbytes + GUARD) // 512) * 512
+        more = self.size - self.bytes.size
+        self.bytes = np.concatenate([self.bytes, np.full(more, 0xFF, np.uint8)])
+        self.state = np.concatenate([self.state, np.zeros(more, np.uint8)])
+        self.writer = np.concatenate([self.writer, np.full(more, -1, np.int64)])
+        self.scrap = np.concatenate([self.scrap, np.zeros(more, bool)])
+        stop = start + data.nbytes
+        self.state[start:stop] = state
+        if state != EMPTY:
+            self.bytes[start:stop] = data.reshape(-1).view(np.uint8)
+        self.names.append(name)
+        self.starts.append(start)
+        return BASE + start
+
+    def name_of(self, offset: int) -> str:
+        """Buffer that an offset lies in, or behind."""
+        return self.names[max(0, int(np.searchsorted(self.starts, offset, side="right")) - 1)] if self.names else ""
+
+
+@dataclass
+class Counters:
+    """What a launch did, summed over warps."""
+
+    groups: Counter[str] = field(default_factory=Counter)  # instructions by class
+    access: dict[tuple[str, str], np.ndarray] = field(  # (class, buffer) -> requests, sectors, lines, useful bytes
+        default_factory=lambda: defaultdict(lambda: np.zeros(4, np.int64))
+    )
+    distinct: dict[tuple[str, str], int] = field(default_factory=dict)  # sectors, every one once per block of threads
+    shared: np.ndarray = field(
+        default_factory=lambda: np.zeros(3, np.int64)
+    )  # accesses, cycles, cycles without conflicts
+    findings: Counter[str] = field(default_factory=Counter)

@@ -1,0 +1,244 @@
+"""Lower bounds of the time of a request, from what its kernels do on two small graphs and from their machine code.
+
+A count that grows from one graph to the other belongs to an edge, the rest to a segment (a node, or a piece of one).
+Limits are taken one by one, kernel by kernel, and overlap perfectly; measured times are expected above them, by a fifth
+or more. These are bounds, not times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.program import OPERANDS, Program
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.print.groups import Piece
+from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run.forms import FormRunner
+
+from .arena import Counters
+from .emulator import Emulator, Launched, emulated
+from .sass import Code, disassemble, read
+
+#: Of the small graphs: nodes, and edges of each node in one and in the other.
+NODES, PER = 6, (4, 5)
+MOST_WARPS = 32  # blocks of one warp that a multiprocessor holds at most
+SECTOR = 32
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU, by its maker's figures but the last two, which are assumptions.
+
+    Attributes:
+        multiprocessors, schedulers, clock: Of the card, of each multiprocessor, per second.
+        memory, last_cache: Bytes per second.
+        registers, shared: Of a multiprocessor.
+        latency: Seconds from a copy to its arrival, under load.
+    """
+
+    multiprocessors: int = 132
+    schedulers: int = 4
+    clock: float = 1.755e9
+    memory: float = 4.8e12
+    registers: int = 65536
+    shared: int = 228 * 1024
+    last_cache: float = 5.5e12
+    latency: float = 0.8e-6
+
+
+H200 = Card()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Sizes of a large graph."""
+
+    nodes: int = 3000
+    edges: int = 160_000
+
+    @property
+    def segments(self) -> int:
+        """Programs of a walk: nodes, and what their edges may be cut into."""
+        return self.nodes + self.edges // max(8, -(-self.edges // 1024))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of one launch.
+
+    Attributes:
+        kernel: Its name.
+        seconds: By limit.
+    """
+
+    kernel: str
+    seconds: Mapping[str, float]
+
+    @property
+    def binds(self) -> str:
+        """The limit that takes longest."""
+        return max(self.seconds, key=lambda name: self.seconds[name])
+
+    @property
+    def least(self) -> float:
+        """Seconds that the launch takes at least."""
+        return self.seconds[self.binds]
+
+
+def bounds_of(
+    program: Program,
+    kind: Kind,
+    *,
+    atomic: bool = False,
+    stored: bool | None = None,
+    graph: Graph = Graph(),
+    card: Card = H200,
+) -> tuple[list[Bound], Emulator]:
+    """Bounds of all launches of a request in float32, by sm_90's machine code.
+
+    Args:
+        program, kind, atomic, stored: As of ``FormRunner``.
+        graph: The large graph.
+        card: The processor.
+
+    Returns:
+        One for each launch, rows that are turned among them, and the emulator, whose findings say whether it ran well.
+    """
+    runs = [_run(program, kind, atomic, stored, per) for per in PER]
+    (runner, few), (_, more) = runs
+    found = []
+    pieces = iter(runner.plan.pieces)
+    for one, other in zip(few.launches, more.launches, strict=True):
+        if one.name in ("sum_rows", "add_pieces"):
+            found.append(_plain(one, other, runner, graph, card))
+        else:
+            found.append(_form(one, other, next(pieces), graph, card))
+    if runner.turn is not None:
+        for name, operand in kind.pointers:
+            if operand in "xz":
+                moved = 4 * graph.nodes * runner.widths[operand]
+                found.append(Bound(f"turn {name}", {"HBM": 2 * moved / card.memory, "L2": 4 * moved / card.last_cache}))
+    return found, more
+
+
+def floor(program: Program, graph: Graph = Graph(), card: Card = H200) -> float:
+    """Seconds to read x, y and w once and write z once."""
+    x, y, w, z = program.widths
+    return 4 * (graph.edges * (y + w) + graph.nodes * (x + z)) / card.memory
+
+
+def _run(program: Program, kind: Kind, atomic: bool, stored: bool | None, per: int) -> tuple[FormRunner, Emulator]:
+    made = torch.Generator().manual_seed(0)
+    src = torch.cat([torch.randperm(NODES, generator=made) for _ in range(per)])
+    dst = torch.arange(NODES).repeat_interleave(per)
+    edges = len(src)
+    tables = unpack(pack(torch.stack([src, dst]), NODES, NODES), edges, NODES, NODES)
+    widths = dict(zip(OPERANDS, program.widths, strict=True))
+    with emulated() as gpu:
+        runner = FormRunner(program, kind, torch.float32, True, False, tuning.PROCESSORS["cuda"], atomic, stored=stored)
+        tensors = {
+            name: torch.randn(NODES if operand in "xz" else edges, widths[operand], generator=made)
+            for name, operand in runner.given
+        }
+        runner(tensors, tables)
+    return runner, gpu
+
+
+def _rates(one: Counters, more: Counters, segments: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts of an edge and of a segment."""
+    edges, difference = NODES * PER[0], NODES * (PER[1] - PER[0])
+    edge: dict[str, float] = {}
+    segment: dict[str, float] = {}
+
+    def both(key: str, a: float, b: float) -> None:
+        edge[key] = (b - a) / difference
+        segment[key] = (a - edges * edge[key]) / segments
+
+    both("shuffles", one.groups["shuffle"], more.groups["shuffle"])
+    both("shared cycles", float(one.shared[1]), float(more.shared[1]))
+    totals: dict[tuple[str, str], list[list[float]]] = defaultdict(lambda: [[0.0] * 4, [0.0] * 4])
+    for place, counters in enumerate((one, more)):
+        for (group, buffer), row in counters.access.items():
+            key = (group, re.sub(r"result \((\d+), .*, (\d+)\)", r"result \2", buffer))  # sizes differ
+            requests, sectors, lines, useful = (float(number) for number in row)
+            if buffer in ("y", "dy", "nodes"):  # repeated reads of one row come from the first cache
+                sectors = float(counters.distinct.get((group, buffer), 0))
+            found = (sectors, max(requests, useful / 128), lines, useful)
+            totals[key][place] = [a + b for a, b in zip(totals[key][place], found, strict=True)]
+    for (group, name), (a, b) in totals.items():
+        for column, label in enumerate(("sectors", "requests", "lines", "useful")):
+            both(f"{label} {group} {name}", a[column], b[column])
+    return edge, segment
+
+
+def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -> dict[str, float]:
+    """Sectors, bytes of main memory, of what is gathered, and cycles of the path to memory, of an edge or a segment."""
+    out = {"sectors": 0.0, "hbm": 0.0, "gathered": 0.0, "lsu": rates["shared cycles"] + rates["shuffles"]}
+    for key, value in rates.items():
+        if key.startswith("sectors "):
+            group, name = re.match(r"sectors (load async|\w+) (.*)", key).groups()  # type: ignore[union-attr]
+            out["sectors"] += value
+            out["gathered" if gathered(group, name) else "hbm"] += SECTOR * value
+            if group in ("store", "load"):
+                out["lsu"] += rates[f"requests {group} {name}"]
+            if group == "atomic":
+                out["lsu"] += rates[f"lines {group} {name}"]
+    return out
+
+
+def _form(one: Launched, other: Launched, piece: Piece, graph: Graph, card: Card) -> Bound:
+    edge, segment = _rates(one.counters, other.counters, one.grid // piece.blocks)
+    nodes = ("x", "dx") if piece.text.walk == "by_dst" else ("g",)
+    per_edge = _traffic(edge, lambda group, name: name in nodes or group == "atomic")
+    per_segment = _traffic(segment, lambda group, name: False)
+    code = read(disassemble(one.compiled.asm["cubin"]))
+    return Bound(
+        f"{one.name}, {len(piece.text.paths)} paths", _limits(code, one, piece, per_edge, per_segment, graph, card)
+    )
+
+
+def _limits(
+    code: Code,
+    one: Launched,
+    piece: Piece,
+    edge: Mapping[str, float],
+    segment: Mapping[str, float],
+    graph: Graph,
+    card: Card,
+) -> dict[str, float]:
+    registers = -(-one.compiled.n_regs // 8) * 8 * 32 if hasattr(one.compiled, "n_regs") and one.compiled.n_regs else 0
+    shared = one.compiled.metadata.shared + 1024
+    warps = min(MOST_WARPS, card.registers // (registers or 32 * 200), card.shared // shared)
+    turns, ends = graph.edges * piece.blocks, graph.segments * piece.blocks
+    issued = turns * sum(code.loop.values()) + ends * sum(code.outside.values())
+    units = card.multiprocessors * card.schedulers * card.clock
+
+    def total(name: str) -> float:
+        return graph.edges * edge[name] + graph.segments * segment[name]
+
+    once = graph.nodes * (segment["hbm"] + edge["gathered"])  # gathered rows come from main memory once
+    return {
+        "HBM": (graph.edges * edge["hbm"] + once) / card.memory,
+        "L2": SECTOR * total("sectors") / card.last_cache,
+        "issue": issued / units,
+        "FP32": turns * code.loop["float"] / units,
+        "LSU": total("lsu") / (card.multiprocessors * card.clock),
+        "latency": turns * card.latency / (card.multiprocessors * warps),
+    }
+
+
+def _plain(one: Launched, other: Launched, runner: FormRunner, graph: Graph, card: Card) -> Bound:
+    """Of kernels that add up: what they move."""
+    edge, segment = _rates(one.counters, other.counters, NODES)
+    moved = sum(
+        SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))
+        for key in edge
+        if key.startswith("sectors ")
+    )
+    return Bound(one.name, {"HBM": moved / card.memory, "L2": moved / card.last_cache})
