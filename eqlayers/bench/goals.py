@@ -24,6 +24,9 @@ WORDS = {
     "spill_bytes": "bytes spilled",
     "registers": "registers of a thread",
     "shared_bytes": "bytes of shared memory",
+    "bound_ms": "ms, bound",
+    "times_floor": "times the floor, bound",
+    "findings": "races, accesses out of bounds and the like",
 }
 
 

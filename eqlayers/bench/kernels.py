@@ -1,7 +1,9 @@
-"""`eqlayers bench kernels`: compile the printed GPU kernels for processors that need not be there, and count registers.
+"""`eqlayers bench kernels`: compile the printed GPU kernels for processors that need not be there; count and bound.
 
-Every problem, dtype, layout and target is compiled in a process of its own, several at a time, so that a process that
-runs Triton's interpreter can ask, too, and other releases of Triton than the installed one can be asked.
+Registers, spills and shared memory come from the assembler. Where a card is modelled (``ptx/bounds.py``), the machine
+code runs on two small graphs as well, and what it did there bounds the time on a large one. Every problem, dtype,
+layout and target has a process of its own, several at a time, so that a process that runs Triton's interpreter can
+ask, too, and other releases of Triton than the installed one can be asked.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 import torch
 
 from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 
@@ -33,6 +36,7 @@ from .fresh import run_fresh
 from .goals import Record, goal
 from .machine import describe
 from .problems import Problem, read_problems
+from .ptx import bounds
 from .run import Say, quiet
 from .suite import DTYPES
 
@@ -47,8 +51,17 @@ DIRECTIONS = {
     "bwd": Kind(1, ("x", "y", "w")),
     "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
 }
+BOUNDS = (
+    "Bounds are no times: what the machine code needs at least of an H200 for 3,000 nodes and 160,000 edges, by counts "
+    "of instructions and sectors; for every launch its largest limit. The floor reads every operand from main memory "
+    "once and writes every result once."
+)
 TOP = {"problems": "text", "cases": "mapping"}
 GROUP = {"operation": "text", **dict.fromkeys(("problems", "layouts", "dtypes", "targets"), "texts")}
+#: Goals of a group, by direction: the bound, and what it is of the time that any kernel takes.
+ASKED: dict[str, tuple[str, Any]] = {name: ("numbers", {}) for name in ("bound_ms", "times_floor")}
+#: What the bounds know: sm_90's machine code in float32.
+BOUNDED = {"target": "sm_90", "dtype": "float32"}
 
 
 def compile_all(task: dict[str, Any]) -> list[Record]:
@@ -83,9 +96,27 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
                 "spill_bytes": [used.spill_bytes for _, used in found],
                 "shared_bytes": [used.shared_bytes for _, used in found],
                 "seconds": time.perf_counter() - start,
+                **(_bounds(program, kind, options) if _has_bounds(task) else {}),
             }
         )
     return rows
+
+
+def _has_bounds(task: dict[str, Any]) -> bool:
+    of_graph = OPERATIONS[task["operation"]]["graph"] and task["problem"]["weights"] == "per edge"
+    return of_graph and all(task[name] == value for name, value in BOUNDED.items())
+
+
+def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:
+    """Least seconds by limit of each launch, of the request, and of any kernel for it."""
+    found, gpu = bounds.bounds_of(program, kind, atomic=options.get("atomic", False))
+    least, floor = sum(one.least for one in found), bounds.floor(program, kind)
+    return {
+        "launches": [{"kernel": one.kernel, "binds": one.binds, "seconds": dict(one.seconds)} for one in found],
+        "bound_ms": 1000 * least,
+        "times_floor": least / floor,
+        "findings": sum(gpu.findings.values()),
+    }
 
 
 def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
@@ -142,7 +173,8 @@ def run_kernels(
         raise failed[0]
     notes = [
         "Registers of a thread and shared memory of a program: the largest of the kernels. "
-        "Compiled without a GPU, by the assembler that Triton brings along; nothing was run.",
+        "Compiled without a GPU, by the assembler that Triton brings along; nothing was run on one.",
+        BOUNDS,
         *map(str, failed),
     ]
     head = describe()
@@ -165,7 +197,9 @@ def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
     tasks, names = [], []
     for group, given in top["cases"].items():
         where = f"{path}, {group}"
-        fields = read_fields(where, given, GROUP, {})
+        fields = read_fields(where, given, GROUP, ASKED)
+        for name in ASKED:
+            check_known("direction", fields[name], DIRECTIONS, where)
         check_known("operation", [fields["operation"]], OPERATIONS, where)
         for what, known in (("layout", LAYOUTS), ("dtype", DTYPES), ("target", tuple(aot.TARGETS))):
             check_known(what, fields[f"{what}s"], known, where)
@@ -180,6 +214,7 @@ def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
             *(chosen, *(fields[f"{w}s"] for w in ("layout", "dtype", "target")))
         ):
             task = {"problem": asdict(problem), "operation": fields["operation"]}
+            task["goals"] = {name: fields[name] for name in ASKED}
             tasks.append({**task, "layout": layout, "dtype": dtype, "target": target})
     if not tasks:
         raise ConfigError(f"--only must match a case of {path.stem}, got {only!r}. The cases are {', '.join(names)}.")
@@ -194,10 +229,10 @@ def _found(
 
     def work(number: int) -> list[Record] | BackendError:
         folder, task = tasks[number]
-        about = {**task, "problem": task["problem"]["name"]}
+        about = {key: value for key, value in task.items() if key != "goals"} | {"problem": task["problem"]["name"]}
         found: list[Record] | BackendError
         try:
-            found = [{**about, **row} for row in _in_process(task, folder)]
+            found = [{**about, **row, "goals": task["goals"]} for row in _in_process(task, folder)]
             state = f"compiled with triton {found[0]['triton']}"
         except BackendError as error:
             found, state = error, "failed"
@@ -222,6 +257,14 @@ def _goals(rows: Sequence[Record], failed: int) -> Iterator[Record]:
         granted = tuning.processor(*aot.TARGETS[target][:2])
         yield goal("registers", granted.most_registers, largest("registers", own), where=target)
         yield goal("shared_bytes", granted.shared_bytes, largest("shared_bytes", own), where=target)
+    bounded = [row for row in rows if "bound_ms" in row]
+    if bounded:
+        yield goal("findings", 0, float(sum(row["findings"] for row in bounded)), where="emulated kernels")
+    for row in bounded:
+        about = {name: row[name] for name in ("problem", "operation", "layout", "triton", "direction")}
+        for name, limits in row["goals"].items():
+            if row["direction"] in limits:
+                yield goal(name, limits[row["direction"]], row[name], **about)
 
 
 if __name__ == "__main__":

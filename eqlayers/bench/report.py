@@ -72,7 +72,19 @@ def _networks_parts(rows: list[Record]) -> Table:
 def _kernels_cells(row: Record) -> list[str]:
     about = [row[key] for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")]
     worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
-    return [*about, str(row["kernels"]), *worst, number(row["seconds"])]
+    has = "bound_ms" in row
+    bound = [number(row["bound_ms"]), number(row["times_floor"]), _binds(row["launches"])] if has else ["-"] * 3
+    return [*about, str(row["kernels"]), *worst, number(row["seconds"]), *bound]
+
+
+def _binds(launches: list[Record]) -> str:
+    """Limits, by the time of the launches that each binds."""
+    times: dict[str, float] = {}
+    for one in launches:
+        times[one["binds"]] = times.get(one["binds"], 0.0) + max(one["seconds"].values())
+    return ", ".join(
+        sorted((name for name in times if times[name] >= 0.1 * sum(times.values())), key=times.__getitem__)[::-1]
+    )
 
 
 # kind of result -> title, columns, and the cells of a row
@@ -118,6 +130,7 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
         [
             *("problem", "operation", "layout", "dtype", "triton", "target", "direction"),
             *(">kernels", ">registers", ">spilled bytes", ">shared bytes", ">seconds to compile"),
+            *(">bound, ms", ">bound / floor", "what binds"),
         ],
         _kernels_cells,
     ),

@@ -281,19 +281,34 @@ class Accesses:
                 rest.append((group[~done], lane[~done], kept[~done], data[~done]))
         self.queue = rest
 
-    def _ldmatrix(self, one: Instruction) -> Callable[[], None]:
-        names = one.operands[0]
+    def _matrix(self, one: Instruction) -> Callable[[], None]:
+        """Matrices of 8 x 8 numbers of 2 bytes between registers and rows whose addresses lie in threads.
+
+        Those of matrix n in threads 8 n on; a thread holds two numbers of a row, of a column if transposed.
+        """
+        stores = one.op == "stmatrix"
+        place, names = (one.operands if stores else one.operands[::-1])[:2]
         assert isinstance(names, tuple), one.text
-        assert "trans" not in one.kinds, one.text
         assert "b16" in one.kinds, one.text
-        address, puts = self._address(one.operands[1]), [self._set(name) for name in names]
+        address, lane = self._address(place), np.arange(32)
+        pair = [lane // 4, lane // 4], [4 * (lane % 4), 4 * (lane % 4) + 2]  # row, and byte in it, of both numbers
+        if "trans" in one.kinds:
+            pair = [2 * (lane % 4), 2 * (lane % 4) + 1], [2 * (lane // 4)] * 2
+
+        def of(number: int) -> list[Value]:
+            rows = address().reshape(-1, 32)
+            found = (rows[:, 8 * number + row] + at.astype(np.uint64) for row, at in zip(*pair, strict=True))
+            return [each.reshape(-1) for each in found]
 
         def load() -> None:
-            place = address().reshape(-1, 32)
-            lane = np.arange(32)
-            for number, put in enumerate(puts):  # matrix `number`: its rows' addresses lie in threads 8 * number on
-                rows = place[:, 8 * number + lane // 4] + (4 * (lane % 4)).astype(np.uint64)
-                data = self._read_shared(rows.reshape(-1), self.mask.copy(), 4, one.text)
-                put(np.ascontiguousarray(data).view(np.uint32).reshape(-1))
+            for number, name in enumerate(names):
+                data = [self._read_shared(each, self.mask.copy(), 2, one.text) for each in of(number)]
+                self._set(name)(np.ascontiguousarray(np.concatenate(data, 1)).view(np.uint32).reshape(-1))
 
-        return load
+        def store() -> None:
+            for number, name in enumerate(names):
+                value = np.ascontiguousarray(np.broadcast_to(self._get(name, "b32")(), (self.lanes,)))
+                for each, data in zip(of(number), np.split(value.view(np.uint8).reshape(-1, 4), 2, 1), strict=True):
+                    self._write_shared(each, self.mask.copy(), data, one.text)
+
+        return store if stores else load

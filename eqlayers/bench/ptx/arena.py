@@ -58,4 +58,5 @@ class Counters:
     shared: np.ndarray = field(
         default_factory=lambda: np.zeros(3, np.int64)
     )  # accesses, cycles, cycles without conflicts
+    divergent: int = 0  # blocks of code that part of a warp ran: right, but slow
     findings: Counter[str] = field(default_factory=Counter)

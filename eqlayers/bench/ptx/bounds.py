@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.print.groups import Piece
+from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
 
@@ -119,18 +120,30 @@ def bounds_of(
             found.append(_plain(one, other, runner, graph, card))
         else:
             found.append(_form(one, other, next(pieces), graph, card))
-    if runner.turn is not None:
-        for name, operand in kind.pointers:
-            if operand in "xz":
-                moved = 4 * graph.nodes * runner.widths[operand]
-                found.append(Bound(f"turn {name}", {"HBM": 2 * moved / card.memory, "L2": 4 * moved / card.last_cache}))
+    found += _around(runner, kind, graph, card)
     return found, more
 
 
-def floor(program: Program, graph: Graph = Graph(), card: Card = H200) -> float:
-    """Seconds to read x, y and w once and write z once."""
-    x, y, w, z = program.widths
-    return 4 * (graph.edges * (y + w) + graph.nodes * (x + z)) / card.memory
+def _around(runner: FormRunner, kind: Kind, graph: Graph, card: Card) -> Iterator[Bound]:
+    """What torch does before and after the kernels: zeros, sums of parts, rows turned."""
+    for operand, parts in runner.plan.parts.items():
+        stored = operand == "x" and runner.plan.stored
+        one = 4 * (graph.nodes if operand in "xz" and not stored else graph.edges) * runner.widths[operand]
+        filled = not runner.plan.covered[operand] or operand in runner.plan.added
+        if filled or parts > 1:
+            moved = filled * parts * one + (parts > 1) * (parts + 1) * one
+            yield Bound(f"parts of {operand}", {"HBM": moved / card.memory, "L2": moved / card.last_cache})
+    for name, operand in kind.pointers if runner.turn is not None else ():
+        if operand in "xz":
+            moved = 4 * graph.nodes * runner.widths[operand]
+            yield Bound(f"turn {name}", {"HBM": 2 * moved / card.memory, "L2": 4 * moved / card.last_cache})
+
+
+def floor(program: Program, kind: Kind, graph: Graph = Graph(), card: Card = H200) -> float:
+    """Seconds to read every operand of a request from main memory once, and to write every result once, in float32."""
+    rows = {"x": graph.nodes, "y": graph.edges, "w": graph.edges, "z": graph.nodes}
+    widths = dict(zip(OPERANDS, program.widths, strict=True))
+    return sum(4 * rows[operand] * widths[operand] for _, operand in kind.pointers) / card.memory
 
 
 def _run(program: Program, kind: Kind, atomic: bool, stored: bool | None, per: int) -> tuple[FormRunner, Emulator]:
@@ -212,9 +225,9 @@ def _limits(
     graph: Graph,
     card: Card,
 ) -> dict[str, float]:
-    registers = -(-one.compiled.n_regs // 8) * 8 * 32 if hasattr(one.compiled, "n_regs") and one.compiled.n_regs else 0
+    registers = -(-aot.resources(one.compiled).registers // 8) * 8 * 32
     shared = one.compiled.metadata.shared + 1024
-    warps = min(MOST_WARPS, card.registers // (registers or 32 * 200), card.shared // shared)
+    warps = min(MOST_WARPS, card.registers // registers, card.shared // shared)
     turns, ends = graph.edges * piece.blocks, graph.segments * piece.blocks
     issued = turns * sum(code.loop.values()) + ends * sum(code.outside.values())
     units = card.multiprocessors * card.schedulers * card.clock

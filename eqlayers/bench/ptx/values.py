@@ -28,7 +28,9 @@ class Registers(dict[str, Value]):
 COMPARE: dict[str, Callable[[Value, Value], Value]] = {
     "eq": np.equal, "ne": lambda a, b: (a != b) & (a == a) & (b == b), "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal, "lo": np.less, "hi": np.greater, "ls": np.less_equal,
-    "hs": np.greater_equal, "neu": np.not_equal, "nan": lambda a, b: (a != a) | (b != b),
+    "hs": np.greater_equal, "nan": lambda a, b: (a != a) | (b != b), "neu": np.not_equal,
+    "equ": lambda a, b: ~((a < b) | (a > b)), "ltu": lambda a, b: ~(a >= b), "leu": lambda a, b: ~(a > b),
+    "gtu": lambda a, b: ~(a <= b), "geu": lambda a, b: ~(a < b),
 }  # fmt: skip
 
 

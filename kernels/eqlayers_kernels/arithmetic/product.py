@@ -71,7 +71,17 @@ class PathLines:
         for i, j, k, s in terms:
             table.setdefault((i, k), []).append(times(self._constant(s), ones[j]))
         a = {(i, k): self.out.name(f"a{i}_{k}", plus(values), False) for (i, k), values in table.items()}
-        self._z(w, _by(1, {(i, k): times(value, manys[i]) for (i, k), value in a.items()}))
+        weighted: dict[int, Dual] = {}
+
+        def weigh() -> dict[int, Dual]:
+            if not weighted:
+                weighted.update({i: self.out.name(f"wm{i}", times(w, value), True) for i, value in manys.items()})
+            return weighted
+
+        if self.kind.order == 2 and self._wanted("z"):  # two multiply-adds a pair: the weights' tangent is in w x
+            self._z(None, _by(1, {(i, k): times(value, weigh()[i]) for (i, k), value in a.items()}))
+        else:
+            self._z(w, _by(1, {(i, k): times(value, manys[i]) for (i, k), value in a.items()}))
         if not self.kind.gradients:
             return
         r = {
@@ -84,8 +94,7 @@ class PathLines:
         if w is not None:
             self._add_w(plus(times(manys[i], value) for i, value in r.items()))
         if self._wanted(one):
-            weighted = {i: self.out.name(f"wm{i}", times(w, value), True) for i, value in manys.items()}
-            products = {(i, k): times(weighted[i], g[k]) for i, k in a}
+            products = {(i, k): times(weigh()[i], g[k]) for i, k in a}
             named = {pair: self.out.name(f"p{pair[0]}_{pair[1]}", v, True) for pair, v in products.items()}
             back: dict[int, list[Dual]] = {}
             for i, j, k, s in terms:

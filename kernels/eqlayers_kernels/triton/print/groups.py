@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ...arithmetic.product import steps_of
 from ...arithmetic.writer import Kind
 from ...forms.product import Reading
 from ...forms.program import OPERANDS, Path, Program
@@ -38,7 +39,7 @@ class Plan:
     Attributes:
         pieces: The kernels, which may run in any order.
         parts: Number of partial sums of each wanted operand.
-        covered: Whether the kernels write every column of each wanted operand.
+        covered: Whether the kernels write every column of each partial sum of each wanted operand.
         walks: The walk that computes each wanted operand.
         added: Operands that are added in memory.
         stored: Whether gradients of x are stored for each edge, and summed by senders behind the kernels.
@@ -114,18 +115,21 @@ def plan(
     stored = stored and graph and not atomic and "x" in kind.results
     reads = 0 if reading is None else reading.reads
     pieces: list[Piece] = []
+    begun: frozenset[int] = frozenset()  # first columns of the slots of x whose gradients some kernel has stored
     taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
     count = dict.fromkeys(kind.results, 1)
     for walk, part in walks(kind, graph, atomic or stored):
-        for paths in _groups(program.paths, part, walk, double, on, reads):
+        for paths in _cut(program.paths, part, walk, double, on, reads, stored):
             channels = paths[0].inner.extent
             block = tuning.channel_block(_cost(paths, part, walk, reads), channels, double, on)
-            text = KernelText(program, paths, part, walk, shared, channels % block != 0, reading, stored)
+            text = KernelText(program, paths, part, walk, shared, channels % block != 0, reading, stored, begun)
             blocks = -(-channels // block)
+            begun |= {path.x.start for path in paths} if stored else set()
             places = []
             for operand in part.results:
-                if operand in text.added:
+                if operand in text.added or (operand == "x" and stored):  # kernels add to the same
                     places.append(0)
+                    count[operand] = max(count[operand], blocks if operand in text.partial else 1)
                     continue
                 slots = {_start(path, operand) for path in paths}
                 place = max((taken.get((operand, slot), 0) for slot in slots), default=0)
@@ -136,8 +140,20 @@ def plan(
             pieces.append(Piece(text, block, blocks, tuple(places)))
     walked = {name: walk for walk, part in walks(kind, graph, atomic or stored) for name in part.results}
     added = frozenset().union(*(piece.text.added for piece in pieces))
-    covered = {name: _covers(program, name) for name in kind.results}
+    covered = {}
+    for name, parts in count.items():
+        own = [piece for piece in pieces if name in piece.text.kind.results]
+        whole = all(_covers(program, piece.text.paths, name) and _alike(piece, name) for piece in own)
+        whole = whole and not (name == "x" and stored)
+        covered[name] = whole or (parts == 1 and _covers(program, program.paths, name))
     return Plan(tuple(pieces), count, covered, walked, added, stored)
+
+
+def _alike(piece: Piece, operand: str) -> bool:
+    """Whether all of its parts have the same columns: no block of channels has a part of what has channels."""
+    if operand not in piece.text.partial or piece.blocks == 1:
+        return True
+    return operand not in "tc" and not any(steps_of(path)[operand] for path in piece.text.paths)
 
 
 def _start(path: Path, operand: str) -> int:
@@ -146,18 +162,34 @@ def _start(path: Path, operand: str) -> int:
     return path.weight or 0 if operand in "wt" else getattr(path, operand).start
 
 
-def _covers(program: Program, operand: str) -> bool:
+def _covers(program: Program, paths: Sequence[Path], operand: str) -> bool:
     if operand == "c":
-        return any(path.weight is not None for path in program.paths)
+        return any(path.weight is not None for path in paths)
     width = dict(zip((*OPERANDS, "t"), (*program.widths, program.widths[2]), strict=True))[operand]
     if operand in "wt":
-        return sum(path.weight_count for path in program.paths) == width
-    slots = {getattr(path, operand) for path in program.paths}
+        return sum(path.weight_count for path in paths) == width
+    slots = {getattr(path, operand) for path in paths}
     return sum(slot.mul * slot.dim for slot in slots) == width
 
 
+def _cut(
+    paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, stored: bool
+) -> list[tuple[Path, ...]]:
+    """Few kernels with one channel per thread, or more with two: what takes less, by count, two if both are equal."""
+
+    def work(groups: list[tuple[Path, ...]]) -> int:
+        total, begun = 0, set[int]()
+        for group in groups:
+            total += _work(group, kind, walk, double, on, reads, begun)
+            begun |= {path.x.start for path in group} if stored else set()
+        return total
+
+    cuts = [list(_groups(paths, kind, walk, double, on, reads, most)) for most in ((1,) if double else (2, 1))]
+    return min(cuts, key=work)
+
+
 def _groups(
-    paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int
+    paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, most: int
 ) -> Iterator[tuple[Path, ...]]:
     """Paths that share a kernel: equal channels, and together no more values than the registers hold.
 
@@ -169,7 +201,7 @@ def _groups(
         return path.inner.extent, getattr(path, owner).start
 
     def fits(group: Sequence[Path]) -> bool:
-        return tuning.fits(_cost(group, kind, walk, reads), group[0].inner.extent, double, on)
+        return tuning.fits(_cost(group, kind, walk, reads), group[0].inner.extent, double, on, most)
 
     group: list[Path] = []
     for (extent, _), run in groupby(sorted(paths, key=key), key=key):
@@ -221,3 +253,40 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
         passing = max(passing, own)
         pairs = max(pairs, len({(i, k) for i, _, k, _ in path.terms}) * copies["y"])
     return Cost(vectors + passing, scalars + pairs, accesses)
+
+
+def _work(
+    paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, begun: set[int]
+) -> int:
+    """Of one step of the loop, in bytes: what it moves, its instructions, or what it asks shared memory and lanes for.
+
+    Whatever takes longest, roughly. A gradient of x whose slot another kernel has ``begun`` is read again; those of y
+    are sums over lanes, in a part for every block.
+    """
+    own = {"by_dst": "z", "by_src": "x"}.get(walk, "")  # is there before the loop
+    weighted = sum(path.weight is not None for path in paths)
+    loads, stores = weighted * (1 + ("w" in kind.tangents)) * max(1, reads), weighted * ("w" in kind.results)
+    numbers = sums = 0
+    for operand in {"x", "y", "z"} - {own}:
+        for slot in {getattr(path, operand) for path in paths}:
+            read, written = slot.dim * (1 + (operand in kind.tangents)), slot.dim * (operand in kind.results)
+            if slot.mul > 1:
+                loads, stores = loads + read, stores + written
+            else:
+                numbers, sums = numbers + read, sums + written
+    loads += sum(slot.dim for slot in {path.x for path in paths} if slot.start in begun)
+    shared = {(path.y, path.terms) for path in paths}  # the compiler sees that they are the same
+    once, many = max(1, kind.order) * sum(len(terms) for _, terms in shared), 0
+    for path in paths:
+        pairs, x = len({(i, k) for i, _, k, _ in path.terms}), path.x.dim
+        many += (pairs + path.z.dim, pairs + 2 * x, 5 * pairs + 7 * x)[kind.order]
+        if "y" in kind.results:
+            many += kind.order * pairs + len(path.terms)
+    cost, channels = _cost(paths, kind, walk, reads), paths[0].inner.extent
+    block = tuning.channel_block(cost, channels, double, on)
+    blocks, each, size = -(-channels // block), block // on.lanes, 8 if double else 4
+    issued = many * each + once + tuning.ISSUED_PER_ACCESS * cost.accesses
+    asked = (2 * loads + stores) * each + 2 * numbers + (1 + on.lanes.bit_length()) * sums
+    moved = (loads + stores) * block * size
+    longest = max(moved, issued * tuning.BYTES_PER_INSTRUCTION, asked * tuning.BYTES_PER_REQUEST)
+    return blocks * (longest + 2 * sums * size) + tuning.BYTES_PER_KERNEL

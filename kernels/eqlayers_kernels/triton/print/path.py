@@ -37,6 +37,7 @@ class Body:
     ) -> None:
         self.rooms, self.reads, self.weights = rooms, reads, program.widths[2]
         self.layout, self.kind, self.scopes, self.masked, self.added = program.layout, kind, scopes, masked, added
+        self.again: frozenset[str] = frozenset()  # addresses that an earlier kernel has stored to, of rows of this walk
         self.before: list[str] = []
         self.inside: list[str] = []
         self.after: list[str] = []
@@ -104,6 +105,8 @@ class Body:
             if self.scopes[operand] == "program":  # launches after the first add to its sums
                 again = f"again{'_u' if varies else ''}{' & inside' if mask else ''}"
                 value = f"tl.load({address}, mask={again}, other=0.0) + {value}"
+            if address in self.again:
+                value = f"tl.load({address}{mask}{', other=0.0' if mask else ''}) + {value}"
             if operand in self.added:
                 lines.append(f'tl.atomic_add({address}, {value}{mask}, sem="relaxed")')
             elif (pointer := RESULTS[operand]) in self.rooms:
@@ -204,10 +207,10 @@ class TritonWriter(Writer):
         column = self.body.column(self.path, operand, component, 0)
         self.body.add(operand, column, False, self.kind.part(value), False)
 
-    def addresses(self) -> frozenset[str]:
-        """Elements of results that the path may add to."""
+    def addresses(self, only: str = "") -> frozenset[str]:
+        """Elements of results that the path may add to; of one operand if ``only`` that is asked for."""
         path, out = self.path, set()
-        for operand in self.kind.results:
+        for operand in only or self.kind.results:
             if operand in "tc":
                 columns = self.body.rows_of_table(path, self.step["w"])
                 columns = columns if operand == "t" else [str(k) for k in range(len(columns))]

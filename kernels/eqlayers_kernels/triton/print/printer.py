@@ -50,6 +50,7 @@ class KernelText:
         masked: Whether the channels do not fill the blocks.
         reading: Of weights from a table; None for weights as they are.
         stored: Whether gradients of x that belong to an edge are stored for it.
+        begun: First columns of the slots of x whose gradients an earlier kernel has stored; this one adds to them.
     """
 
     program: Program
@@ -60,6 +61,7 @@ class KernelText:
     masked: bool
     reading: Reading | None = None
     stored: bool = False
+    begun: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
@@ -114,6 +116,8 @@ class KernelText:
         reads = self.reading.reads if self.reading is not None else 0
         body = Body(self.program, self.kind, scopes, self.masked, self.added, frozenset(self.rooms), reads)
         writers = [TritonWriter(body, number, path) for number, path in enumerate(self.paths)]
+        found = (out.addresses("x") for out in writers if out.path.x.start in self.begun)
+        body.again = frozenset().union(*found) if "x" in self.kind.results else frozenset()
         for number, (path, out) in enumerate(zip(self.paths, writers, strict=True)):
             PathLines(path, self.kind.of_paths if reads else self.kind, out).write()
             later = frozenset().union(*(other.addresses() for other in writers[number + 1 :]))

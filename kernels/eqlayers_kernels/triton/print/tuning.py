@@ -65,7 +65,7 @@ class Processor(NamedTuple):
 #: registers, for 8 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
 #: for 7; sm_80 has 164 KiB, for 5. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
 PROCESSORS = {
-    "cuda": Processor(32, 170, 140, 240, 28 * 1024, 3, {"maxnreg": 255}),
+    "cuda": Processor(32, 225, 140, 248, 28 * 1024, 3, {"maxnreg": 255}),
     "hip":  Processor(64, 108, 100, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
@@ -133,8 +133,16 @@ def _power(width: int) -> int:
 
 
 #: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
-ACCESSES = 80
-#: The same of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
+ACCESSES = 200
+#: What a load or store in the loop issues, roughly: a copy, its address, and the read of what it brought.
+ISSUED_PER_ACCESS = 3
+#: Bytes that the last cache of an H200 delivers while its schedulers issue one instruction: 5.5e12 / (528 * 1.755e9).
+BYTES_PER_INSTRUCTION = 6
+#: The same while its units for shared memory and exchanges between lanes serve one request: 5.5e12 / (132 * 1.755e9).
+BYTES_PER_REQUEST = 24
+#: The same, for each of 160,000 edges, in the 10 us that one more kernel takes to begin and to end.
+BYTES_PER_KERNEL = 350
+#: Loads and stores of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
 FORMULA_ACCESSES = 200
 #: Loads of a formula's kernel that may be on their way together.
 FORMULA_RUN = 16
@@ -170,17 +178,17 @@ class Cost(NamedTuple):
         return (self.vectors * per_thread + self.scalars) * (2 if double else 1)
 
 
-def fits(cost: Cost, channels: int, double: bool, on: Processor) -> bool:
-    """Whether one kernel can hold so much, for two channels per thread where there are as many.
+def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) -> bool:
+    """Whether one kernel can hold so much, for ``most`` channels per thread where there are as many.
 
     Example:
         >>> on = PROCESSORS["cuda"]
-        >>> [fits(Cost(*cost), 128, False, on) for cost in ((60, 20, 70), (90, 20, 70), (60, 20, 90))]
+        >>> [fits(Cost(*cost), 128, False, on) for cost in ((60, 20, 70), (120, 20, 70), (60, 20, 210))]
         [True, False, False]
     """
     if cost.accesses > ACCESSES:
         return False
-    return cost.registers(min(1 if double else 2, max(1, channels // on.lanes)), double) <= on.registers
+    return cost.registers(min(1 if double else most, max(1, channels // on.lanes)), double) <= on.registers
 
 
 def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int:

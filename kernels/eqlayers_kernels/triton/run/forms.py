@@ -84,6 +84,7 @@ class FormRunner:
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
         if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
             self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}
+        self._numbers = all(path.y.mul == 1 for path in program.paths)
         self._compiled: set[torch.device] = set()
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
@@ -119,6 +120,9 @@ class FormRunner:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Call]]:
         """Buffers of the results, those of pieces, and the launches that fill them, in the order of the plan."""
         rows = tensors["y"].shape[0]
+        # single numbers of 2 bytes are too small to be copied ahead of the loop; the attributes of an edge are few
+        narrow = self._numbers and self.dtype.itemsize < 4
+        tensors = {name: given.float() if narrow and name in ("y", "dy") else given for name, given in tensors.items()}
         chunk = tuning.row_chunk(rows, self.shared and "w" in self.kind.results)
         segments = {"rows": -(-rows // chunk)}
         segments |= {walk: table.nodes.shape[0] for walk, table in (tables or {}).items()}
@@ -151,7 +155,7 @@ class FormRunner:
         parts = self.plan.parts[operand]
         added = operand in self.plan.added
         summed = parts > 1 or node or added or (operand == "w" and self.shared) or self._is_stored(operand)
-        written = parts == 1 and self.plan.covered[operand] and not added
+        written = self.plan.covered[operand] and not added
         dtype = self.acc if summed else self.dtype
         return launch.allocate(like, (parts, rows, self.widths[operand]), dtype, not written)
 

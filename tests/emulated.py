@@ -1,0 +1,32 @@
+"""Plugin for pytest that runs Triton's kernels by their machine code, on an emulated GPU: ``-p tests.emulated``.
+
+The process must not run Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from eqlayers.bench.ptx.emulator import emulated
+from eqlayers_kernels.triton import availability
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Files ask at import what can run, and where."""
+    with (
+        mock.patch.object(availability, "interpreted", return_value=True),
+        mock.patch.object(availability, "why_not", return_value=None),
+    ):
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def gpu() -> Iterator[None]:
+    """A new one for every test."""
+    with emulated() as gpu:
+        yield
+    assert not gpu.findings
