@@ -1,6 +1,6 @@
 """Plugin for pytest that runs Triton's kernels by their machine code, on an emulated GPU: ``-p tests.emulated``.
 
-The process must not run Triton's interpreter.
+The process must not run Triton's interpreter. ``--compile-for sm_80`` takes another processor than sm_90.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from eqlayers.bench.ptx.emulator import emulated
 from eqlayers_kernels.triton import availability
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--compile-for", default="sm_90")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Files ask at import what can run, and where."""
@@ -25,8 +29,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def gpu() -> Iterator[None]:
+def gpu(request: pytest.FixtureRequest) -> Iterator[None]:
     """A new one for every test."""
-    with emulated() as gpu:
+    with emulated(request.config.getoption("--compile-for")) as gpu:
         yield
     assert not gpu.findings

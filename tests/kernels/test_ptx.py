@@ -1,9 +1,10 @@
-"""The machine code of printed GPU kernels, run without a GPU: numbers, races, accesses; and damage is noticed."""
+"""The machine code of GPU kernels, run without a GPU: Triton's tests pass, nothing is found, damage is noticed."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,38 +14,66 @@ import pytest
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("emulated_cases.py")
-SUMS = {"stored", "stored, mul_ir"}
+TESTS = Path(__file__).parents[1]
+#: What -> processor, files, and which of their tests: some of every family, layout, dtype and order.
+SOME = {
+    "products and convolutions": ("sm_90", ["backends/test_triton_forms.py"], ""),
+    "modes": ("sm_90", ["kernels/test_triton_forms.py"], "by_receivers or are_cut or (all_modes and ir_mul-True)"),
+    "older processor": ("sm_80", ["kernels/test_triton_forms.py"], "all_modes and mul_ir-True"),
+    "formulas": ("sm_90", ["backends/test_triton_formulas.py"], "definition"),
+    "tables": ("sm_90", ["backends/test_triton_tables.py"], "other_dtypes or no_edges"),
+    "segments": ("sm_90", ["backends/test_triton.py"], "batching or dtype or scale"),
+}
+FILES = ["backends/test_triton*.py", "kernels/test_triton_forms.py", "kernels/test_triton_formula.py"]
+FILES += ["kernels/test_triton_segment.py"]
+#: Needs memory that is addressed and not there; puts something else in the place of what the emulator patches.
+NOT = "offsets_pass or old_release"
 
 
-def run(folder: Path, *names: str) -> Any:
-    """In a process without Triton's interpreter."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *names], capture_output=True, text=True, env=environment, check=False
+def in_process(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Without Triton's interpreter."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, env=environment, check=False, cwd=TESTS.parent
     )
+
+
+def passed(folder: Path, target: str, patterns: list[str], chosen: str) -> int:
+    """Run tests on machine code; how many passed."""
+    files = [str(path) for pattern in patterns for path in sorted(TESTS.glob(pattern))]
+    options = ["-p", "tests.emulated", "--compile-for", target, "-n", "0", "-q", "-m", "not slow", "-k", chosen]
+    done = in_process(folder, "-m", "pytest", *options, *files)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    return int(re.findall(r"(\d+) passed", done.stdout)[-1])
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_some_of_every_family(tmp_path: Path, name: str) -> None:
+    assert passed(tmp_path, *SOME[name]) >= 3
+
+
+@pytest.mark.slow
+def test_all(tmp_path: Path) -> None:
+    assert passed(tmp_path, "sm_90", FILES, f"not ({NOT})") > 300
+
+
+def cases(folder: Path, *names: str) -> dict[str, Any]:
+    done = in_process(folder, str(Path(__file__).with_name("emulated_cases.py")), *names)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("name", ["convolution", "mul_ir", "stored", "stored, mul_ir", "added", "rows", "harmonics"])
-def test_values_and_two_derivatives(tmp_path: Path, name: str) -> None:
-    found = run(tmp_path, name)[name]
-    assert found["findings"] == {}
-    assert found["error"] < 2e-6, "of float32, relative to the largest element"
-    assert ("sum_rows" in found["launches"]) is (name in SUMS)
-    if name not in ("rows", "harmonics"):
-        assert "add_pieces" in found["launches"]
+    return dict(json.loads(done.stdout))
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:
-    damages = ["waits for too few copies", "no barriers", "another lane", "misaligned", "too far"]
-    for name, found in run(tmp_path, *damages).items():
-        assert found["findings"] or not found["error"] < 2e-6, name
+    from .emulated_cases import DAMAGES
+
+    for name, found in cases(tmp_path, "whole", *DAMAGES).items():
+        assert found["changed"] == (name != "whole"), name
+        noticed = bool(found["findings"]) or not found["error"] < 2e-6  # of float32, relative to the largest element
+        assert noticed == (name != "whole"), name
 
 
 def test_the_pass_that_is_left_out_changes_nothing(tmp_path: Path) -> None:
-    found = run(tmp_path, "without the pass")["without the pass"]
+    found = cases(tmp_path, "without the pass")["without the pass"]
     assert found["same"]
     assert found["kernels"] >= 2

@@ -22,7 +22,7 @@ from .machine import Machine
 from .parse import parse
 
 #: In the text of kernels that write again what an earlier launch wrote: sums of pieces, and sums of several launches.
-_AGAIN = ("def add_pieces", "again = ", "tl.load(gx_n")
+_AGAIN = ("def add_pieces", "again = ", "tl.load(gx_n", "tl.load(out")
 #: Kernel and argument of what is written, whoever made it.
 _WRITTEN = re.compile(r"\S+ (z|g[xywtc]|\w+_room|out\d+|room\d+|result)|sum_rows room|add_pieces rows")
 

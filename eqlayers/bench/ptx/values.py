@@ -35,8 +35,9 @@ COMPARE: dict[str, Callable[[Value, Value], Value]] = {
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
-    """In float64 for float32: the product is exact, the sum rounds twice in rare cases; float64 rounds twice."""
-    return a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+    """In the next wider type: of float32 the product is exact, and the sum rounds twice in rare cases."""
+    wide = np.longdouble if a.dtype == np.float64 else np.float64
+    return a.astype(wide) * b.astype(wide) + c.astype(wide)
 
 
 FLOAT: dict[str, Callable[..., Value]] = {
