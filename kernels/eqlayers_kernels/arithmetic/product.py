@@ -78,7 +78,7 @@ class PathLines:
                 weighted.update({i: self.out.name(f"wm{i}", times(w, value), True) for i, value in manys.items()})
             return weighted
 
-        if self.kind.order == 2 and self._wanted("z"):  # two multiply-adds a pair: the weights' tangent is in w x
+        if self.out.weighs_first and self.kind.order == 2 and self._wanted("z"):  # the weights' tangent is in w x
             self._z(None, _by(1, {(i, k): times(value, weigh()[i]) for (i, k), value in a.items()}))
         else:
             self._z(w, _by(1, {(i, k): times(value, manys[i]) for (i, k), value in a.items()}))

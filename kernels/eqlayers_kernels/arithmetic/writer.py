@@ -58,7 +58,14 @@ class Kind(NamedTuple):
 
 
 class Writer(ABC):
-    """A language, writing the arithmetic of one part of a kernel: a loop over channels, or what has none."""
+    """A language, writing the arithmetic of one part of a kernel: a loop over channels, or what has none.
+
+    Attributes:
+        weighs_first: Whether second derivatives of z are sums over w x, with two multiply-adds for every pair of
+            components in place of three. Kernels of C, which wait for memory, gained nothing (decision 19).
+    """
+
+    weighs_first = False
 
     @abstractmethod
     def literal(self, value: float) -> str:

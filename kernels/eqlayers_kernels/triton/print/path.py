@@ -126,6 +126,8 @@ class TritonWriter(Writer):
         path: For the places of its operands.
     """
 
+    weighs_first = True
+
     def __init__(self, body: Body, number: int, path: Path) -> None:
         self.body, self.number, self.path, self.kind = body, number, path, body.kind
         self.step = steps_of(path)
