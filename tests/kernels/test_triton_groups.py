@@ -1,0 +1,73 @@
+"""How a program is cut into kernels: what shares one, with how many channels per thread, and where its sums go."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("triton")
+
+from eqlayers import TensorProduct
+from eqlayers.bench.problems import Problem
+from eqlayers_kernels.arithmetic.writer import Kind
+from eqlayers_kernels.forms.program import Program
+from eqlayers_kernels.triton.print import groups, tuning
+
+FORWARD = Kind(0, ("z",))
+BACKWARD = Kind(1, ("x", "y", "w"))
+DOUBLE = Kind(2, ("x", "y", "w", "z"), ("x", "y", "w"))
+MACE = ("128x0e+128x1o+128x2e", "0e+1o+2e+3o", "0e+1o+2e+3o")
+NEQUIP = ("64x0o+64x0e+64x1o+64x1e+64x2o+64x2e", "0e+1o+2e", "64x0o+64x0e+64x1o+64x1e+64x2o+64x2e")
+
+
+def program(*irreps: str) -> Program:
+    return TensorProduct(**Problem("one", "uvu", *irreps).arguments(), layout="ir_mul").plan.form.program
+
+
+def cut(of: Program, kind: Kind, **changes: bool) -> groups.Plan:
+    return groups.plan(of, kind, True, False, **{"double": False, **changes}, on=tuning.PROCESSORS["cuda"])
+
+
+def test_channels_per_thread_are_what_takes_less() -> None:
+    """Forward both are one kernel: with two channels per thread, where so many values fit; else with one."""
+    wide, narrow = cut(program(*MACE), FORWARD), cut(program(*NEQUIP), FORWARD)
+    assert [(len(piece.text.paths), piece.block) for piece in wide.pieces] == [(17, 64)]
+    assert [(len(piece.text.paths), piece.block) for piece in narrow.pieces] == [(30, 32)]
+    # in one kernel of one channel per thread, mace-large's gradients would issue more than two kernels move
+    assert [piece.block for piece in cut(program(*MACE), BACKWARD).pieces] == [64, 64]
+
+
+@pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_every_path_computes_every_result_once(kind: Kind, stored: bool) -> None:
+    of = program(*NEQUIP)
+    plan = cut(of, kind, stored=stored)
+    found = Counter((path, name) for piece in plan.pieces for path in piece.text.paths for name in piece.text.results)
+    assert set(found.values()) == {1}
+    assert len(found) == len(of.paths) * len(kind.results)
+
+
+def test_stored_gradients_of_x_have_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel adds to what an earlier one has stored of the same slot, and begins the others."""
+    monkeypatch.setattr(tuning, "ACCESSES", 40)
+    plan = cut(program(*MACE), BACKWARD, stored=True)
+    assert plan.parts["x"] == 1
+    assert plan.covered["x"]
+    begun: set[int] = set()
+    seen = []
+    for piece in plan.pieces:
+        slots = {path.x.start for path in piece.text.paths}
+        assert piece.text.begun == begun
+        assert ("tl.load(gx_n" in piece.text.source) == bool(slots & begun)
+        seen.append(bool(slots & begun))
+        begun |= slots
+    assert {True, False} == set(seen)
+
+
+def test_parts_that_kernels_leave_out_are_zeros_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of y has a part for every kernel and block; one without some slot of y does not write it."""
+    whole = cut(program(*MACE), BACKWARD)
+    assert (whole.parts["y"], whole.covered["y"]) == (sum(piece.blocks for piece in whole.pieces), True)
+    monkeypatch.setattr(tuning, "ACCESSES", 40)
+    assert not cut(program(*MACE), BACKWARD).covered["y"]
