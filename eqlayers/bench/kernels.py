@@ -174,7 +174,7 @@ def run_kernels(
     notes = [
         "Registers of a thread and shared memory of a program: the largest of the kernels. "
         "Compiled without a GPU, by the assembler that Triton brings along; nothing was run on one.",
-        BOUNDS,
+        *([BOUNDS] if any("bound_ms" in row for row in rows) else []),
         *map(str, failed),
     ]
     head = describe()
@@ -261,7 +261,8 @@ def _goals(rows: Sequence[Record], failed: int) -> Iterator[Record]:
     if bounded:
         yield goal("findings", 0, float(sum(row["findings"] for row in bounded)), where="emulated kernels")
     for row in bounded:
-        about = {name: row[name] for name in ("problem", "operation", "layout", "triton", "direction")}
+        about = {"where": f"{row['problem']} {row['operation']}, Triton {row['triton']},"}
+        about |= {name: row[name] for name in ("layout", "direction")}
         for name, limits in row["goals"].items():
             if row["direction"] in limits:
                 yield goal(name, limits[row["direction"]], row[name], **about)

@@ -27,6 +27,8 @@ cases:
     layouts: [ir_mul, mul_ir]
     dtypes: [{dtype}]
     targets: [{targets}]
+    bound_ms: {{fwd: 1, bwd: 1.0e-6}}
+    times_floor: {{double_bwd: 1}}
 """
 PROBLEMS = """
 mode: uvu
@@ -55,10 +57,20 @@ def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
         assert sum(row["paths"]) >= 2
         assert len(row["registers"]) == row["kernels"] > 0
         assert all(10 <= count <= 255 for count in row["registers"])
-    assert count_goals(result) == "6 goals: 6 met, 0 missed, 0 not measured"
+        assert ("bound_ms" in row) == (row["target"] == "sm_90")
+    bounded = [row for row in result["rows"] if row["target"] == "sm_90"]
+    for row in bounded:
+        assert row["times_floor"] > 1
+        assert row["bound_ms"] == pytest.approx(1000 * sum(max(one["seconds"].values()) for one in row["launches"]))
+        assert row["findings"] == 0
+    assert bounded[0]["bound_ms"] < bounded[1]["bound_ms"] < bounded[2]["bound_ms"]
+    # two layouts: forward meets its goal, gradients and second derivatives ask for what nothing can
+    assert count_goals(result) == "13 goals: 9 met, 4 missed, 0 not measured"
     text = tables(result)[0].markdown()
     assert f"| small | conv | ir_mul | float32 | {version('triton')} | sm_90 | double_bwd |" in text
     assert "nothing was run" in text
+    assert "Bounds are no times" in text
+    assert "small conv, Triton" in tables(result)[1].markdown()
     assert "registers of a thread" in tables(result)[1].markdown()
     save(result, tmp_path / "kernels.json")
     assert load(tmp_path / "kernels.json")["rows"] == result["rows"]
@@ -78,6 +90,10 @@ def test_bad_configurations(tmp_path: Path) -> None:
         name = configuration(tmp_path, **{"targets" if field == "target" else field: value})
         with pytest.raises(ConfigError, match=f"few.yaml, few: .*{field}.*{value}"):
             run_kernels(name)
+    path = Path(configuration(tmp_path))
+    path.write_text(path.read_text().replace("{fwd: 1,", "{forward: 1,"))
+    with pytest.raises(ConfigError, match=r"few: expected a direction among fwd, bwd, double_bwd; got 'forward'"):
+        run_kernels(str(path))
     with pytest.raises(ConfigError, match=r"--only must match a case of few, got 'small'. The cases are few/small\."):
         run_kernels(configuration(tmp_path), only="small")
     with pytest.raises(ConfigError, match=r"--triton must name folders .*, got '/nowhere'\. Make it: pip install"):
