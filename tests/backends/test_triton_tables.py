@@ -125,7 +125,9 @@ def test_no_edges_and_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(t.any() for t in (z, *gradients))
     given, edges = operands(4, 1, 20), graph(20)
     wanted = derivatives(conv("ir_mul", "torch"), given, 1, edges, stored=True)
-    monkeypatch.setattr(tuning, "ACCESSES", 12)  # so few that almost every path is a kernel of its own
+    monkeypatch.setitem(
+        tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=12)
+    )  # so few that almost every path is a kernel of its own
     for a, b in zip(derivatives(conv("ir_mul", "triton"), given, 1, edges, stored=False), wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12 * float(b.detach().abs().max()))
 

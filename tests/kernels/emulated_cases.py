@@ -9,6 +9,7 @@ import sys
 
 import torch
 from torch import Tensor
+from triton._C.libtriton.passes import ttgpuir
 
 from eqlayers import TensorProductConv
 from eqlayers.bench.ptx.emulator import emulated
@@ -81,8 +82,18 @@ def same_without_pass() -> dict:
     """PTX of a convolution's kernels with and without the pass that is left out."""
     layer = TensorProductConv(*IRREPS, PATHS, shared_weights=False, internal_weights=False)
     program, kind = layer.plan.form.program, groups.Kind(1, ("x", "y", "w"))
-    texts = []
+    texts, ran = [], []
+    passes._install()
+    asking = ttgpuir.add_coalesce_async_copy
+    original = asking.__closure__[0].cell_contents
+
+    def counted(*args) -> None:
+        ran[-1] += 1
+        original(*args)
+
+    asking.__closure__[0].cell_contents = counted
     for out in (True, False):
+        ran.append(0)
         passes._here.out = out
         with aot.target("sm_90"):
             runner = aot.forms.FormRunner(program, kind, torch.float32, True, False, aot._processor())
@@ -93,10 +104,9 @@ def same_without_pass() -> dict:
                 pointer: torch.empty(shapes.get(operand, index.shape[1]), runner.widths[operand])
                 for pointer, operand in runner.given
             }
-            passes._install()
             calls = runner.prepare(tensors, tables)[2]
             texts.append([one.kernel.warmup(*one.args, grid=one.grid, **one.meta).asm["ptx"] for one in calls])
-    return {"same": texts[0] == texts[1], "kernels": len(texts[0])}
+    return {"same": texts[0] == texts[1], "kernels": len(texts[0]), "ran": ran}
 
 
 CASES = {"without the pass": same_without_pass, "whole": convolution}

@@ -224,7 +224,7 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
     """Where little fits into one kernel, results are sums over kernels."""
     program = programs.random_program("mul_ir", True, SPECS[:4])
     whole = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
-    monkeypatch.setattr(tuning, "ACCESSES", 1)
+    monkeypatch.setitem(tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=1))
     cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
     assert len(cut.pieces) == len(program.paths) > len(whole.pieces)
     assert max(cut.parts.values()) > 1

@@ -50,7 +50,7 @@ def test_every_path_computes_every_result_once(kind: Kind, stored: bool) -> None
 
 def test_stored_gradients_of_x_have_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel adds to what an earlier one has stored of the same slot, and begins the others."""
-    monkeypatch.setattr(tuning, "ACCESSES", 40)
+    monkeypatch.setitem(tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=40))
     plan = cut(program(*MACE), BACKWARD, stored=True)
     assert plan.parts["x"] == 1
     assert plan.covered["x"]
@@ -69,5 +69,5 @@ def test_parts_that_kernels_leave_out_are_zeros_first(monkeypatch: pytest.Monkey
     """The gradient of y has a part for every kernel and block; one without some slot of y does not write it."""
     whole = cut(program(*MACE), BACKWARD)
     assert (whole.parts["y"], whole.covered["y"]) == (sum(piece.blocks for piece in whole.pieces), True)
-    monkeypatch.setattr(tuning, "ACCESSES", 40)
+    monkeypatch.setitem(tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=40))
     assert not cut(program(*MACE), BACKWARD).covered["y"]

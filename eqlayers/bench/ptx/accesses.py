@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arena import BASE, EMPTY, FILLED, INPUT, UNMAPPED, Arena, Counters
+from .arena import ADDS, BASE, EMPTY, FILLED, INPUT, LAUNCH, MANY, UNMAPPED, Arena, Counters
 from .parse import Address, Instruction
 from .values import UNSIGNED, Registers, Value, dtype_of
 
@@ -19,7 +19,6 @@ class Accesses:
     regs: Registers
     lanes: int
     tag: int
-    again: bool
     cta: Value
     mask: Value
     active: Value
@@ -79,8 +78,10 @@ class Accesses:
     def _load_bytes(self, safe: Value, mask: Value, width: int, text: str) -> Value:
         index = safe[:, None] + np.arange(width)
         state = self.arena.state[index]
-        if (mask & self.arena.scrap[safe]).any():
-            self._finding(f"reads the row for pieces that are none, {text}")
+        mine, writer, reader = self._who(mask), self.arena.writer[index[mask]], self.arena.reader[index[mask]]
+        if ((writer >= self.tag * LAUNCH) & (writer != mine)).any():
+            self._finding(f"reads what another block writes, {text}")
+        self.arena.reader[index[mask]] = np.where((reader < self.tag * LAUNCH) | (reader == mine), mine, mine | MANY)
         if (empty := mask & (state == EMPTY).any(1)).any():
             name = self.arena.name_of(int(safe[np.argmax(empty)]))
             self._finding(f"reads what nobody wrote, {name}, {text}", int(empty.sum()))
@@ -132,21 +133,25 @@ class Accesses:
         name = arena.name_of(int(index[0, 0]))
         if (arena.state[index] == INPUT).any():
             self._finding(f"writes into the operand {name}, {text}")
-        mine = (np.int64(self.tag) << 40) | self.cta[mask].astype(np.int64)
-        before = arena.writer[index]
-        other = (before >= 0) & (before != mine[:, None]) & ~arena.scrap[index]
-        if self.again:
-            other &= before >> 40 == self.tag
+        mine = self._who(mask)
+        before, read = arena.writer[index], arena.reader[index]
+        # what an earlier launch wrote may be written by who has just read it
+        other = (before >= 0) & (before != mine) & ~((before < self.tag * LAUNCH) & (read == mine))
         if other.any():
             self._finding(f"second write by another block, {name}, {text}", int(other.any(1).sum()))
-        flat = index[~arena.scrap[index[:, 0]]]
-        if np.unique(flat[:, 0]).size != flat.shape[0]:
+        if np.unique(index).size != index.size:
             self._finding(f"two threads write one element at once, {name}, {text}")
-        if (before == mine[:, None]).any():
+        if (before == mine).any():
             self._finding(f"second write by the same block, {name}, {text}")
+        if ((read >= self.tag * LAUNCH) & (read != mine)).any():
+            self._finding(f"stores what another block reads, {name}, {text}")
         arena.bytes[index] = data[mask]
         arena.state[index] = FILLED
-        arena.writer[index] = mine[:, None]
+        arena.writer[index] = mine
+
+    def _who(self, mask: Value) -> Value:
+        """Number of this launch and of the block of each active lane."""
+        return np.asarray(self.tag * LAUNCH + self.cta[mask].astype(np.int64))[:, None]
 
     def _atomic(self, one: Instruction, where: Callable[[], Value]) -> Callable[[], None]:
         assert "add" in one.kinds, one.text
@@ -156,6 +161,8 @@ class Accesses:
         names = source if isinstance(source, tuple) else (source,)
         dtype = dtype_of(one.kinds[-1])
         gets = [self._get(name, one.kinds[-1]) for name in names]
+        target = one.operands[0] if place else ()
+        puts = [self._set(name) for name in (target if isinstance(target, tuple) else (target,))]
 
         def add() -> None:
             mask, arena = where().copy(), self.arena
@@ -165,8 +172,13 @@ class Accesses:
                 index = at[:, None] + np.arange(dtype.itemsize)
                 if (arena.state[index] == EMPTY).any():
                     self._finding(f"adds to what nobody wrote, {one.text}")
-                if (arena.writer[index] >= 0).any():
+                if ((arena.writer[index] >= 0) & (arena.writer[index] & ADDS == 0)).any():
                     self._finding(f"adds to what a store wrote, {one.text}")
+                arena.writer[index] = self._who(mask) | ADDS
+                if place:
+                    old = np.zeros(self.lanes, dtype)
+                    old[mask] = arena.bytes.view(dtype)[at // dtype.itemsize]
+                    puts[number](old, mask)
                 np.add.at(arena.bytes.view(dtype), at // dtype.itemsize, np.broadcast_to(get(), (self.lanes,))[mask])
 
         return add
@@ -232,6 +244,8 @@ class Accesses:
         kept, lane = places[mask][:, None] + np.arange(width), np.flatnonzero(mask)
         self._hazard(kept, lane, text)
         self.smem[kept] = data[mask]
+        if (self.smem[kept] != data[mask]).any():
+            self._finding(f"two threads write different numbers to one place of shared memory, {text}")
         self.write_lane[kept], self.write_epoch[kept] = lane[:, None], self.epoch[self.cta[lane]][:, None]
 
     def _async(self, one: Instruction, where: Callable[[], Value]) -> Callable[[], None]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 UNMAPPED, EMPTY, FILLED, INPUT = 0, 1, 2, 3
+#: Numbers that say who are of a launch and a block, with a mark for sums and for several blocks.
+LAUNCH, ADDS, MANY = 1 << 40, 1 << 39, 1 << 38
 BASE = 0x7F0000000000  # where the arena begins: 64 bits of address are needed to say it
 GUARD = 1024  # bytes between buffers
 
@@ -21,8 +23,8 @@ class Arena:
         self.size = GUARD
         self.bytes = np.zeros(0, np.uint8)
         self.state = np.zeros(0, np.uint8)
-        self.writer = np.zeros(0, np.int64)
-        self.scrap = np.zeros(0, bool)  # rows that any block may write, and nobody may read
+        # the last launch and block that stored to a byte, or added to it, and that loaded it; -1 for nobody
+        self.writer, self.reader = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def add(self, name: str, data: np.ndarray, state: int) -> int:
         """Its address."""
@@ -32,7 +34,7 @@ class Arena:
         self.bytes = np.concatenate([self.bytes, np.full(more, 0xFF, np.uint8)])
         self.state = np.concatenate([self.state, np.zeros(more, np.uint8)])
         self.writer = np.concatenate([self.writer, np.full(more, -1, np.int64)])
-        self.scrap = np.concatenate([self.scrap, np.zeros(more, bool)])
+        self.reader = np.concatenate([self.reader, np.full(more, -1, np.int64)])
         stop = start + data.nbytes
         self.state[start:stop] = state
         if state != EMPTY:

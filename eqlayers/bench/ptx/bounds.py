@@ -1,6 +1,6 @@
 """Lower bounds of the time of a request, from what its kernels do on two small graphs and from their machine code.
 
-A count that grows from one graph to the other belongs to an edge, the rest to a segment (a node, or a piece of one).
+A count that grows from one graph to the other belongs to an edge, the rest to a node.
 Limits are taken one by one, kernel by kernel, and overlap perfectly; measured times are expected above them, by a fifth
 or more. These are bounds, not times.
 """
@@ -109,23 +109,23 @@ def bounds_of(
         card: The processor.
 
     Returns:
-        One for each launch, rows that are turned among them, and the emulator, whose findings say whether it ran well.
+        One for each launch, and the emulator, whose findings say whether it ran well.
     """
     runs = [_run(program, kind, atomic, stored, per) for per in PER]
     (runner, few), (_, more) = runs
     found = []
     pieces = iter(runner.plan.pieces)
     for one, other in zip(few.launches, more.launches, strict=True):
-        if one.name in ("sum_rows", "add_pieces"):
+        if one.name in ("sum_rows", "add_pieces", "turn_rows"):
             found.append(_plain(one, other, runner, graph, card))
         else:
             found.append(_form(one, other, next(pieces), graph, card))
-    found += _around(runner, kind, graph, card)
+    found += _around(runner, graph, card)
     return found, more
 
 
-def _around(runner: FormRunner, kind: Kind, graph: Graph, card: Card) -> Iterator[Bound]:
-    """What torch does before and after the kernels: zeros, sums of parts, rows turned."""
+def _around(runner: FormRunner, graph: Graph, card: Card) -> Iterator[Bound]:
+    """What torch does before and after the kernels: zeros, and sums of parts."""
     for operand, parts in runner.plan.parts.items():
         stored = operand == "x" and runner.plan.stored
         one = 4 * (graph.nodes if operand in "xz" and not stored else graph.edges) * runner.widths[operand]
@@ -133,10 +133,6 @@ def _around(runner: FormRunner, kind: Kind, graph: Graph, card: Card) -> Iterato
         if filled or parts > 1:
             moved = filled * parts * one + (parts > 1) * (parts + 1) * one
             yield Bound(f"parts of {operand}", {"HBM": moved / card.memory, "L2": moved / card.last_cache})
-    for name, operand in kind.pointers if runner.turn is not None else ():
-        if operand in "xz":
-            moved = 4 * graph.nodes * runner.widths[operand]
-            yield Bound(f"turn {name}", {"HBM": 2 * moved / card.memory, "L2": 4 * moved / card.last_cache})
 
 
 def floor(program: Program, kind: Kind, graph: Graph = Graph(), card: Card = H200) -> float:
@@ -159,19 +155,22 @@ def _run(program: Program, kind: Kind, atomic: bool, stored: bool | None, per: i
             name: torch.randn(NODES if operand in "xz" else edges, widths[operand], generator=made)
             for name, operand in runner.given
         }
-        runner(tensors, tables)
+        found = runner(tensors, tables)
+    for name, rows in found.items():
+        if wrong := int((~torch.isfinite(rows)).sum()):  # who sums what no kernel has written gets NaN
+            gpu.launches[-1].counters.findings[f"numbers of {name} that are none"] += wrong
     return runner, gpu
 
 
-def _rates(one: Counters, more: Counters, segments: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Counts of an edge and of a segment."""
+def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+    """Counts of an edge and of a node."""
     edges, difference = NODES * PER[0], NODES * (PER[1] - PER[0])
     edge: dict[str, float] = {}
     segment: dict[str, float] = {}
 
     def both(key: str, a: float, b: float) -> None:
         edge[key] = (b - a) / difference
-        segment[key] = (a - edges * edge[key]) / segments
+        segment[key] = (a - edges * edge[key]) / NODES
 
     both("shuffles", one.groups["shuffle"], more.groups["shuffle"])
     both("shared cycles", float(one.shared[1]), float(more.shared[1]))
@@ -180,8 +179,10 @@ def _rates(one: Counters, more: Counters, segments: int) -> tuple[dict[str, floa
         for (group, buffer), row in counters.access.items():
             key = (group, re.sub(r"result \((\d+), .*, (\d+)\)", r"result \2", buffer))  # sizes differ
             requests, sectors, lines, useful = (float(number) for number in row)
-            if buffer in ("y", "dy", "nodes"):  # repeated reads of one row come from the first cache
+            if buffer in ("y", "dy") or turns:  # repeated reads of one row come from the first cache
                 sectors = float(counters.distinct.get((group, buffer), 0))
+            elif buffer == "nodes":  # tables of edges, read one after the other
+                sectors = useful / SECTOR
             found = (sectors, max(requests, useful / 128), lines, useful)
             totals[key][place] = [a + b for a, b in zip(totals[key][place], found, strict=True)]
     for (group, name), (a, b) in totals.items():
@@ -206,7 +207,7 @@ def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -
 
 
 def _form(one: Launched, other: Launched, piece: Piece, graph: Graph, card: Card) -> Bound:
-    edge, segment = _rates(one.counters, other.counters, one.grid // piece.blocks)
+    edge, segment = _rates(one.counters, other.counters)
     nodes = ("x", "dx") if piece.text.walk == "by_dst" else ("g",)
     per_edge = _traffic(edge, lambda group, name: name in nodes or group == "atomic")
     per_segment = _traffic(segment, lambda group, name: False)
@@ -233,9 +234,9 @@ def _limits(
     units = card.multiprocessors * card.schedulers * card.clock
 
     def total(name: str) -> float:
-        return graph.edges * edge[name] + graph.segments * segment[name]
+        return graph.edges * edge[name] + graph.nodes * max(0.0, segment[name])
 
-    once = graph.nodes * (segment["hbm"] + edge["gathered"])  # gathered rows come from main memory once
+    once = graph.nodes * (max(0.0, segment["hbm"]) + edge["gathered"])  # gathered rows come from main memory once
     return {
         "HBM": (graph.edges * edge["hbm"] + once) / card.memory,
         "L2": SECTOR * total("sectors") / card.last_cache,
@@ -248,7 +249,7 @@ def _limits(
 
 def _plain(one: Launched, other: Launched, runner: FormRunner, graph: Graph, card: Card) -> Bound:
     """Of kernels that add up: what they move."""
-    edge, segment = _rates(one.counters, other.counters, NODES)
+    edge, segment = _rates(one.counters, other.counters, one.name == "turn_rows")
     moved = sum(
         SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))
         for key in edge

@@ -21,8 +21,6 @@ from .arena import BASE, EMPTY, FILLED, INPUT, Arena, Counters
 from .machine import Machine
 from .parse import parse
 
-#: In the text of kernels that write again what an earlier launch wrote: sums of pieces, and sums of several launches.
-_AGAIN = ("def add_pieces", "again = ", "tl.load(gx_n", "tl.load(out")
 #: Kernel and argument of what is written, whoever made it.
 _WRITTEN = re.compile(r"\S+ (z|g[xywtc]|\w+_room|out\d+|room\d+|result)|sum_rows room|add_pieces rows")
 
@@ -87,8 +85,7 @@ class Emulator:
         text = self.edit(compiled.asm["ptx"])
         parsed = parse(text)
         values += [0] * (len(parsed.params) - len(values))  # Triton's own scratch, not used
-        again = any(word in kernel.src for word in _AGAIN)
-        machine = Machine(parsed, self.arena, grid, values, compiled.metadata.shared, len(self.launches), again)
+        machine = Machine(parsed, self.arena, grid, values, compiled.metadata.shared, len(self.launches))
         found = machine.run()
         self.launches.append(Launched(kernel.fn.__name__, kernel.src, grid, text, compiled, found))
         for arg in args:
@@ -149,6 +146,8 @@ def emulated(target: str = "sm_90", edit: Callable[[str], str] = str) -> Iterato
 
         def emulate(kernel: Any, *args: Any, grid: Any, warmup: bool, **meta: Any) -> Any:
             compiled = run(kernel, *args, grid=grid, warmup=True, **meta)
+            if any(count != 1 for count in grid[1:]):
+                raise NotImplementedError(f"the grid must have one axis, got {grid}. Number programs along axis 0.")
             if not warmup and grid[0]:
                 gpu.launch(kernel, compiled, grid[0], args)
             return compiled

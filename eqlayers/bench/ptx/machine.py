@@ -27,13 +27,10 @@ class Machine(Accesses, Arithmetic):
         args: Values of all parameters.
         shared: Bytes of shared memory.
         tag: Number of the launch, for the map of writers.
-        again: Whether elements of earlier launches may be written again.
     """
 
-    def __init__(
-        self, kernel: Kernel, arena: Arena, grid: int, args: list[int], shared: int, tag: int, again: bool = False
-    ) -> None:
-        self.kernel, self.arena, self.grid, self.args, self.tag, self.again = kernel, arena, grid, args, tag, again
+    def __init__(self, kernel: Kernel, arena: Arena, grid: int, args: list[int], shared: int, tag: int) -> None:
+        self.kernel, self.arena, self.grid, self.args, self.tag = kernel, arena, grid, args, tag
         self.lanes = grid * kernel.threads
         lane = np.arange(self.lanes)
         self.cta, self.tid = lane // kernel.threads, lane % kernel.threads

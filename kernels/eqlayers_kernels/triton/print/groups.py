@@ -37,7 +37,7 @@ class Plan:
     """All kernels of one request.
 
     Attributes:
-        pieces: The kernels, which may run in any order.
+        pieces: The kernels, in the order in which they run: one may add to what another has stored.
         parts: Number of partial sums of each wanted operand.
         covered: Whether the kernels write every column of each partial sum of each wanted operand.
         walks: The walk that computes each wanted operand.
@@ -65,10 +65,23 @@ def stores(program: Program, kind: Kind, shared: bool) -> bool:
     """Whether gradients by receivers, with that of x stored for each edge and summed at senders, move less.
 
     By senders each edge gathers a row of g. By receivers it gathers one of x, writes one, and that is read once more.
-    What is stored may be as large as the gradient of the weights, which is stored for each edge in any case.
+    It has as many numbers as the gradient of the weights at most, which is stored for each edge in any case; in half
+    precision they are of float32, twice as large.
     """
     x, _, w, z = program.widths
     return "w" in kind.results and not shared and 3 * x < z and x <= w
+
+
+def _again(program: Program, kind: Kind, double: bool, on: Processor, reads: int) -> bool:
+    """Whether kernels that add to what others have stored make that move more all the same."""
+    begun: set[int] = set()
+    count = 0
+    for group in _cut(program.paths, kind, "by_dst", double, on, reads, True):
+        slots = {path.x for path in group}
+        count += 2 * sum(slot.dim * slot.mul for slot in slots if slot.start in begun)
+        begun |= {slot.start for slot in slots}
+    x, _, _, z = program.widths
+    return 3 * x + count >= z
 
 
 def walks(kind: Kind, graph: bool, receivers: bool) -> Iterator[tuple[str, Kind]]:
@@ -110,10 +123,11 @@ def plan(
         reading: Of weights from a table.
         stored: Whether gradients of x are stored for each edge, to be summed by senders; None where that moves less.
     """
-    if stored is None:
-        stored = stores(program, kind, shared)
-    stored = stored and graph and not atomic and "x" in kind.results
+    on = on._replace(registers=on.second) if kind.order == 2 else on
     reads = 0 if reading is None else reading.reads
+    if stored is None:
+        stored = stores(program, kind, shared) and not _again(program, kind, double, on, reads)
+    stored = stored and graph and not atomic and "x" in kind.results
     pieces: list[Piece] = []
     begun: frozenset[int] = frozenset()  # first columns of the slots of x whose gradients some kernel has stored
     taken: dict[tuple[str, int], int] = {}  # (operand, first column of a slot) -> partial sums so far
@@ -169,7 +183,9 @@ def _covers(program: Program, paths: Sequence[Path], operand: str) -> bool:
     if operand in "wt":
         return sum(path.weight_count for path in paths) == width
     slots = {getattr(path, operand) for path in paths}
-    return sum(slot.mul * slot.dim for slot in slots) == width
+    place = "xyz".index(operand)  # components of x and y without a term are not written
+    whole = operand == "z" or all(len({t[place] for t in p.terms}) == getattr(p, operand).dim for p in paths)
+    return whole and sum(slot.mul * slot.dim for slot in slots) == width
 
 
 def _cut(
@@ -252,7 +268,17 @@ def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
             own += 0 if held else path.z.dim * copies["z"]
         passing = max(passing, own)
         pairs = max(pairs, len({(i, k) for i, _, k, _ in path.terms}) * copies["y"])
-    return Cost(vectors + passing, scalars + pairs, accesses)
+    loads, numbers = weighted * copies["w"] * max(1, reads), reads * copies.get("c", 1)
+    for operand in _of_rows(walk) if kind.gradients else _of_rows(walk) - {"z"}:
+        for slot in {getattr(path, operand) for path in paths}:
+            read = slot.dim * copies[operand]
+            loads, numbers = (loads + read, numbers) if slot.mul > 1 else (loads, numbers + read)
+    return Cost(vectors + passing, scalars + pairs, accesses, loads, numbers)
+
+
+def _of_rows(walk: str) -> set[str]:
+    """Operands whose row changes with every step of the loop, beside the weights."""
+    return {"x", "y", "z"} - {{"by_dst": "z", "by_src": "x"}.get(walk, "")}
 
 
 def _work(
@@ -263,17 +289,12 @@ def _work(
     Whatever takes longest, roughly. A gradient of x whose slot another kernel has ``begun`` is read again; those of y
     are sums over lanes, in a part for every block.
     """
-    own = {"by_dst": "z", "by_src": "x"}.get(walk, "")  # is there before the loop
-    weighted = sum(path.weight is not None for path in paths)
-    loads, stores = weighted * (1 + ("w" in kind.tangents)) * max(1, reads), weighted * ("w" in kind.results)
-    numbers = sums = 0
-    for operand in {"x", "y", "z"} - {own}:
-        for slot in {getattr(path, operand) for path in paths}:
-            read, written = slot.dim * (1 + (operand in kind.tangents)), slot.dim * (operand in kind.results)
-            if slot.mul > 1:
-                loads, stores = loads + read, stores + written
-            else:
-                numbers, sums = numbers + read, sums + written
+    cost, channels = _cost(paths, kind, walk, reads), paths[0].inner.extent
+    loads, numbers = cost.loads, cost.numbers
+    stores, sums = sum(path.weight is not None for path in paths) * ("w" in kind.results), 0
+    for operand in _of_rows(walk):
+        for slot in {getattr(path, operand) for path in paths} if operand in kind.results else ():
+            stores, sums = (stores + slot.dim, sums) if slot.mul > 1 else (stores, sums + slot.dim)
     loads += sum(slot.dim for slot in {path.x for path in paths} if slot.start in begun)
     shared = {(path.y, path.terms) for path in paths}  # the compiler sees that they are the same
     once, many = max(1, kind.order) * sum(len(terms) for _, terms in shared), 0
@@ -282,7 +303,6 @@ def _work(
         many += (pairs + path.z.dim, pairs + 2 * x, 5 * pairs + 7 * x)[kind.order]
         if "y" in kind.results:
             many += kind.order * pairs + len(path.terms)
-    cost, channels = _cost(paths, kind, walk, reads), paths[0].inner.extent
     block = tuning.channel_block(cost, channels, double, on)
     blocks, each, size = -(-channels // block), block // on.lanes, 8 if double else 4
     issued = many * each + once + tuning.ISSUED_PER_ACCESS * cost.accesses

@@ -1,9 +1,10 @@
 """Prints a program as Triton kernels: a group of paths each, for a row or for the edges of a node.
 
 One program of the grid computes one block of channels for one segment: a run of rows, or edges of one receiver or
-sender (see edges.py). What belongs to the segment is summed in registers and stored once, so nothing is added in
-memory and sums have one order; only the gradient of x is, where edges are walked by receivers, if the caller does not
-mind the order. Sizes of the batch are arguments; channel counts, columns and coefficients are printed.
+sender (see edges.py). What belongs to the segment is summed in registers and stored once, so sums have one order. The
+gradient of x does not where edges are walked by receivers: it is stored for each edge, and later kernels add to it in
+their order, or it is added in memory, if the caller does not mind the order. Sizes of the batch are arguments; channel
+counts, columns and coefficients are printed.
 """
 
 from __future__ import annotations

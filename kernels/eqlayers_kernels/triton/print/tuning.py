@@ -42,6 +42,8 @@ class Processor(NamedTuple):
         lanes: Threads of a program: one warp, so that sums over channels need no barrier.
         registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
         wide: The same for kernels with more than two channels per thread, which hold more than is counted.
+        second: The same for second derivatives, of which values and their derivatives are alive together.
+        accesses: Loads and stores of a kernel: those of the next row are on their way, in registers or shared memory.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
         stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next
@@ -54,6 +56,8 @@ class Processor(NamedTuple):
     lanes: int
     registers: int
     wide: int
+    second: int
+    accesses: int
     most_registers: int
     shared_bytes: int
     stages: int
@@ -65,8 +69,8 @@ class Processor(NamedTuple):
 #: registers, for 8 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
 #: for 7; sm_80 has 164 KiB, for 5. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
 PROCESSORS = {
-    "cuda": Processor(32, 225, 140, 248, 28 * 1024, 3, {"maxnreg": 255}),
-    "hip":  Processor(64, 108, 100, 256, 28 * 1024, 2, {}),
+    "cuda": Processor(32, 225, 140, 210, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
+    "hip":  Processor(64, 108, 100, 108,  80, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
 
@@ -84,7 +88,7 @@ def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> P
     """
     row = PROCESSORS.get(f"sm_{arch}" if backend == "cuda" else str(arch), PROCESSORS[backend])
     broken = backend == "cuda" and int(arch) >= 100 and release and release < (3, 7)
-    return row._replace(fused=False) if broken else row
+    return row._replace(fused=False, registers=180, second=180) if broken else row  # and holds more
 
 
 class Blocks(NamedTuple):
@@ -132,8 +136,6 @@ def _power(width: int) -> int:
     return 1 << max(0, width - 1).bit_length()
 
 
-#: Loads and stores of one printed kernel at most: the time to compile grows faster than their number.
-ACCESSES = 200
 #: What a load or store in the loop issues, roughly: a copy, its address, and the read of what it brought.
 ISSUED_PER_ACCESS = 3
 #: Bytes that the last cache of an H200 delivers while its schedulers issue one instruction: 5.5e12 / (528 * 1.755e9).
@@ -172,10 +174,16 @@ class Cost(NamedTuple):
     vectors: int  # values over channels
     scalars: int
     accesses: int  # loads and stores
+    loads: int = 0  # of the next row of the loop, over channels; on CUDA they wait in shared memory
+    numbers: int = 0  # the same without channels
 
     def registers(self, per_thread: int, double: bool) -> int:
         """Of a thread that has so many channels."""
         return (self.vectors * per_thread + self.scalars) * (2 if double else 1)
+
+    def shared(self, per_thread: int, double: bool, on: Processor) -> int:
+        """Bytes of shared memory of a program whose threads have so many channels; two rows are on their way."""
+        return (self.loads * per_thread * on.lanes + self.numbers) * (8 if double else 4) * (on.stages - 1)
 
 
 def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) -> bool:
@@ -186,9 +194,9 @@ def fits(cost: Cost, channels: int, double: bool, on: Processor, most: int = 2) 
         >>> [fits(Cost(*cost), 128, False, on) for cost in ((60, 20, 70), (120, 20, 70), (60, 20, 210))]
         [True, False, False]
     """
-    if cost.accesses > ACCESSES:
-        return False
-    return cost.registers(min(1 if double else most, max(1, channels // on.lanes)), double) <= on.registers
+    per_thread = min(1 if double else most, max(1, channels // on.lanes))
+    held = cost.registers(per_thread, double) <= on.registers and cost.shared(per_thread, double, on) <= on.shared_bytes
+    return held and cost.accesses <= on.accesses
 
 
 def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int:
@@ -205,6 +213,7 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
     while per_thread > 1 and (
         per_thread * on.lanes > _power(max(channels, on.lanes))
         or cost.registers(per_thread, double) > (on.wide if per_thread > 2 else on.registers)
+        or cost.shared(per_thread, double, on) > on.shared_bytes
     ):
         per_thread //= 2
     return per_thread * on.lanes

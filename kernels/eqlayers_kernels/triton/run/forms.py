@@ -95,9 +95,9 @@ class FormRunner:
             tables: The edges of a graph, by walk.
         """
         x, turn = tensors["x"], self.turn
-        if turn is not None:
-            tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
+            if turn is not None:
+                tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
             buffers, rooms, calls = self.prepare(tensors, tables)
             if x.is_cuda and calls and x.device not in self._compiled:
                 different = {id(call.kernel): call for call in calls}  # one kernel may take several launches
@@ -107,7 +107,7 @@ class FormRunner:
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
             found = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
-        return found if turn is None else {name: turn.back(name, rows) for name, rows in found.items()}
+            return found if turn is None else {name: turn.back(name, rows) for name, rows in found.items()}
 
     @property
     def given(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Adds up the pieces of nodes whose edges were cut; see edges.py."""
+"""Around printed kernels: pieces of nodes whose edges were cut and rows of edges are summed, rows of nodes turned."""
 
 import triton
 import triton.language as tl
@@ -65,3 +65,21 @@ def sum_rows(
     spread = place + tl.zeros((BLOCK,), tl.int64)
     tl.store(result + place * width + column, value, mask=inside & (spread >= 0) & (spread < count))
     tl.store(room + (place - count) * width + column, value, mask=inside & (spread >= count))
+
+
+@triton.jit(do_not_specialize=["count", "width"], do_not_specialize_on_alignment=["columns"])
+def turn_rows(
+    rows,  # [count, width]
+    result,  # [count, width]
+    columns,  # [width]
+    count,
+    width,
+    BLOCK: tl.constexpr,
+):
+    """Write the columns of every row in another order; a program has all components of its channels in its cache."""
+    row = (tl.program_id(0) % count).to(tl.int64)
+    column = (tl.program_id(0) // count) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    place = tl.load(columns + column, mask=inside, other=0)
+    value = tl.load(rows + row * width + place, mask=inside, other=0.0)
+    tl.store(result + row * width + column, value, mask=inside)

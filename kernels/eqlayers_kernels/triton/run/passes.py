@@ -32,16 +32,17 @@ def without_slow_pass() -> Iterator[None]:
 
 def _install() -> None:
     """Once in a process: ask each thread. A Triton without a pass of that name is left as it is."""
-    from triton._C.libtriton import passes
+    from triton._C import libtriton
 
+    ttgpuir = getattr(getattr(libtriton, "passes", None), "ttgpuir", None)
     with _lock:
-        original = getattr(passes.ttgpuir, _NAME, None)
+        original = getattr(ttgpuir, _NAME, None)
         if original is None or getattr(original, "asks_threads", False):
             return
 
-        def add(*args: Any) -> None:
+        def add(*args: Any, **options: Any) -> None:
             if not getattr(_here, "out", False):
-                original(*args)
+                original(*args, **options)
 
         add.asks_threads = True  # type: ignore[attr-defined]
-        setattr(passes.ttgpuir, _NAME, add)
+        setattr(ttgpuir, _NAME, add)

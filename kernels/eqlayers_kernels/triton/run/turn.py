@@ -13,6 +13,10 @@ import torch
 from torch import Tensor
 
 from ...forms.program import Program
+from ..segment import launch
+
+#: Columns that one program turns.
+TURNED = 1024
 
 
 class Turn:
@@ -24,23 +28,33 @@ class Turn:
 
     def __init__(self, program: Program) -> None:
         self.program = replace(program, layout="ir_mul")
-        self._to = {"x": _columns(program, "x"), "z": _columns(program, "z")}
-        self._back = {name: torch.argsort(columns) for name, columns in self._to.items()}
+        self._columns: dict[tuple[str, bool, torch.device], Tensor] = {}  # operand, back or not, device
+        for operand in "xz":
+            to = _columns(program, operand)
+            for back, columns in ((False, to), (True, torch.argsort(to))):
+                self._columns[operand, back, columns.device] = columns.to(torch.int32)
 
     def to(self, operand: str, rows: Tensor) -> Tensor:
         """Rows of x or z as the kernels read them; others as they are."""
-        return self._select(self._to, operand, rows)
+        return self._turned(operand, False, rows)
 
     def back(self, operand: str, rows: Tensor) -> Tensor:
         """Rows of x or z as they were."""
-        return self._select(self._back, operand, rows)
+        return self._turned(operand, True, rows)
 
-    @staticmethod
-    def _select(columns: dict[str, Tensor], operand: str, rows: Tensor) -> Tensor:
-        if operand not in columns:
+    def _turned(self, operand: str, back: bool, rows: Tensor) -> Tensor:
+        if operand not in "xz" or not rows.numel():
             return rows
-        columns[operand] = columns[operand].to(rows.device)
-        return rows.index_select(1, columns[operand])
+        count, width = rows.shape
+        columns = self._columns.get((operand, back, rows.device))
+        if columns is None:  # threads may make it twice; none sees another's
+            columns = self._columns[operand, back, torch.device("cpu")].to(rows.device)
+            self._columns[operand, back, rows.device] = columns
+        from .gather import turn_rows
+
+        out = launch.allocate(rows, (count, width), rows.dtype, False)
+        turn_rows[(count * -(-width // TURNED),)](rows, out, columns, count, width, BLOCK=TURNED)
+        return out
 
 
 def turn_of(program: Program, graph: bool) -> Turn | None:
