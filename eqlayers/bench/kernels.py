@@ -96,15 +96,15 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
                 "spill_bytes": [used.spill_bytes for _, used in found],
                 "shared_bytes": [used.shared_bytes for _, used in found],
                 "seconds": time.perf_counter() - start,
-                **(_bounds(program, kind, options) if _has_bounds(task) else {}),
+                **(_bounds(program, kind, options) if _has_bounds(task, problem) else {}),
             }
         )
     return rows
 
 
-def _has_bounds(task: dict[str, Any]) -> bool:
-    of_graph = OPERATIONS[task["operation"]]["graph"] and task["problem"]["weights"] == "per edge"
-    return of_graph and all(task[name] == value for name, value in BOUNDED.items())
+def _has_bounds(task: dict[str, Any], problem: Problem) -> bool:
+    per_edge = OPERATIONS[task["operation"]]["graph"] and not problem.shared
+    return per_edge and all(task[name] == value for name, value in BOUNDED.items())
 
 
 def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:

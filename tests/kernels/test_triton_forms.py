@@ -223,12 +223,12 @@ def test_dtypes(programs: Any, monkeypatch: Any, dtype: torch.dtype) -> None:
 def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_graph: bool) -> None:
     """Where little fits into one kernel, results are sums over kernels."""
     program = programs.random_program("mul_ir", True, SPECS[:4])
+    few = ON._replace(accesses=1)
     whole = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
-    monkeypatch.setitem(tuning.PROCESSORS, "cuda", tuning.PROCESSORS["cuda"]._replace(accesses=1))
-    cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=ON)
+    cut = groups.plan(program, BACKWARD, by_graph, False, double=True, on=few)
     assert len(cut.pieces) == len(program.paths) > len(whole.pieces)
     assert max(cut.parts.values()) > 1
-    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None)
+    check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None, on=few)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

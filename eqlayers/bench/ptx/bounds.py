@@ -182,7 +182,7 @@ def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str
             if buffer in ("y", "dy") or turns:  # repeated reads of one row come from the first cache
                 sectors = float(counters.distinct.get((group, buffer), 0))
             elif buffer == "nodes":  # tables of edges, read one after the other
-                sectors = useful / SECTOR
+                sectors = useful / SECTOR / (1 if group == "load async" else 32)  # all lanes ask for the same
             found = (sectors, max(requests, useful / 128), lines, useful)
             totals[key][place] = [a + b for a, b in zip(totals[key][place], found, strict=True)]
     for (group, name), (a, b) in totals.items():
@@ -250,9 +250,11 @@ def _limits(
 def _plain(one: Launched, other: Launched, runner: FormRunner, graph: Graph, card: Card) -> Bound:
     """Of kernels that add up: what they move."""
     edge, segment = _rates(one.counters, other.counters, one.name == "turn_rows")
-    moved = sum(
-        SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))
+    moved = {
+        key: SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))
         for key in edge
         if key.startswith("sectors ")
-    )
-    return Bound(one.name, {"HBM": moved / card.memory, "L2": moved / card.last_cache})
+    }
+    again = sum(of for key, of in moved.items() if key.endswith(" columns"))  # the order of columns is the same for all
+    l2 = sum(moved.values())
+    return Bound(one.name, {"HBM": (l2 - again) / card.memory, "L2": l2 / card.last_cache})

@@ -123,7 +123,6 @@ def plan(
         reading: Of weights from a table.
         stored: Whether gradients of x are stored for each edge, to be summed by senders; None where that moves less.
     """
-    on = on._replace(registers=on.second) if kind.order == 2 else on
     reads = 0 if reading is None else reading.reads
     if stored is None:
         stored = stores(program, kind, shared) and not _again(program, kind, double, on, reads)
@@ -191,7 +190,7 @@ def _covers(program: Program, paths: Sequence[Path], operand: str) -> bool:
 def _cut(
     paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, stored: bool
 ) -> list[tuple[Path, ...]]:
-    """Few kernels with one channel per thread, or more with two: what takes less, by count, two if both are equal."""
+    """Few kernels with one channel per thread, or more with two: what takes less, by count; fewer if it is close."""
 
     def work(groups: list[tuple[Path, ...]]) -> int:
         total, begun = 0, set[int]()
@@ -201,7 +200,8 @@ def _cut(
         return total
 
     cuts = [list(_groups(paths, kind, walk, double, on, reads, most)) for most in ((1,) if double else (2, 1))]
-    return min(cuts, key=work)
+    fewest = min(map(len, cuts))
+    return min(cuts, key=lambda cut: work(cut) * (1 if len(cut) == fewest else tuning.CLOSE))
 
 
 def _groups(

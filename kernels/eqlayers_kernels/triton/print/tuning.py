@@ -43,6 +43,7 @@ class Processor(NamedTuple):
         registers: Of a thread, that kernels are planned with; the rest goes to addresses and to the compiler's needs.
         wide: The same for kernels with more than two channels per thread, which hold more than is counted.
         second: The same for second derivatives, of which values and their derivatives are alive together.
+        narrow: The most of these where operands have 2 bytes: some are then read without a pipeline, into registers.
         accesses: Loads and stores of a kernel: those of the next row are on their way, in registers or shared memory.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
@@ -57,6 +58,7 @@ class Processor(NamedTuple):
     registers: int
     wide: int
     second: int
+    narrow: int
     accesses: int
     most_registers: int
     shared_bytes: int
@@ -64,18 +66,24 @@ class Processor(NamedTuple):
     options: dict[str, int]
     fused: bool = True
 
+    def planned(self, order: int, itemsize: int) -> Processor:
+        """The row that kernels of an order of derivative, for operands of so many bytes, are planned with."""
+        most = self.narrow if itemsize < 4 else self.registers
+        return self._replace(registers=min(most, self.second if order == 2 else self.registers))
 
-#: By architecture where one needs a row of its own, else by Triton backend. A multiprocessor of sm_90 has 64 Ki
-#: registers, for 8 programs within these bounds, and 228 KiB of shared memory, of which every program takes one more,
-#: for 7; sm_80 has 164 KiB, for 5. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
+
+#: By Triton backend, and for sm_100 and newer. A multiprocessor of sm_90 has 64 Ki registers, for 8 programs within
+#: these bounds, and 228 KiB of shared memory, of which every program takes one more, for 7; sm_80 has 164 KiB, for 5.
+#: From sm_100 on products of pairs are packed, which holds more. A SIMD of gfx942 has 512 registers of 64 lanes, for 2.
 PROCESSORS = {
-    "cuda": Processor(32, 225, 140, 210, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
-    "hip":  Processor(64, 108, 100, 108,  80, 256, 28 * 1024, 2, {}),
+    "cuda":   Processor(32, 225, 140, 210, 180, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
+    "sm_100": Processor(32, 200, 140, 190, 135, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
+    "hip":    Processor(64, 108, 100, 108, 108,  80, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
 
 def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> Processor:
-    """The row of an architecture, as Triton names it; ``release`` is Triton's, the newest if empty.
+    """The row of an architecture, as Triton numbers or names it; ``release`` is Triton's, the newest if empty.
 
     Triton 3.6 dies of some printed kernels for sm_100 and newer, where it packs products of pairs: an assertion of
     LLVM, "Cannot BITCAST between types of different sizes", which sums that are not contracted avoid.
@@ -86,8 +94,9 @@ def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> P
         >>> processor("cuda", 100).fused, processor("cuda", 100, (3, 6)).fused
         (True, False)
     """
-    row = PROCESSORS.get(f"sm_{arch}" if backend == "cuda" else str(arch), PROCESSORS[backend])
-    broken = backend == "cuda" and int(arch) >= 100 and release and release < (3, 7)
+    newer = backend == "cuda" and int(arch) >= 100
+    row = PROCESSORS["sm_100" if newer else backend]
+    broken = newer and release and release < (3, 7)
     return row._replace(fused=False, registers=180, second=180) if broken else row  # and holds more
 
 
@@ -144,6 +153,8 @@ BYTES_PER_INSTRUCTION = 6
 BYTES_PER_REQUEST = 24
 #: The same, for each of 160,000 edges, in the 10 us that one more kernel takes to begin and to end.
 BYTES_PER_KERNEL = 350
+#: What such counts cannot tell apart: of about the same work, fewer kernels are taken.
+CLOSE = 1.03
 #: Loads and stores of a kernel of a formula, whose loads are not overlapped with the loop's arithmetic.
 FORMULA_ACCESSES = 200
 #: Loads of a formula's kernel that may be on their way together.

@@ -80,7 +80,8 @@ class FormRunner:
         self.turn = turn_of(program, graph)
         program = program if self.turn is None else self.turn.program
         self.acc = launch.accumulator(dtype)
-        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, on, atomic, reading, stored)
+        planned = on.planned(kind.order, dtype.itemsize)
+        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, planned, atomic, reading, stored)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
         if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
             self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}

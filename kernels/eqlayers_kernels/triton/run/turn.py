@@ -15,8 +15,8 @@ from torch import Tensor
 from ...forms.program import Program
 from ..segment import launch
 
-#: Columns that one program turns.
-TURNED = 1024
+#: Columns that one program turns at most: whole slots where they fit, so that it reads every sector once.
+TURNED = 4096
 
 
 class Turn:
@@ -32,7 +32,8 @@ class Turn:
         for operand in "xz":
             to = _columns(program, operand)
             for back, columns in ((False, to), (True, torch.argsort(to))):
-                self._columns[operand, back, columns.device] = columns.to(torch.int32)
+                short = program.widths["xywz".index(operand)] < 2**15
+                self._columns[operand, back, columns.device] = columns.to(torch.int16 if short else torch.int32)
 
     def to(self, operand: str, rows: Tensor) -> Tensor:
         """Rows of x or z as the kernels read them; others as they are."""
@@ -53,7 +54,8 @@ class Turn:
         from .gather import turn_rows
 
         out = launch.allocate(rows, (count, width), rows.dtype, False)
-        turn_rows[(count * -(-width // TURNED),)](rows, out, columns, count, width, BLOCK=TURNED)
+        block = min(TURNED, 1 << max(5, (width - 1).bit_length()))
+        turn_rows[(count * -(-width // block),)](rows, out, columns, count, width, BLOCK=block)
         return out
 
 
