@@ -208,7 +208,9 @@ def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -
 
 def _form(one: Launched, other: Launched, piece: Piece, graph: Graph, card: Card) -> Bound:
     edge, segment = _rates(one.counters, other.counters)
-    nodes = ("x", "dx") if piece.text.walk == "by_dst" else ("g",)
+    operand, *names = ("x", "dx") if piece.text.walk == "by_dst" else ("z", "g")
+    width = dict(zip(OPERANDS, piece.text.program.widths, strict=True))[operand]
+    nodes = (operand, *names, f"result ({NODES}, {width})")  # or turned before
     per_edge = _traffic(edge, lambda group, name: name in nodes or group == "atomic")
     per_segment = _traffic(segment, lambda group, name: False)
     code = read(disassemble(one.compiled.asm["cubin"]))

@@ -1,0 +1,1 @@
+"""One list of layers, and the properties that each must have."""

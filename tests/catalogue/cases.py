@@ -1,0 +1,119 @@
+"""What the list of layers says of each: how to make it, what it is called with, and how that turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eqlayers.algebra import as_irreps, representation_matrix
+from eqlayers.lowering.layout import to_ir_mul, to_mul_ir
+
+#: How an operand turns: its irreps, or a function of it and of an orthogonal matrix [3, 3].
+Turn = str | Callable[[Tensor, Tensor], Tensor]
+#: Rows of a case that has no say of its own.
+ROWS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer of the list.
+
+    Attributes:
+        name: Of the class, and after a comma what is special.
+        make: From the layout to a layer of float32 with random weights; one whose operands have no layout ignores it.
+        inputs: From a number of rows (of nodes for graphs) and a generator to the arguments of a call, by name: float64
+            in 'mul_ir', indices int64.
+        acts: How arguments turn; those that are left out stay as they are.
+        out: How each result turns.
+        rows: Argument -> whose rows it has: 'node', 'edge', 'index' (``[2, E]`` numbers of nodes) or 'one'; those that
+            are left out, and the results unless ``out_rows`` says so, have a row for each of the batch.
+        out_rows: Whose rows the results have: 'row', 'node', 'edge' or 'one' for all.
+        layouts: That the layer has.
+        wanted: Arguments with gradients; None for all of floating-point numbers.
+        e3nn: Makes e3nn's layer of the same numbers; it is called with the same arguments, and its state dict loads here.
+        order: Highest derivative that is compared with finite differences.
+        family: Heading of the table in the documentation.
+        lacks: Property -> why the layer has it not.
+    """
+
+    name: str
+    make: Callable[[str], torch.nn.Module]
+    inputs: Callable[[int, torch.Generator], dict[str, Tensor]]
+    acts: Mapping[str, Turn]
+    out: tuple[Turn, ...]
+    rows: Mapping[str, str] = field(default_factory=dict)
+    out_rows: str = "row"
+    layouts: tuple[str, ...] = ("mul_ir", "ir_mul")
+    wanted: tuple[str, ...] | None = None
+    e3nn: Callable[[], torch.nn.Module] | None = None
+    order: int = 3
+    family: str = ""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+    def layer(self, layout: str = "mul_ir", dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.nn.Module:
+        """With the same weights for the same seed; in the mode that ``make`` leaves it in."""
+        torch.manual_seed(seed)
+        return self.make(layout).to(dtype)
+
+    def arguments(self, rows: int = ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+        """Of a call in 'mul_ir'."""
+        found = self.inputs(rows, torch.Generator().manual_seed(seed))
+        return {name: given.to(dtype) if given.is_floating_point() else given for name, given in found.items()}
+
+    def in_layout(self, given: Mapping[str, Tensor], layout: str) -> dict[str, Tensor]:
+        """Arguments of 'mul_ir' in another layout."""
+        return {name: relaid(value, self.acts.get(name), layout) for name, value in given.items()}
+
+    def gradients(self, given: Mapping[str, Tensor]) -> list[str]:
+        """Names of the arguments with gradients."""
+        return [
+            name
+            for name, value in given.items()
+            if value.is_floating_point() and (self.wanted is None or name in self.wanted)
+        ]
+
+
+def relaid(value: Tensor, turn: Turn | None, layout: str, back: bool = False) -> Tensor:
+    """An operand in another layout, or back in 'mul_ir'."""
+    if layout == "mul_ir" or not isinstance(turn, str):
+        return value
+    return (to_mul_ir if back else to_ir_mul)(value, as_irreps(turn))
+
+
+def turned(value: Tensor, turn: Turn | None, matrix: Tensor) -> Tensor:
+    """An operand in 'mul_ir' after a rotation, or a rotation times the inversion."""
+    if turn is None:
+        return value
+    if not isinstance(turn, str):
+        return turn(value, matrix.to(value))
+    return value @ representation_matrix(as_irreps(turn), matrix).to(value).T
+
+
+def results(found: Any) -> tuple[Tensor, ...]:
+    """What a layer returned, as a tuple."""
+    return (found,) if isinstance(found, Tensor) else tuple(found)
+
+
+def features(**irreps: str) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    """Normal numbers for arguments that have a row of such irreps for each of the batch."""
+
+    def make(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {
+            name: torch.randn(rows, as_irreps(text).dim, generator=generator, dtype=torch.float64)
+            for name, text in irreps.items()
+        }
+
+    return make
+
+
+def edges(nodes: int, generator: torch.Generator) -> Tensor:
+    """``[2, E]``: every node has neighbours, some more than others; none without nodes, no edge of a node alone."""
+    if nodes < 2:
+        return torch.zeros(2, 0, dtype=torch.int64)
+    dst = torch.arange(nodes).repeat_interleave(torch.arange(nodes) % 3 + 1)
+    step = torch.randint(1, nodes, dst.shape, generator=generator)
+    return torch.stack([(dst + step) % nodes, dst])

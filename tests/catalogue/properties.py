@@ -1,0 +1,297 @@
+"""The properties that layers of the list have: one function each, which raises AssertionError where one is missing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eqlayers.bench.implementation import default_dtype
+from eqlayers.testing import check_derivatives, random_orthogonal
+
+from .cases import ROWS, Case, relaid, results, turned
+
+EPS = torch.finfo(torch.float64).eps
+#: Roundings that a result may be off by, relative to its largest element: sums of some hundred terms in layers of layers.
+EXACT = 2000 * EPS
+
+
+def call(layer: torch.nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    return results(layer(**given))
+
+
+def close(found: Any, wanted: Any, bound: float = EXACT) -> None:
+    found, wanted = results(found), results(wanted)
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        a, b = a.detach(), b.detach()
+        assert a.shape == b.shape, (a.shape, b.shape)
+        assert bool(torch.isfinite(b).all())
+        size = max(1.0, float(b.abs().max())) if b.numel() else 1.0
+        worst = float((a.double() - b.double()).abs().max()) if b.numel() else 0.0
+        assert worst <= bound * size, f"{worst} > {bound * size}"
+
+
+def _turn(case: Case, determinant: int) -> None:
+    for layout in case.layouts:
+        layer, given = case.layer(layout), case.arguments()
+        matrix = random_orthogonal(3, determinant)
+        plain = call(layer, case.in_layout(given, layout))
+        moved = {name: turned(value, case.acts.get(name), matrix) for name, value in given.items()}
+        after = call(layer, case.in_layout(moved, layout))
+        assert len(plain) == len(case.out)
+        for a, b, turn in zip(after, plain, case.out, strict=True):
+            close(relaid(a, turn, layout, back=True), turned(relaid(b, turn, layout, back=True), turn, matrix))
+        assert any(float(value.detach().abs().max()) > 1e-3 for value in plain), "all of it is zero"
+
+
+def rotation(case: Case) -> None:
+    """Rotated operands give rotated results."""
+    _turn(case, 1)
+
+
+def inversion(case: Case) -> None:
+    """The same for a rotation times the inversion."""
+    _turn(case, -1)
+
+
+def derivatives(case: Case) -> None:
+    """First to third derivatives by arguments and weights agree with finite differences."""
+    layer, given = case.layer(), case.arguments(3)
+    names = case.gradients(given)
+    weights = {name: value for name, value in layer.named_parameters() if value.requires_grad}
+    buffers = {name: value.clone() for name, value in layer.named_buffers()}
+    constant = {name: value for name, value in given.items() if name not in names}
+
+    def run(*values: Tensor) -> tuple[Tensor, ...]:
+        mine = dict(zip(names, values, strict=False))
+        owned = dict(zip(weights, values[len(names) :], strict=True))
+        fresh = {name: value.clone() for name, value in buffers.items()}
+        return results(torch.func.functional_call(layer, {**owned, **fresh}, kwargs={**constant, **mine}))
+
+    inputs = [given[name] for name in names] + [value.detach() for value in weights.values()]
+    assert inputs, "nothing has a gradient"
+    inputs = [value.clone().requires_grad_() for value in inputs]
+    check_derivatives(run, inputs, order=case.order, max_elements=6)
+
+
+def permutation(case: Case) -> None:
+    """Rows in another order give results in that order."""
+    layer, given = case.layer(), case.arguments()
+    made = torch.Generator().manual_seed(1)
+    order = {"row": torch.randperm(ROWS, generator=made)}
+    order["node"] = order["row"]
+    index = next((value for name, value in given.items() if case.rows.get(name) == "index"), None)
+    if index is not None:
+        order["edge"] = torch.randperm(index.shape[1], generator=made)
+    moved = {}
+    for name, value in given.items():
+        kind = case.rows.get(name, "row")
+        if kind == "index":
+            moved[name] = torch.argsort(order["node"])[value][:, order["edge"]]
+        else:
+            moved[name] = value if kind == "one" else value[order[kind]]
+    wanted = call(case.layer(), given)
+    if case.out_rows != "one":
+        wanted = tuple(value[order[case.out_rows]] for value in wanted)
+    close(call(layer, moved), wanted)
+
+
+def sizes(case: Case) -> None:
+    """No rows and one row: the shapes of several, finite gradients, and of the same dtype."""
+    several = call(case.layer(), case.arguments())
+    for rows in (0, 1):
+        layer, given = case.layer(), case.arguments(rows)
+        for name in case.gradients(given):
+            given[name].requires_grad_()
+        found = call(layer, given)
+        for a, b in zip(found, several, strict=True):
+            assert a.dim() == b.dim()
+            assert a.shape[1:] == b.shape[1:]
+            assert a.dtype == b.dtype
+            if case.out_rows in ("row", "node"):
+                assert a.shape[0] == rows
+            assert bool(torch.isfinite(a).all())
+        total = sum(value.sum() for value in found)
+        live = [given[name] for name in case.gradients(given)]
+        live += [value for value in layer.parameters() if value.requires_grad]
+        if total.requires_grad:
+            for gradient in torch.autograd.grad(total, live, allow_unused=True, materialize_grads=True):
+                assert bool(torch.isfinite(gradient).all())
+
+
+def layouts(case: Case) -> None:
+    """Both layouts have the same numbers for the same weights."""
+    given = case.arguments()
+    layers = [case.layer(layout) for layout in case.layouts]
+    for layer in layers[1:]:
+        layer.load_state_dict(layers[0].state_dict())
+    found = [call(layer, case.in_layout(given, n)) for layer, n in zip(layers, case.layouts, strict=True)]
+    for n, values in zip(case.layouts, found, strict=True):
+        close([relaid(value, turn, n, True) for value, turn in zip(values, case.out, strict=True)], found[0])
+
+
+def precision(case: Case) -> None:
+    """float32 agrees with float64; constants are float64's, whatever the dtype that the layer was made in."""
+    layer, given = case.layer(), case.arguments()
+    wanted = call(layer, given)
+    single = case.layer(dtype=torch.float32)
+    single.load_state_dict(layer.state_dict())
+    found = call(single, {k: v.float() if v.is_floating_point() else v for k, v in given.items()})
+    assert all(value.dtype == torch.float32 for value in found if value.is_floating_point())
+    close(found, wanted, 1000 * torch.finfo(torch.float32).eps)
+    with default_dtype(torch.float64):
+        other = case.make("mul_ir").double()
+    other.load_state_dict(layer.state_dict())
+    close(call(other, given), wanted, 20 * EPS)
+
+
+def autocast(case: Case) -> None:
+    """Runs under autocast to bfloat16, to the digits of bfloat16."""
+    layer, given = case.layer(dtype=torch.float32), case.arguments(dtype=torch.float32)
+    wanted = call(case.layer(dtype=torch.float32), given)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = call(layer, given)
+    close(found, wanted, 16 * torch.finfo(torch.bfloat16).eps)
+
+
+def device(case: Case) -> None:
+    """Every tensor that the layer computes with is a parameter or a buffer, so that it moves along."""
+    layer = case.layer()
+    call(layer, case.arguments())
+    for name, module in layer.named_modules():
+        kept = {id(t) for t in (*module.parameters(recurse=False), *module.buffers(recurse=False))}
+        for key, value in vars(module).items():
+            if key not in ("_parameters", "_buffers", "_modules"):
+                assert not [t for t in _tensors(value) if id(t) not in kept], f"{name}.{key}"
+    moved = layer.to("meta")
+    assert all(t.is_meta for t in (*moved.parameters(), *moved.buffers()))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def copies(case: Case) -> None:
+    """deepcopy, pickle, torch.save of the layer, and its state dict give the same numbers."""
+    given = case.arguments()
+    layer, wanted = case.layer(), call(case.layer(), given)
+    other = case.layer(seed=1)
+    missing = other.load_state_dict(layer.state_dict())
+    assert not missing.missing_keys and not missing.unexpected_keys
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    saved = torch.load(buffer, weights_only=False)
+    for copied in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), saved):
+        close(call(copied, given), wanted, 0.0)
+
+
+def compiled(case: Case) -> None:
+    """One graph for torch.compile, for any number of rows, with the gradients of the layer."""
+    layer, eager = case.layer(), case.layer()
+    torch.compiler.reset()
+    run = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (4, 7):
+        given = case.arguments(rows)
+        for name in case.gradients(given):
+            given[name].requires_grad_()
+        names = case.gradients(given)
+        found, wanted = call(run, given), call(eager, given)
+        close(found, wanted)
+        if names and any(value.requires_grad for value in wanted):
+            live = [given[name] for name in names]
+            pairs = [
+                torch.autograd.grad(sum(v.square().sum() for v in t), live, allow_unused=True, materialize_grads=True)
+                for t in (found, wanted)
+            ]
+            close(*pairs)
+
+
+def exported(case: Case) -> None:
+    """torch.export holds it."""
+    layer, given = case.layer(), case.arguments()
+    program = torch.export.export(layer, (), given, strict=False)
+    close(call(program.module(), given), call(case.layer(), given))
+
+
+def functional(case: Case) -> None:
+    """torch.func: jacobians backward and forward agree with autograd's, under vmap."""
+    layer, given = case.layer(), case.arguments(2)
+    names = case.gradients(given)
+    state = {**dict(layer.named_parameters()), **{k: v.clone() for k, v in layer.named_buffers()}}
+    state = {k: v.detach() for k, v in state.items()}
+    name = names[0]
+
+    def run(value: Tensor) -> Tensor:
+        return results(torch.func.functional_call(layer, state, kwargs={**given, name: value}))[0]
+
+    value = given[name].detach()
+    wanted = torch.autograd.functional.jacobian(run, value)
+    close(torch.func.jacrev(run)(value), wanted)
+    close(torch.func.jacfwd(run)(value), wanted)
+
+
+def shown(case: Case) -> None:
+    """The repr has the class, and what was not the default."""
+    text = repr(case.layer())
+    assert text.startswith(case.name.partition(",")[0])
+    assert "0x" not in text.replace("0x0", "") or "object at 0x" not in text
+    assert len(text) > len(case.name) + 2
+
+
+def same_as_e3nn(case: Case) -> None:
+    """Values, and first and second derivatives, are those of e3nn's layer."""
+    assert case.e3nn is not None
+    with default_dtype(torch.float64):
+        torch.manual_seed(0)
+        theirs = case.e3nn()
+    ours, given = case.layer(), case.arguments()
+    ours.load_state_dict(theirs.state_dict())
+    ours.train(theirs.training)
+    names = case.gradients(given)
+
+    def all_of(layer: torch.nn.Module, positional: bool) -> list[Tensor]:
+        live = {k: v.clone().requires_grad_(k in names) for k, v in given.items()}
+        found = results(layer(*live.values())) if positional else call(layer, live)
+        by = [live[name] for name in names] + [p for p in layer.parameters() if p.requires_grad]
+        first = torch.autograd.grad(
+            sum(v.square().sum() for v in found), by, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        total = sum(g.square().sum() for g in first)
+        second = torch.autograd.grad(total, by, allow_unused=True, materialize_grads=True)
+        return [*found, *first, *second]
+
+    close(all_of(ours, False), all_of(theirs, True), 1e-9)  # e3nn's constants are estimates of a million samples at worst
+
+
+#: Name -> check. A case without some says why.
+PROPERTIES: dict[str, Callable[[Case], None]] = {
+    "rotation": rotation,
+    "inversion": inversion,
+    "derivatives": derivatives,
+    "permutation": permutation,
+    "no row, one row": sizes,
+    "layouts": layouts,
+    "float32": precision,
+    "autocast": autocast,
+    "devices": device,
+    "copies": copies,
+    "torch.compile": compiled,
+    "torch.export": exported,
+    "torch.func": functional,
+    "repr": shown,
+    "e3nn": same_as_e3nn,
+}

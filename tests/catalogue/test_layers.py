@@ -1,0 +1,44 @@
+"""Every layer of the list has every property, or its row says why not."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+import eqlayers.nn as nn
+
+from .cases import Case
+from .properties import PROPERTIES
+
+#: Modules of this folder that list layers.
+LISTS = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if "\nCASES = [" in p.read_text())
+CASES: list[Case] = [case for name in LISTS for case in importlib.import_module(f"{__package__}.{name}").CASES]
+
+
+def has(case: Case, name: str) -> bool:
+    """Whether the property is one that the layer could have."""
+    return not (name == "e3nn" and case.e3nn is None) and not (name == "layouts" and len(case.layouts) == 1)
+
+
+PAIRS = [
+    pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in PROPERTIES if has(case, name)
+]
+
+
+@pytest.mark.parametrize(("case", "name"), PAIRS)
+def test_property(case: Case, name: str) -> None:
+    if name not in case.lacks:
+        PROPERTIES[name](case)
+        return
+    with pytest.raises(Exception):  # noqa: B017 -- a row that says it lacks what it has is wrong, too
+        PROPERTIES[name](case)
+
+
+def test_rows_are_of_layers_that_there_are() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert hasattr(nn, case.name.partition(",")[0]), case.name
+        assert set(case.lacks) <= set(PROPERTIES), case.name
+        assert case.family, case.name
