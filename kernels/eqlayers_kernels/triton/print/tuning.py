@@ -78,7 +78,7 @@ class Processor(NamedTuple):
 PROCESSORS = {
     "cuda":   Processor(32, 225, 140, 210, 180, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
     "sm_100": Processor(32, 200, 140, 190, 135, 200, 255, 28 * 1024, 3, {"maxnreg": 255}),
-    "hip":    Processor(64, 100, 100, 100, 100,  80, 256, 28 * 1024, 2, {}),
+    "hip":    Processor(64, 108, 100, 108, 108,  74, 256, 28 * 1024, 2, {}),
 }  # fmt: skip
 
 
