@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .checks import check_flag, got, is_integer
+from .checks import check_flag, check_items, check_type, got, is_integer
 from .errors import DTypeError, IndexRangeError, ShapeError
 from .torch_internals import (
     assert_later,
@@ -153,9 +154,51 @@ class Graph:
             self._places = place, kept, sort(place)
         return self._places[2]
 
-    def to(self, device: torch.device | str) -> Graph:
+    @classmethod
+    def of(cls, batch: Any) -> Graph:
+        """The edges of a batch of a loader, or of another object with ``edge_index`` and ``num_nodes``.
+
+        Raises:
+            ShapeError, DTypeError: It lacks these, or they are no edges.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> Graph.of(SimpleNamespace(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3))
+            Graph(2 edges, 3 senders, 3 receivers)
+        """
+        edge_index, nodes = (getattr(batch, name, None) for name in ("edge_index", "num_nodes"))
+        return cls(edge_index, nodes, copy=False)  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, graphs: Sequence[Graph]) -> Graph:
+        """Several graphs as one, the nodes of each behind those of the one before: what a batch is.
+
+        Loaders of torch-geometric put graphs that are attributes of samples into a list, as all that is no tensor.
+
+        Raises:
+            ShapeError: There is no graph. DTypeError: Something is none.
+
+        Example:
+            >>> pair = Graph(torch.tensor([[0, 1], [1, 0]]), 2)
+            >>> Graph.joined([pair, pair]).edge_index.tolist()
+            [[0, 1, 2, 3], [1, 0, 3, 2]]
+        """
+        given = check_items("graphs", graphs, "a list of graphs", "Pass those of a batch.", DTypeError)
+        if not given:
+            raise ShapeError("graphs must be at least one, got none. Leave out empty batches.")
+        for number, one in enumerate(given):
+            check_type(f"graphs[{number}]", one, Graph, "a Graph", "Build it with Graph(edge_index, n).", DTypeError)
+        src = list(accumulate((g.num_src for g in given), initial=0))
+        dst = list(accumulate((g.num_dst for g in given), initial=0))
+        moved = [
+            g.edge_index + torch.tensor([[a], [b]], dtype=g.edge_index.dtype, device=g.edge_index.device)
+            for g, a, b in zip(given, src, dst, strict=False)
+        ]
+        return cls(torch.cat(moved, 1), src[-1], dst[-1], copy=False)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
         """The graph on another device; itself if it is there."""
-        moved = self._edge_index.to(device)
+        moved = self._edge_index.to(device, non_blocking=non_blocking)
         return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, copy=False)
 
     def __repr__(self) -> str:

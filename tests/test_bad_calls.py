@@ -257,6 +257,10 @@ CASES: dict[str, Case] = {
         "irreps": "irrep list", "instructions": "ready instructions", "count": "flag"}),
     "warmup": Case(eq.warmup, {"step": lambda: None}, {"step": "function", "targets": "targets", "model": "module"}),
 }  # fmt: skip
+for _path in sorted(Path(__file__).parent.glob("bad_calls_*.py")):  # those of further families of layers
+    _more = runpy.run_path(str(_path))
+    CASES |= {name: Case(*row) for name, row in _more["ROWS"].items()}
+    WRONG |= _more["WRONG"]
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
 
 #: Values of the table that an argument takes after all, with the reason.

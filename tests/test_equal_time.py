@@ -111,9 +111,9 @@ def test_finished_points_are_kept_and_not_trained_again(
 def test_every_point_has_a_model_that_learns_it(script: ModuleType) -> None:
     chosen = script.argparse.Namespace(set=None, model=None, frames=None, rate=None)
     points = [point for part in script.PARTS for point in script.points(part, None, chosen)]
-    assert len(points) == len(set(points)) == 69
+    assert len(points) == len(set(points)) == 80
     assert {point.set for point in points} == set(script.SETS)
-    assert sum(point.seconds for point in points) == 30 * 40 + 32 * 60 + 7 * 360
+    assert sum(point.seconds for point in points) == 35 * 40 + 37 * 60 + 8 * 360
 
 
 @pytest.mark.parametrize("name", ["ethanol_md", "mini_qm9 U0", "mini_qm9 mu"])

@@ -18,22 +18,34 @@ from .suite import DEVICES
 LAYER_DIRECTIONS = ("fwd", "fwd+bwd", "fwd+double")
 LAYER_DTYPES = ("float32", "float64")
 LAYER_GOALS = ("ratio", "memory")
+#: The peer of layers that e3nn has not.
+PLAIN = "torch"
 #: name of a peer -> what it is
 LAYER_PEERS = {
     "e3nn": "its harmonics, which are TorchScript, and plain torch for vectors and lengths",
     "e3nn-compiled": "torch.compile of the same",
     "mace-torch": "its symmetric contraction",
     "einsum": "the symmetric contraction by einsum with dense coupling tensors, as MACE computes it",
+    PLAIN: "the plainest form in torch, for what e3nn has not",
 }
 TOP = {"device": "text", "threads": "count", "runs": "count", "cases": "mapping"}
 _OF_ALL = {"layer": "text", "rows": "counts", "peers": "texts"}
 _DEGREES = {"lmax": "counts"}
 _CONTRACTION = {"in": "text", "out": "text", "channels": "count", "elements": "count", "correlation": "count"}
+_IRREPS = {"irreps": "text"}
+#: Layers of the catalogue that are made from irreps alone and called with one operand; see layer_rows.py.
+CATALOGUE = (
+    *("Linear", "Norm", "BatchNorm", "Gate", "NormActivation", "Extract", "CartesianTensor", "WignerD"),
+    *("GaussianBasis", "CosineBasis", "SmoothFiniteBasis", "FourierBasis"),
+)
+CATALOGUE_BESIDE_TORCH = ("RMSNorm",)
 #: layer -> its fields beside those of all, and its peers
 KINDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "SphericalHarmonics": (_DEGREES, ("e3nn", "e3nn-compiled")),
     "EdgeGeometry": (_DEGREES, ("e3nn", "e3nn-compiled")),
     "SymmetricContraction": (_CONTRACTION, ("mace-torch", "einsum")),
+    **dict.fromkeys(CATALOGUE, (_IRREPS, ("e3nn",))),
+    **dict.fromkeys(CATALOGUE_BESIDE_TORCH, (_IRREPS, (PLAIN,))),
 }
 OPTIONS: dict[str, tuple[str, Any]] = {
     "dtypes": ("texts", ["float32"]),
@@ -74,6 +86,8 @@ class LayerCase:
         """What is computed, without its size."""
         if self.layer == "SymmetricContraction":
             return f"{self.options['out']}-c{self.options['correlation']}"
+        if "irreps" in self.options:
+            return self.layer
         return f"l{self.options['lmax']}"
 
     @property
@@ -90,12 +104,15 @@ class LayerCase:
                 f"SymmetricContraction of {own['in']} to {own['out']}, correlation {own['correlation']}, "
                 f"{own['channels']} channels, {own['elements']} species"
             )
+        if "irreps" in self.options:
+            return f"{self.layer}, {self.options['irreps']}"
         return f"{self.layer} of degrees 0 to {self.options['lmax']}"
 
     @property
     def size(self) -> str:
         """Rows, with a letter for what they are."""
-        return f"{'N' if self.layer == 'SymmetricContraction' else 'E'}{self.rows}"
+        of_nodes = self.layer not in ("SphericalHarmonics", "EdgeGeometry")
+        return f"{'N' if of_nodes else 'E'}{self.rows}"
 
     @property
     def name(self) -> str:
@@ -166,7 +183,7 @@ def _read_group(where: str, group: str, given: Any, runs: int) -> Iterator[Layer
     check_known("direction", fields["directions"], LAYER_DIRECTIONS, where)
     check_known(f"peer of {layer}", fields["peers"], peers, where)
     check_known("goal", fields["goals"], LAYER_GOALS, where)
-    for name in ("in", "out"):
+    for name in ("in", "out", "irreps"):
         if name in own:
             as_irreps(fields[name], f"{where}: {name}")
     limits: dict[str, tuple[str, Any]] = dict.fromkeys(LAYER_DIRECTIONS, ("number", None))

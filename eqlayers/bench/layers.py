@@ -15,6 +15,7 @@ from .config import check_known
 from .goals import Record, device_seconds, judge
 from .implementation import OURS, why_refused
 from .layer_cases import LAYER_PEERS, LayerCase, LayerSuite
+from .layer_rows import PAIRS, build_row
 from .layer_subjects import Candidate, Outputs, Subject, build, leaf
 from .machine import describe, find_device, keep_random_state, release, threads
 from .measure import Call, copy_bandwidth, summary
@@ -183,7 +184,7 @@ def _run_case(
 ) -> Record:
     say(f"{case.name}: operands and layers")
     release(device)
-    subject = build(case, device, backend)
+    subject = (build_row if case.layer in PAIRS else build)(case, device, backend)
     names = case.peers if peers is None else [name for name in peers if name in subject.makers]
     items, results = _build(case, subject, names)
     bandwidth, peak = head["copy_bandwidth"]["median"], head["peak_rate"][case.dtype]
@@ -223,7 +224,7 @@ def _run_case(
         "graph": case.size,
         "dtype": case.dtype,
         "nodes": len(items[0].moving),
-        "edges": 0 if case.layer == "SymmetricContraction" else case.rows,
+        "edges": case.rows if case.size.startswith("E") else 0,
         "runs": runs,
         "layouts": [""],
         "limits": limits,

@@ -43,7 +43,7 @@ OURS_ALONE = "ours"
 #: What the command takes: other packages, or networks that need none.
 NAMES = (*PACKAGES, OURS_ALONE)
 PEERS = (EAGER, COMPILED)
-CLASSES = ("MACE", "NequIP", "TFN")
+CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
 MAIN = "main job"
 JUDGED_AS = {"exact": "exact", "tables": "with tables", "ratio": "fastest", "memory": "fastest"}
 #: quantity of a goal -> the kinds of rows among which the fastest is judged

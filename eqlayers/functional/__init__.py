@@ -15,11 +15,16 @@ from .api import (
     tensor_product,
     tensor_product_conv,
 )
+from .attention import edge_softmax
+from .rotations import angles_to_quaternion, matrix_to_quaternion, wigner_blocks
 from .tabled import TabledWeights
 
 __all__ = [
     "TabledWeights",
+    "angles_to_quaternion",
     "as_graph",
+    "edge_softmax",
+    "matrix_to_quaternion",
     "sparse_inner",
     "sparse_mat_t_vec",
     "sparse_mul",
@@ -32,4 +37,5 @@ __all__ = [
     "spherical_harmonics",
     "tensor_product",
     "tensor_product_conv",
+    "wigner_blocks",
 ]

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from e3nn import o3
 
-from eqlayers_kernels.forms.program import Axis, Path, Program
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ..algebra import wigner_3j
 from .layout import slots_of
@@ -57,6 +57,38 @@ def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float],
             axes = (Axis(slot.mul, x=1, y=int(scalar.mul > 1), z=1),) if slot.mul > 1 else ()
             paths.append(Path(slot, scalar, slot, None, axes, tuple((m, 0, m, float(norm)) for m in range(slot.dim))))
     return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
+
+
+def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str, layout_out: str) -> Program:
+    """A constant matrix on the components of every copy, as a program: x the features, y a 1, no weights.
+
+    The layouts of x and z may differ: to 'mul_ir' a block in 'ir_mul' is a row of blocks of one component each.
+
+    Args:
+        irreps: Of the features.
+        matrices: For each irreps group ``[2 l + 1, 2 l + 1]``, out by in.
+        layout, layout_out: 'mul_ir' or 'ir_mul', of x and of z.
+
+    Example:
+        >>> turned = basis_program(o3.Irreps("2x1o"), [np.eye(3)], "mul_ir", "ir_mul")
+        >>> turned.layout, len(turned.paths), turned.num_terms
+        ('mul_ir', 3, 3)
+    """
+    common = layout if layout == layout_out else "mul_ir"
+    paths, one = [], Slot(0, 1, 1)
+    for slot, matrix in zip(slots_of(irreps), matrices, strict=True):
+        axes = (Axis(slot.mul, x=1, z=1),) if slot.mul > 1 else ()
+        places: dict[tuple[Slot, Slot], list[tuple[int, int, int, float]]] = {}
+        for k, i in np.argwhere(matrix != 0).tolist() if slot.mul else ():
+            (x, column), (z, row) = _placed(slot, i, layout, common), _placed(slot, k, layout_out, common)
+            places.setdefault((x, z), []).append((column, 0, row, float(matrix[k, i])))
+        paths += [Path(x, one, z, None, axes, tuple(terms)) for (x, z), terms in places.items()]
+    return Program(tuple(paths), (irreps.dim, 1, 0, irreps.dim), common)
+
+
+def _placed(slot: Slot, component: int, layout: str, common: str) -> tuple[Slot, int]:
+    """A block and the component in it, in the layout of a program."""
+    return (slot, component) if layout == common else (Slot(slot.start + component * slot.mul, slot.mul, 1), 0)
 
 
 def _axes(mode: Mode, extents: dict[str, int], mul: int, has_weight: bool) -> tuple[Axis, ...]:

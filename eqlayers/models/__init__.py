@@ -1,6 +1,7 @@
 """Complete networks, made of the layers."""
 
 from .compression import CompressionReport, CompressionRow, compress, decompress
+from .equiformer import Equiformer
 from .extend import extend_potential
 from .mace import MACE
 from .molecule import MoleculeNetwork
@@ -23,6 +24,7 @@ __all__ = [
     "TFN",
     "CompressionReport",
     "CompressionRow",
+    "Equiformer",
     "MoleculeNetwork",
     "NequIP",
     "Potential",

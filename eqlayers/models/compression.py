@@ -106,7 +106,7 @@ def compress(
     owners = list(_owners(model))
     if not owners:
         raise ConfigError(
-            f"model must have radial networks behind a BesselBasis, such as MACE, NequIP and TFN of this package, got "
+            f"model must have radial networks behind a BesselBasis, such as the potentials of this package, got "
             f"{type(model).__name__} without. Give a network's RadialTable to its convolutions by hand."
         )
     with gradients():

@@ -14,8 +14,9 @@ from ..checks import check_choice, check_flag, check_integer, check_items, check
 from ..errors import ConfigError, IrrepsError
 from ..graph import Graph
 from ..nn._common.base import EquivariantModule
+from ..nn.distance_transform import AgnesiTransform
 from ..nn.edge_geometry import EdgeVectors
-from ..nn.radial import AgnesiTransform, BesselBasis, hidden_widths
+from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE

@@ -1,4 +1,4 @@
-"""The norm of every irrep, with e3nn's signature, numbers and state dict."""
+"""The norm of every irrep, with e3nn's signature, numbers and state dict; mean squares of norms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_flag
+from ..checks import check_choice, check_flag
+from ..ops.call import check_same_kind
+from ._common.copies import CopyModule, root
 from .tensor_product import TensorProduct
 
 
@@ -56,7 +58,65 @@ class Norm(torch.nn.Module):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         squares: Tensor = self.tp(features, features)
-        return squares if self.squared else squares.relu().sqrt()  # relu cuts the root's infinite slope off at zero
+        return squares if self.squared else root(squares)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} | {self.tp.layout}, backend {self.tp.backend or 'auto'})"
+
+
+class MeanSquaredNorm(CopyModule):
+    r"""Mean of squared norms over the copies of each irreps group, or over the batch.
+
+    .. math:: \nu_g = \langle |x_{nu}|^2 \rangle_{u \in g} \ \text{('copies')}, \qquad
+              \nu_u = \langle |x_{nu}|^2 \rangle_n \ \text{('batch')}
+
+    Args:
+        irreps: Irreps of the features.
+        over: 'copies' or 'batch', which is all leading axes.
+        scaled: Whether squared norms are divided by 2l + 1, so that features of unit variance have the mean 1.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        irreps_out: One ``0e`` for each group that is not empty, or for each copy.
+
+    Raises:
+        IrrepsError, ConfigError: The irreps cannot be read, or an option.
+
+    Example:
+        >>> MeanSquaredNorm("2x1o", scaled=False)(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 1.0]))
+        tensor([13.])
+    """
+
+    def __init__(
+        self,
+        irreps: Any,
+        over: str = "copies",
+        scaled: bool = True,
+        *,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        kind = "component" if check_flag("scaled", scaled) else "norm"
+        super().__init__(irreps, layout, backend, normalization=kind)
+        self.over, self.scaled = check_choice("over", over, ("copies", "batch")), bool(scaled)
+        count = self.irreps_in.num_irreps if over == "batch" else len(self._counts[False])
+        self.irreps_out, self._out = Irreps([(count, "0e")]), count
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]``, or over the batch to ``[irreps_out.dim]``: 0 of no row.
+
+        Raises:
+            ShapeError, DTypeError: The features do not fit the layer.
+        """
+        self._flat.check("features", features)
+        check_same_kind(features=features)
+        squares = self._squares(features)[1]
+        if self.over == "batch":
+            rows = squares.reshape(-1, self._out) if squares.numel() else squares.new_zeros(1, self._out)
+            return rows.mean(0)
+        return torch.cat(self._group_means(squares), -1) if self._counts[False] else squares
+
+    def extra_repr(self) -> str:
+        """Irreps, what the mean is over, and layout."""
+        return f"{self.irreps_in}, over={self.over}, scaled={self.scaled} | {self._kind()}"

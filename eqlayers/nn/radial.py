@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
-from ..checks import check_floating, check_integer, check_items, check_number
+from ..checks import check_floating, check_integer, check_items, check_module, check_number, check_optional
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
-from ..graph import Graph
-from ._common.base import KeepsFloat64
-from ._common.elements import covalent_radius
 from .activation import NormalizedActivation
 from .tabled_basis import KnotBasis
 
@@ -55,10 +52,11 @@ class PolynomialCutoff(torch.nn.Module):
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
         p, u = self.p, lengths / self.cutoff
+        beyond = u >= 1
+        u = torch.where(beyond, 1.0, u)  # the branch not taken must be finite, or its gradient is NaN
         inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
-        return torch.where(
-            u >= 1, torch.zeros_like(u), 1 - u ** float(p) * inner
-        )  # torch 2.6 has no gradient of a power that may change
+        # torch 2.6 has no gradient of a power that may change
+        return torch.where(beyond, torch.zeros_like(u), 1 - u ** float(p) * inner)
 
     def extra_repr(self) -> str:
         """Cutoff and power."""
@@ -73,31 +71,66 @@ def _sin_over(t: Tensor) -> Tensor:
     return torch.where(small, series, away.sin() / away)
 
 
-class BesselBasis(torch.nn.Module):
-    r"""Bessel functions with an envelope: :math:`b_n(r) = \sqrt{2/r_c}\,\sin(n \pi r / r_c) / r \cdot f(r)`.
+class RadialBasis(torch.nn.Module):
+    r"""Base of the radial bases: functions of the distance from a start, times an envelope that ends at the cutoff.
 
-    At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
+    A basis of its own overrides ``functions`` and gets the checks, the envelope, and a place in
+    :class:`RadialNetwork`, :class:`TabledBasis` and the models.
 
     Args:
         num_basis: Number of functions.
-        cutoff: :math:`r_c` in Angstrom.
-        p: Power of the envelope, see :class:`PolynomialCutoff`.
+        cutoff: Where they end, in Angstrom.
+        p: Power of the envelope, see :class:`PolynomialCutoff`; None for no envelope.
+        start: Where they begin, in Angstrom.
+        envelope: Another envelope in place of that, such as :class:`CosineCutoff` and :class:`SmoothCutoff`.
+
+    Attributes:
+        envelope: From ``[...]`` Angstrom to ``[...]``, or None.
+        continuous: Derivatives at the cutoff; -1 if the functions are not 0 there.
 
     Raises:
-        ConfigError: num_basis or cutoff out of range.
-
-    Source:
-        Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.
+        ConfigError: A number out of range, or an envelope with another cutoff.
 
     Example:
-        >>> BesselBasis(8, 5.0)(torch.rand(10)).shape
-        torch.Size([10, 8])
+        >>> class Powers(RadialBasis):
+        ...     def functions(self, x):
+        ...         return x[..., None] ** torch.arange(self.num_basis, dtype=x.dtype, device=x.device)
+        >>> Powers(3, 4.0)(torch.tensor([0.0, 2.0, 4.0])).tolist()[::2]
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
 
-    def __init__(self, num_basis: int = 8, cutoff: float = 5.0, p: int = 6) -> None:
+    _ends: float = -1  # derivatives at the cutoff without an envelope
+    _grows = False  # beyond the cutoff, without bound
+    __constants__ = ["_grows"]  # noqa: RUF012 -- as torch.jit.script wants it
+
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int | None = 6,
+        *,
+        start: float = 0.0,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.num_basis = check_integer("num_basis", num_basis, 1, fix="8 is usual.")
-        self.envelope = PolynomialCutoff(cutoff, p)
+        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
+        self.start = check_number("start", start, fix="0.0 is usual.")
+        if self.start >= self.cutoff:
+            raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.0 is usual.")
+        self.envelope: Any = check_optional(check_module, "envelope", envelope)
+        if envelope is None and p is not None:
+            self.envelope = PolynomialCutoff(cutoff, p)
+        reach = getattr(self.envelope, "cutoff", self.cutoff)
+        if reach != self.cutoff:
+            raise ConfigError(
+                f"envelope must end at the cutoff, {self.cutoff:g} A, got {reach:g}. Build both with one number."
+            )
+        self.continuous = self._ends if self.envelope is None else getattr(self.envelope, "continuous", 0)
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        raise NotImplementedError
 
     def forward(self, lengths: Tensor, transformed: Tensor | None = None) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_basis]``.
@@ -109,69 +142,57 @@ class BesselBasis(torch.nn.Module):
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
         at = lengths if transformed is None else transformed
-        cutoff = self.envelope.cutoff
-        n = torch.arange(1, self.num_basis + 1, dtype=lengths.dtype, device=lengths.device)
-        k = math.pi / cutoff * n
-        bessel = (2 / cutoff) ** 0.5 * k * _sin_over(at[..., None] * k)
-        return bessel * self.envelope(lengths)[..., None]
+        if self.envelope is None:
+            return self.functions(at - self.start if self.start != 0 else at)
+        if self._grows:  # infinity times 0 is no number
+            at = torch.where(lengths >= self.cutoff, self.cutoff, at)
+        return self.functions(at - self.start if self.start != 0 else at) * self.envelope(lengths)[..., None]
 
     def extra_repr(self) -> str:
-        """Number of functions."""
-        return f"{self.num_basis} functions"
+        """Number of functions, and where they begin and end if no envelope says so."""
+        if self.envelope is not None and not self.start:
+            return f"{self.num_basis} functions"
+        return f"{self.num_basis} functions from {self.start:g} to {self.cutoff:g} A"
 
 
-class AgnesiTransform(KeepsFloat64):
-    r"""Lengths as a fraction of covalent radii: 1 where atoms meet, towards 0 far away.
+class BesselBasis(RadialBasis):
+    r"""Bessel functions with an envelope: :math:`b_n(r) = \sqrt{2/r_c}\,\sin(n \pi r / r_c) / r \cdot f(r)`.
 
-    .. math:: t(r) = \Big(1 + \frac{a\, u^q}{1 + u^{q - p}}\Big)^{-1}, \quad u = \frac{2 r}{R_{Z_i} + R_{Z_j}}
+    At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
 
     Args:
-        species: Atomic numbers, in the order in which ``forward`` names them.
-        q, p, a: Powers and factor.
+        num_basis: Number of functions.
+        cutoff: :math:`r_c` in Angstrom.
+        p: Power of the envelope, see :class:`PolynomialCutoff`.
+        envelope: Another envelope in place of that, such as :class:`SmoothCutoff`.
 
     Raises:
-        ConfigError: A species without a covalent radius, or a number out of range.
+        ConfigError: num_basis or cutoff out of range, or an envelope with another cutoff.
 
     Source:
-        Witt et al. 2023, doi:10.1063/5.0158783, section II C.
+        Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.
 
     Example:
-        >>> transform = AgnesiTransform([1, 8])
-        >>> transform(torch.tensor([0.0, 0.97, 9.0]), torch.tensor([0, 1]), Graph(torch.tensor([[0] * 3, [1] * 3]), 2))
-        tensor([1.0000, 0.3457, 0.0595])
+        >>> BesselBasis(8, 5.0)(torch.rand(10)).shape
+        torch.Size([10, 8])
     """
 
-    radii: Tensor
-    constants: Tensor
-    kept_in_float64 = ("radii", "constants")
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int = 6,
+        *,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
+        envelope = PolynomialCutoff(cutoff, p) if envelope is None else envelope
+        super().__init__(num_basis, cutoff, envelope=envelope)
 
-    def __init__(self, species: Sequence[int], q: float = 0.9183, p: float = 4.5791, a: float = 1.0805) -> None:
-        super().__init__()
-        numbers = [check_number(name, value, above=0) for name, value in (("q", q), ("p", p), ("a", a))]
-        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
-        self.register_buffer("radii", torch.tensor([covalent_radius(z) for z in listed], dtype=torch.float64))
-        self.register_buffer("constants", torch.tensor(numbers, dtype=torch.float64))
-
-    def forward(self, lengths: Tensor, kind: Tensor, graph: Graph) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``.
-
-        Args:
-            lengths: Of the edges.
-            kind: ``[A]`` int64, place of the species of each atom.
-            graph: The edges.
-        """
-        src, dst = graph.edge_index.long()
-        return self.between(lengths, kind[src], kind[dst])
-
-    def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` by their places."""
-        u = lengths / (0.5 * (self.radii[first] + self.radii[second])).to(lengths.dtype)
-        q, p, a = self.constants.to(lengths.dtype)
-        return 1 / (1 + a * u**p / (u ** (p - q) + 1))  # finite at u = 0, where u^(q - p) is not
-
-    def extra_repr(self) -> str:
-        """Powers and factor."""
-        return "q={:g}, p={:g}, a={:g}".format(*self.constants.tolist())
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom to ``[..., num_basis]``, without the envelope."""
+        n = torch.arange(1, self.num_basis + 1, dtype=x.dtype, device=x.device)
+        k = math.pi / self.cutoff * n
+        return (2 / self.cutoff) ** 0.5 * k * _sin_over(x[..., None] * k)
 
 
 class KeepsTable(torch.nn.Module):
@@ -270,6 +291,8 @@ class RadialNetwork(ScalarNetwork):
         num_weights: Weights per edge.
         num_basis, cutoff, p: See :class:`BesselBasis`.
         hidden: Widths of the hidden layers.
+        basis: Other functions in place of those, with their number as ``num_basis``: a :class:`RadialBasis` or a
+            :class:`TabledBasis`.
 
     Raises:
         ConfigError: A width, a number of functions or the cutoff out of range.
@@ -280,12 +303,21 @@ class RadialNetwork(ScalarNetwork):
     """
 
     def __init__(
-        self, num_weights: int, num_basis: int = 8, cutoff: float = 5.0, hidden: Sequence[int] = (64,), p: int = 6
+        self,
+        num_weights: int,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        hidden: Sequence[int] = (64,),
+        p: int = 6,
+        *,
+        basis: torch.nn.Module | None = None,
     ) -> None:
-        basis = BesselBasis(num_basis, cutoff, p)
+        basis = BesselBasis(num_basis, cutoff, p) if basis is None else check_module("basis", basis)
         fix = "Take the weight_numel of the product that gets them."
         last = check_integer("num_weights", num_weights, 0, fix=fix)
-        super().__init__([basis.num_basis, *hidden_widths("hidden", hidden), last])
+        fix = "Derive it from RadialBasis."
+        first = check_integer("basis.num_basis", getattr(basis, "num_basis", None), 1, what="a number", fix=fix)
+        super().__init__([first, *hidden_widths("hidden", hidden), last])
         self.basis = basis
 
     def forward(self, lengths: Tensor | KnotBasis, basis: Tensor | KnotBasis | None = None) -> Tensor | TabledWeights:

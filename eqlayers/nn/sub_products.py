@@ -58,7 +58,8 @@ class ElementwiseTensorProduct(TensorProduct):
     r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     Args:
-        irreps_in1, irreps_in2: Irreps of equal number; groups are split so that they pair up.
+        irreps_in1, irreps_in2: Irreps of equal number; groups are split so that they pair up, and 'ir_mul' is the
+            layout of these groups, which the attributes irreps_in1 and irreps_in2 say.
         filter_ir_out: Irreps to keep in the output; None keeps all.
         irrep_normalization: See :class:`TensorProduct`.
         **kwargs: Further arguments of :class:`TensorProduct`.

@@ -209,6 +209,11 @@ class TabledBasis(KeepsFloat64):
         self.register_buffer("functions", functions, persistent=False)
         self.register_buffer("pairs", None)  # of species, that tables are made for; None for those that come
 
+    @property
+    def num_basis(self) -> int:
+        """Number of functions."""
+        return self.functions.shape[-1]
+
     def forward(self, lengths: Tensor) -> KnotBasis:
         """The functions at the knots, and where edges read them.
 
@@ -304,16 +309,20 @@ def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
 
 
 def cutoff_of(module: object, cutoff: float | None) -> Any:
-    """The cutoff, or that of a module's envelope; None without."""
-    if cutoff is not None:
-        return cutoff
-    basis = getattr(module, "basis", module)
-    return getattr(getattr(basis, "envelope", None), "cutoff", None)
+    """The cutoff, or that of a module's envelope or of its functions; None without."""
+    return _of_end(module, "cutoff", None) if cutoff is None else cutoff
 
 
 def is_flat(module: object) -> bool:
-    """Whether the envelope of a module is 0 at the cutoff with two derivatives."""
-    return getattr(getattr(getattr(module, "basis", module), "envelope", None), "continuous", 0) >= 2
+    """Whether the functions of a module are 0 at the cutoff with two derivatives."""
+    return bool(_of_end(module, "continuous", 0) >= 2)
+
+
+def _of_end(module: object, name: str, default: Any) -> Any:
+    """What the envelope of a module says of its end, or the functions themselves, which need none."""
+    basis = getattr(module, "basis", module)
+    envelope = getattr(basis, "envelope", None)
+    return getattr(basis if envelope is None else envelope, name, default)
 
 
 def check_end(values: Tensor, cutoff: float) -> None:

@@ -14,7 +14,7 @@ import torch
 import torch.utils.data.dataloader
 from torch import Tensor, nn
 
-from eqlayers.models import MACE, TFN, MoleculeNetwork, NequIP, Potential, Structures
+from eqlayers.models import MACE, TFN, Equiformer, MoleculeNetwork, NequIP, Potential, Structures
 from eqlayers.train.module import atom_shifts
 
 
@@ -181,6 +181,7 @@ MACE_SIZES: dict[str, Any] = {
     "radial_hidden": [32],
 }
 DEGREE_2: dict[str, Any] = {"hidden": "16x0e + 16x1o + 16x2e", "lmax": 2, "layers": 3, "radial_hidden": [32]}
+FRAMES: dict[str, Any] = {"hidden": "16x0e + 16x1o + 16x2e", "layers": 3, "radial_hidden": [32]}
 ALL = ("forces", "U0", "mu")
 
 #: A network more is a line more.
@@ -188,6 +189,7 @@ MODELS = {
     "MACE": Model(HERE, "64 channels, degree 3, 2 layers", 3e-2, 4.0, ALL, _potential(MACE, **MACE_SIZES)),
     "NequIP": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(NequIP, **DEGREE_2)),
     "TFN": Model(HERE, "16 channels, degree 2, 3 layers", 2e-2, 4.0, ALL, _potential(TFN, **DEGREE_2)),
+    "Equiformer": Model(HERE, "16 channels, degree 2, 3 layers", 3e-2, 4.0, ALL, _potential(Equiformer, **FRAMES)),
     "MoleculeNetwork": Model(HERE, "16 channels, degree 2, 4 layers", 2e-2, 3.5, ("U0", "mu"), _molecules),
     "PaiNN": Model(SCHNETPACK, "64 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 64)),
     "PaiNN-32": Model(SCHNETPACK, "32 channels, 3 layers", 8e-3, 5.0, ALL, _peer(PaiNN, 32)),

@@ -34,7 +34,7 @@ class Case:
         out_rows: Whose rows the results have: 'row', 'node', 'edge' or 'one' for all.
         layouts: That the layer has.
         wanted: Arguments with gradients; None for all of floating-point numbers.
-        e3nn: Makes e3nn's layer of the same numbers; it is called with the same arguments, and its state dict loads here.
+        e3nn: Makes e3nn's layer of the same numbers, called with the same arguments; its state dict loads here.
         order: Highest derivative that is compared with finite differences.
         family: Heading of the table in the documentation.
         lacks: Property -> why the layer has it not.

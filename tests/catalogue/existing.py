@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import eqlayers.nn as nn
 from e3nn import o3
+
+import eqlayers.nn as nn
 
 from .cases import Case, features
 

@@ -10,6 +10,7 @@ import pytest
 import eqlayers.nn as nn
 
 from .cases import Case
+from .page import page
 from .properties import PROPERTIES
 
 #: Modules of this folder that list layers.
@@ -22,9 +23,7 @@ def has(case: Case, name: str) -> bool:
     return not (name == "e3nn" and case.e3nn is None) and not (name == "layouts" and len(case.layouts) == 1)
 
 
-PAIRS = [
-    pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in PROPERTIES if has(case, name)
-]
+PAIRS = [pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in PROPERTIES if has(case, name)]
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
@@ -32,7 +31,7 @@ def test_property(case: Case, name: str) -> None:
     if name not in case.lacks:
         PROPERTIES[name](case)
         return
-    with pytest.raises(Exception):  # noqa: B017 -- a row that says it lacks what it has is wrong, too
+    with pytest.raises(Exception):  # noqa: B017, PT011 -- a row that says it lacks what it has is wrong, too
         PROPERTIES[name](case)
 
 
@@ -42,3 +41,8 @@ def test_rows_are_of_layers_that_there_are() -> None:
         assert hasattr(nn, case.name.partition(",")[0]), case.name
         assert set(case.lacks) <= set(PROPERTIES), case.name
         assert case.family, case.name
+
+
+def test_the_page_of_the_list_is_that_of_the_list() -> None:
+    stored = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
+    assert stored.read_text() == page(CASES), "python -m tests.catalogue.page docs/reference/catalogue.md"

@@ -136,3 +136,11 @@ def test_vibrations(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert (tmp_path / "vibrations.png").stat().st_size > 10_000
     with pytest.raises(SystemExit, match=r"there is no none\.pt; train it first: python examples/09"):
         run(example("12_vibrations"), monkeypatch, capsys, "none.pt")
+
+
+def test_own_product(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "one formula: cpu runs" in run(example("14_own_product"), monkeypatch, capsys)
+
+
+def test_attention(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "mlp: features [9, 52]" in run(example("15_attention"), monkeypatch, capsys)

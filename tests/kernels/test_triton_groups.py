@@ -26,7 +26,8 @@ def program(*irreps: str) -> Program:
 
 
 def cut(of: Program, kind: Kind, **changes: bool) -> groups.Plan:
-    return groups.plan(of, kind, True, False, **{"double": False, **changes}, on=tuning.PROCESSORS["cuda"].planned(kind.order, 4))
+    on = tuning.PROCESSORS["cuda"].planned(kind.order, 4)
+    return groups.plan(of, kind, True, False, **{"double": False, **changes}, on=on)
 
 
 def test_channels_per_thread_are_what_takes_less() -> None:

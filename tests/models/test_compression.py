@@ -15,6 +15,7 @@ from eqlayers.graph import Graph
 from eqlayers.models import (
     MACE,
     TFN,
+    Equiformer,
     MoleculeNetwork,
     NequIP,
     Potential,
@@ -40,6 +41,7 @@ NETWORKS: dict[str, tuple[type[torch.nn.Module], dict[str, Any]]] = {
     "MACE of pairs": (MACE, {**MACES, "distance_transform": "agnesi", "interactions": DENSE}),
     "NequIP": (NequIP, SMALL),
     "TFN": (TFN, SMALL),
+    "Equiformer": (Equiformer, {**{k: v for k, v in SMALL.items() if k != "lmax"}, "heads": 2}),
 }
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 ASKED = ("energy", "energies", "forces", "stress")

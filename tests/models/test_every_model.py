@@ -14,7 +14,7 @@ pytest.importorskip("lightning")  # which examples train with
 
 from ase import Atoms
 
-from eqlayers.models import MACE, TFN, NequIP, Potential
+from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential
 from eqlayers.models.mace import INTERACTIONS
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, check_potential
@@ -35,6 +35,7 @@ NETWORKS = {
     "MACE, three neighbours, agnesi": lambda: MACE(SPECIES, correlation=3, distance_transform="agnesi", **SMALL),
     "NequIP": lambda: NequIP(SPECIES, layers=3, **SMALL),
     "TFN": lambda: TFN(SPECIES, layers=2, **SMALL),
+    "Equiformer": lambda: Equiformer(SPECIES, "4x0e + 4x1o", heads=2, layers=2, cutoff=4.0, radial_hidden=(8,)),
     "toy": lambda: ToyNetwork(3),
     "example 10": lambda: example("10_own_network")(SPECIES, width=4),
     "example 11": lambda: example("11_mace_from_layers")(SPECIES, channels=4, lmax=2),

@@ -15,6 +15,7 @@ from eqlayers.graph import Graph
 from eqlayers.models import (
     MACE,
     TFN,
+    Equiformer,
     NequIP,
     Potential,
     Structures,
@@ -35,6 +36,7 @@ NETWORKS: dict[str, Callable[[], torch.nn.Module]] = {
     "MACE with densities": lambda: MACE([1, 8], **MACES, interactions=DENSITY, distance_transform="agnesi"),
     "NequIP": lambda: NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=3, radial_hidden=[8], cutoff=4.0),
     "TFN": lambda: TFN([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0),
+    "Equiformer": lambda: Equiformer([1, 8], hidden="4x0e + 4x1o", layers=2, radial_hidden=[8], cutoff=4.0),
     "MACE with dipoles": lambda: MACE([1, 8], **MACES, properties=["energy", "dipole"]),
 }
 

@@ -10,7 +10,7 @@ from e3nn import io, o3
 from torch import Tensor
 
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
-from eqlayers.models import MACE, TFN, NequIP, Potential, Structures
+from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures
 from eqlayers.models.properties import AtomicProperties, property_irreps
 from eqlayers.testing import check_potential
 
@@ -22,6 +22,7 @@ NETWORKS: dict[str, tuple[Any, dict[str, Any]]] = {
     "MACE": (MACE, {"correlation": 2, "lmax": 2, "radial_hidden": [8]}),
     "NequIP": (NequIP, {"layers": 2, "radial_hidden": [8]}),
     "TFN": (TFN, {"layers": 2, "radial_hidden": [8]}),
+    "Equiformer": (Equiformer, {"heads": 2, "layers": 2, "radial_hidden": [8]}),
 }
 HIDDEN = "4x0e + 4x1o + 4x2e"
 PAIR = torch.tensor([[0, 1], [1, 0]])

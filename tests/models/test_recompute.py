@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.models import MACE, MoleculeNetwork, NequIP, Potential, Structures, recomputed
+from eqlayers.models import MACE, Equiformer, MoleculeNetwork, NequIP, Potential, Structures, recomputed
 from eqlayers.testing import ToyNetwork
 
 NETWORKS = {
     "nequip": lambda: NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=3, radial_hidden=[8]),
     "mace": lambda: MACE([1, 8], hidden="4x0e + 4x1o", lmax=2, correlation=2, radial_hidden=[8]),
+    "equiformer": lambda: Equiformer([1, 8], hidden="4x0e + 4x1o", layers=2, radial_hidden=[8]),
     "toy": lambda: ToyNetwork(num_species=2),
 }
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import eqlayers as eq
 from eqlayers import to_ir_mul
-from eqlayers.nn import Norm
+from eqlayers.nn import MeanSquaredNorm, Norm
 from eqlayers.testing import equivariance_residual
 
 
@@ -49,6 +49,33 @@ def test_the_slope_at_zero_is_zero(squared: bool) -> None:
     (slope,) = torch.autograd.grad(norms.sum(), x, create_graph=not squared)
     assert torch.equal(norms, torch.zeros(2, 5))
     assert torch.equal(slope, torch.zeros(2, 11))
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_three_derivatives_at_zero_are_finite(squared: bool) -> None:
+    x = torch.zeros(2, 11, requires_grad=True)
+    total = Norm("2x0e + 3x1o", squared)(x).sum()
+    for _ in range(3):
+        (slope,) = torch.autograd.grad(total, x, create_graph=True)
+        assert bool(torch.isfinite(slope).all())
+        total = slope.sum() + slope.square().sum()
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_mean_squares_by_hand(scaled: bool) -> None:
+    irreps = o3.Irreps("3x1o + 2x0e + 0x1e + 2x2e")
+    x = torch.randn(4, 3, irreps.dim, dtype=torch.float64)
+    squares = Norm(irreps, squared=True).double()(x)  # 3 + 2 + 2 of them
+    sizes = torch.tensor([3.0, 3, 3, 1, 1, 5, 5], dtype=torch.float64) if scaled else 1.0
+    squares = squares / sizes
+    copies, batch = MeanSquaredNorm(irreps, scaled=scaled), MeanSquaredNorm(irreps, "batch", scaled)
+    wanted = torch.stack([part.mean(-1) for part in squares.split([3, 2, 2], -1)], -1)
+    torch.testing.assert_close(copies(x), wanted, rtol=1e-14, atol=0)
+    torch.testing.assert_close(batch(x), squares.mean((0, 1)), rtol=1e-14, atol=0)
+    assert (copies.irreps_out, batch.irreps_out) == (o3.Irreps("3x0e"), o3.Irreps("7x0e"))
+    flipped = MeanSquaredNorm(irreps, "batch", scaled, layout="ir_mul")(to_ir_mul(x, irreps))
+    torch.testing.assert_close(flipped, batch(x), rtol=1e-14, atol=0)
+    assert torch.equal(batch(x[:0]), torch.zeros(7, dtype=torch.float64))
 
 
 def test_norms_are_invariant_and_those_of_torch() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import mpmath
 import pytest
 import torch
@@ -115,3 +117,21 @@ def test_messages() -> None:
     for name in ("factor", "exponent", "prefactor"):
         with pytest.raises(ConfigError, match=f"{name} must be a positive number, got -1"):
             ZBL(**{name: -1.0})
+
+
+@pytest.mark.parametrize("r", [1e-30, 1e-12, 1e-6])
+def test_nuclei_that_meet(r: float) -> None:
+    """Three derivatives are those of a Coulomb law: screening and envelope are 1 to the first order of r."""
+    at = torch.tensor([r, r], dtype=torch.float64, requires_grad=True)
+    found = [ZBL()(torch.tensor([1, 8]), edges(r, r)._replace(lengths=at), PAIR).sum()]
+    for _ in range(3):
+        found.append(torch.autograd.grad(found[-1].sum(), at, create_graph=True)[0])
+    # sum of the coefficients of the screening function, 1.00007; each of two edges has half of the energy
+    half = 0.5 * 14.3996 * 8 * 1.00007
+    for order, value in enumerate(found[1:], 1):
+        wanted = half * (-1) ** order * math.factorial(order) / r ** (order + 1)
+        assert value.tolist() == [pytest.approx(wanted, rel=64 * EPS + 40 * r)] * 2
+
+
+def test_nuclei_at_one_place_have_infinite_energy() -> None:
+    assert ZBL()(torch.tensor([1, 8]), edges(0.0, 0.0), PAIR).isinf().all()

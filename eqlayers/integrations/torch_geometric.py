@@ -1,0 +1,222 @@
+"""Transforms of torch-geometric: neighbour lists with periods, and vectors, harmonics and radial functions of edges.
+
+Needs torch-geometric and vesin, which come with the extra `train` (`pip install "eqlayers[train]"`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+try:
+    from torch_geometric.data import Data
+    from torch_geometric.transforms import BaseTransform
+
+    from ..periodic import neighbor_list
+except ImportError as error:
+    raise ImportError(
+        f"eqlayers.integrations.torch_geometric: expected torch-geometric and vesin; got {error}; run pip install "
+        "'eqlayers[train]'"
+    ) from error
+
+from ..checks import check_flag, check_function, check_integer, check_number, check_type, got, is_integer
+from ..errors import ConfigError, DataError, ShapeError
+from ..nn import EdgeGeometry
+from ..nn import EdgeVectors as Edges
+
+__all__ = ["EdgeBasis", "EdgeHarmonics", "EdgeVectors", "RadiusGraph"]
+
+_VACUUM = 1000.0  # Angstrom: edge of the cell of a structure without periods among periodic ones
+
+
+class _Transform(BaseTransform):
+    """A transform that says its options."""
+
+    def _options(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._options()})"
+
+
+class RadiusGraph(_Transform):
+    """Edges between all atoms and images that are closer than a cutoff, by vesin's cell lists.
+
+    Reads ``pos`` `[A, 3]` in Angstrom and, where there are periods, ``cell`` `[3, 3]` or `[1, 3, 3]` with a lattice
+    vector in each row, and ``pbc`` `[3]`, `[1, 3]` or one truth value; a cell without ``pbc`` has three periods. Sets
+
+    - ``edge_index`` `[2, E]` int64 (src, dst), where dst receives, both directions, sorted by dst;
+    - with a cell, ``shifts`` `[E, 3]`, how many lattice vectors the receiver is moved by, in the dtype of ``pos``, and
+      ``cell`` `[1, 3, 3]` and ``pbc`` `[1, 3]`, which loaders put side by side.
+
+    The vector of an edge is ``pos[dst] - pos[src] + shift @ cell``. Positions on a GPU are copied to the CPU.
+
+    Args:
+        cutoff: In Angstrom; a pair at exactly this distance is no edge.
+        cells: Whether structures without a cell get a large one and no shifts, so that batches may mix them with
+            periodic ones.
+
+    Raises:
+        ConfigError: A cutoff that is not positive.
+        ShapeError, DataError: From a call: positions, cells and periods that do not fit, or atoms at one place.
+
+    Example:
+        >>> chain = Data(pos=torch.zeros(1, 3), cell=2.0 * torch.eye(3), pbc=torch.tensor([True, False, False]))
+        >>> RadiusGraph(3.0)(chain).shifts.tolist()
+        [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, cutoff: float, cells: bool = False) -> None:
+        self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
+        self.cells = check_flag("cells", cells)
+
+    def forward(self, data: Data) -> Data:
+        """Of one structure; a batch is made of these."""
+        data = _read(data)
+        if getattr(data, "num_graphs", 1) > 1 or getattr(data, "ptr", None) is not None:
+            raise ShapeError(
+                "data must be one structure, got a batch. Give the transform to the data set, before its loader."
+            )
+        pos, cell, pbc = data.pos.detach(), getattr(data, "cell", None), getattr(data, "pbc", None)
+        box = None if cell is None else _three("cell", cell, (3, 3)).double()
+        periods = np.zeros(3, bool) if box is None else np.ones(3, bool)
+        if pbc is not None:
+            periods = np.broadcast_to(_three("pbc", pbc, (3,)).numpy().astype(bool), (3,))
+        if box is None and periods.any():
+            raise DataError("cell must be there where pbc is true, got none. Set data.cell, or data.pbc = False.")
+        found, shifts = neighbor_list(pos.cpu().double().numpy(), box, periods, self.cutoff, "data.pos")
+        data.edge_index = torch.from_numpy(found).to(pos.device)
+        if box is None and self.cells:
+            box = _VACUUM * torch.eye(3, dtype=torch.float64)
+        if box is not None:
+            data.cell = (box if cell is None else cell.reshape(3, 3)).to(pos).unsqueeze(0)
+            data.pbc = torch.from_numpy(periods.copy()).to(pos.device).unsqueeze(0)
+            data.shifts = torch.from_numpy(shifts).to(pos)
+        return data
+
+    def _options(self) -> str:
+        return f"cutoff={self.cutoff:g}" + (", cells=True" if self.cells else "")
+
+
+class EdgeVectors(_Transform):
+    """Vectors ``edge_vec`` `[E, 3]` and lengths ``edge_length`` `[E]` of edges, with their shifts where there are.
+
+    It takes structures and batches of these. What is computed in a network instead (:class:`eqlayers.nn.EdgeGeometry`)
+    has gradients by positions: a transform is for properties without forces.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: From a call: attributes that do not fit each other.
+
+    Example:
+        >>> pair = Data(pos=torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]), edge_index=torch.tensor([[0], [1]]))
+        >>> EdgeVectors()(pair).edge_length
+        tensor([5.])
+    """
+
+    def __init__(self) -> None:
+        self._geometry = EdgeGeometry("0e")
+
+    def forward(self, data: Data) -> Data:
+        """Of a structure or a batch."""
+        edges = _edges(self._geometry, data)
+        data.edge_vec, data.edge_length = edges.vectors, edges.lengths
+        return data
+
+
+class EdgeHarmonics(_Transform):
+    """Spherical harmonics ``edge_harmonics`` `[E, irreps_out.dim]` of the directions of edges.
+
+    Args:
+        lmax: Highest degree, or irreps such as "0e + 2e".
+        normalization: 'component', 'norm' or 'integral'.
+
+    Attributes:
+        irreps_out: Of the harmonics.
+
+    Raises:
+        IrrepsError, ConfigError: Degrees or options that there are not.
+
+    Example:
+        >>> pair = Data(pos=torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]), edge_index=torch.tensor([[0], [1]]))
+        >>> EdgeHarmonics(1, "norm")(pair).edge_harmonics
+        tensor([[1.0000, 0.0000, 0.6000, 0.8000]])
+    """
+
+    def __init__(self, lmax: Any, normalization: str = "component") -> None:
+        degrees = list(range(check_integer("lmax", lmax, 0) + 1)) if is_integer(lmax) else lmax
+        self._geometry = EdgeGeometry(degrees, normalization)
+        self.irreps_out = self._geometry.irreps_out
+
+    def forward(self, data: Data) -> Data:
+        """Of a structure or a batch."""
+        data.edge_harmonics = _edges(self._geometry, data).harmonics
+        return data
+
+    def _options(self) -> str:
+        return f"{self.irreps_out}, {self._geometry.normalization}"
+
+
+class EdgeBasis(_Transform):
+    """Functions of the lengths of edges, ``edge_basis`` `[E, K]`.
+
+    Args:
+        basis: From ``[E]`` Angstrom to ``[E, K]``, such as :class:`eqlayers.nn.BesselBasis`.
+
+    Raises:
+        ConfigError: No function.
+
+    Example:
+        >>> from eqlayers.nn import BesselBasis
+        >>> pair = Data(pos=torch.tensor([[0.0, 0.0, 0.0], [0.0, 3.0, 4.0]]), edge_index=torch.tensor([[0], [1]]))
+        >>> EdgeBasis(BesselBasis(8, 6.0))(pair).edge_basis.shape
+        torch.Size([1, 8])
+    """
+
+    def __init__(self, basis: Any) -> None:
+        self.basis = check_function("basis", basis, "a function of lengths, such as eqlayers.nn.BesselBasis(8, 5.0)")
+        self._geometry = EdgeGeometry("0e")
+
+    def forward(self, data: Data) -> Data:
+        """Of a structure or a batch."""
+        with torch.no_grad():  # what a data set keeps has no tape
+            data.edge_basis = self.basis(_edges(self._geometry, data).lengths)
+        return data
+
+    def _options(self) -> str:
+        return repr(self.basis)
+
+
+def _read(data: Any) -> Any:
+    check_type("data", data, Data, "a torch_geometric.data.Data", "Pass one structure, or a batch of a loader.")
+    if not isinstance(getattr(data, "pos", None), Tensor):
+        raise ConfigError(f"data must have positions pos [A, 3], got {got(data)}. Set data.pos.")
+    return data
+
+
+def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
+    data = _read(data)
+    if data.edge_index is None:
+        raise ConfigError(f"data must have edges edge_index [2, E], got {got(data)}. Apply RadiusGraph before.")
+    found: Edges = geometry(data.pos, data.edge_index, *_shifted(data))
+    return found
+
+
+def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Shifts, cells and the structure of each atom."""
+    shifts, cell = getattr(data, "shifts", None), getattr(data, "cell", None)
+    if shifts is None or cell is None:
+        return None, None, None
+    return shifts, cell, getattr(data, "batch", None)
+
+
+def _three(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+    """Of one structure, without the axis for batches."""
+    found = torch.as_tensor(value).detach().cpu()
+    if found.ndim > 1 and found.shape == (1, *shape):
+        found = found[0]
+    if found.shape != shape and not (name == "pbc" and found.ndim == 0):
+        raise ShapeError(f"data.{name} must be {list(shape)} of one structure, got {list(found.shape)}. Reshape it.")
+    return found

@@ -1,0 +1,92 @@
+"""Where copies of irreps stand in a flat row, and taking them out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from eqlayers_kernels.forms.program import Slot
+
+
+class Copies(NamedTuple):
+    """Neighbouring copies of one irreps group."""
+
+    group: int
+    first: int
+    mul: int
+
+
+class Columns(NamedTuple):
+    """Where copies stand in a flat row: in columns from ``start``, or as channels of a slot."""
+
+    start: int
+    length: int
+    slot: Slot | None = None
+    first: int = 0
+
+
+def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list[Columns]:
+    """Columns of some copies, one range for neighbours; a slot where the channels of others stand between."""
+    out: list[Columns] = []
+    for group, first, count in copies:
+        slot = slots[group]
+        if not count or not slot.dim:
+            continue
+        if layout == "ir_mul" and slot.dim > 1 and count < slot.mul:
+            out.append(Columns(slot.start, count * slot.dim, slot, first))
+            continue
+        start, length = slot.start + first * slot.dim, count * slot.dim
+        last = out[-1] if out else None
+        if last is not None and last.slot is None and last.start + last.length == start:
+            out[-1] = last._replace(length=last.length + length)
+        else:
+            out.append(Columns(start, length))
+    return out
+
+
+def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
+    """The columns, one after the other: a view where they are one range."""
+    parts = []
+    for start, length, slot, first in columns:
+        if slot is None:
+            parts.append(x.narrow(-1, start, length))
+        else:
+            block = x.narrow(-1, start, slot.mul * slot.dim).reshape(*x.shape[:-1], slot.dim, slot.mul)
+            parts.append(block.narrow(-1, first, length // slot.dim).reshape(*x.shape[:-1], length))
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, -1) if parts else x.narrow(-1, 0, 0)
+
+
+def copies_between(copies: Sequence[Copies], first: int, last: int) -> list[Copies]:
+    """The copies from number ``first`` to before ``last``, counted over all groups."""
+    out, start = [], 0
+    for group, _, count in copies:
+        a, b = max(first - start, 0), min(last - start, count)
+        if a < b:
+            out.append(Copies(group, a, b - a))
+        start += count
+    return out
+
+
+def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
+    """Whether rows of both irreps have the same numbers in the same columns.
+
+    Example:
+        >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "mul_ir")
+        True
+        >>> same_order(o3.Irreps("1o + 1o"), o3.Irreps("2x1o"), "ir_mul")
+        False
+    """
+    if layout == "ir_mul" and _turning(first) != _turning(second):
+        return False
+    return bool(first.simplify() == second.simplify())
+
+
+def _turning(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:
+    """The groups whose copies 'ir_mul' keeps together."""
+    return [(mul, ir) for mul, ir in irreps if mul and ir.l]

@@ -1,0 +1,249 @@
+"""Normalisation by statistics of the batch, with running ones for evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_choice, check_flag, check_number
+from ..functional.formula import run_formula
+from ..lowering.norms import centred_formula
+from ..ops.call import check_same_kind, widest_under_autocast
+from ._common.copies import CopyModule
+
+
+class BatchNorm(CopyModule):
+    r"""Batch norm of each irrep copy; a drop-in for ``e3nn.nn.BatchNorm``.
+
+    .. math:: y_{nu} = w_u\, \frac{x_{nu} - \mu_u}{\sqrt{\nu_u + \epsilon}} + b_u, \quad
+              \nu_u = \langle |x_{nu} - \mu_u|^2 / (2l+1) \rangle_n
+
+    Means :math:`\mu` and biases b are those of even scalars; other irreps have none, which would not turn with them.
+    In evaluation :math:`\mu` and :math:`\nu` are the running ones. A batch without rows leaves these as they are.
+
+    Args:
+        irreps: Irreps of the features.
+        eps: Added to the variance.
+        momentum: Weight of a batch in the running statistics, 0 to 1.
+        affine: Whether there are weights and biases.
+        reduce: What becomes of the axes between the first, the batch, and the last: 'mean' or 'max' of the squares.
+        instance: Whether statistics are those of each element of the first axis, over the axes between, always.
+        include_bias: Whether even scalars have a bias.
+        normalization: 'component' (squares over 2l + 1) or 'norm'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        weight: ``[num_irreps]``, None without affine.
+        bias: ``[number of even scalars]``, None without affine, absent without include_bias.
+        running_mean: ``[number of even scalars]``, None with instance.
+        running_var: ``[num_irreps]``, None with instance.
+
+    Raises:
+        IrrepsError, ConfigError: The irreps cannot be read, or an option.
+
+    Source:
+        e3nn, Geiger and Smidt 2022, arXiv:2207.09453; Ioffe and Szegedy 2015, arXiv:1502.03167.
+
+    Example:
+        >>> norm = BatchNorm("8x0e + 4x1o")
+        >>> norm(3 + torch.randn(50, 20)).square().mean().round(decimals=1).item()
+        1.0
+    """
+
+    weight: Tensor | None
+    bias: Tensor | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
+
+    def __init__(
+        self,
+        irreps: Any,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        reduce: str = "mean",
+        instance: bool = False,
+        include_bias: bool = True,
+        normalization: str = "component",
+        *,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(irreps, layout, backend, apart=True, normalization=normalization)
+        self.irreps = self.irreps_out = self.irreps_in
+        self.eps = check_number("eps", eps, at_least=0.0, fix="Use 1e-5.")
+        self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
+        self.affine, self.instance = check_flag("affine", affine), check_flag("instance", instance)
+        self.include_bias = check_flag("include_bias", include_bias)
+        self.reduce = check_choice("reduce", reduce, ("mean", "max"))
+        self.normalization = normalization
+        self._centred = centred_formula(self._groups, layout)
+        self._formulas = [*self._formulas, self._centred] if self._flat.dim else []
+        scalars, copies = sum(self._counts[True]), self.irreps.num_irreps
+        self.register_buffer("running_mean", None if self.instance else torch.zeros(scalars))
+        self.register_buffer("running_var", None if self.instance else torch.ones(copies))
+        self.weight = torch.nn.Parameter(torch.ones(copies)) if self.affine else None
+        if self.include_bias:
+            self.bias = torch.nn.Parameter(torch.zeros(scalars)) if self.affine else None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``[batch, ..., irreps.dim]`` to the same; a row without batch is a batch of one.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
+        """
+        self._flat.check("input", input)
+        bias = self.bias if self.affine and self.include_bias else None
+        owned = {"weight": self.weight, "bias": bias, "running_var": self.running_var}
+        there = {"input": input, **{name: value for name, value in owned.items() if value is not None}}
+        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
+        check_same_kind(**there)
+        given, weight, bias = there["input"], there.get("weight"), there.get("bias")
+        if not given.numel():
+            return given.clone()
+        x = given.reshape(-1, self._flat.dim)
+        batch = given.shape[0] if given.ndim > 1 else 1
+        if not self.instance and not self.training:
+            return self._by_running(x, weight, bias).reshape(given.shape)
+        scalars, squares = self._squares(x)
+        mean = scalars.reshape(batch, -1, scalars.shape[-1]).mean(1) if self.instance else scalars.mean(0)
+        scalars = scalars - self._to_rows(mean, len(x))
+        var = self._joined(self._reduced(scalars.square(), batch), self._reduced(squares, batch))
+        if not self.instance:
+            self._keep(mean, var)
+        numbers = self._to_rows(self._factors(var, weight), len(x))
+        own, others = self._of(numbers, True), self._of(numbers, False)
+        scalars = scalars * own if bias is None else torch.addcmul(bias, scalars, own)
+        return self._scaled(x, others, scalars).reshape(given.shape)
+
+    def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
+        numbers = (var + self.eps).rsqrt()
+        return numbers if weight is None else numbers * weight
+
+    def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """With the running statistics: one formula."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        operands = [x, self._factors(self.running_var.to(x.dtype), weight)]
+        if self._counts[True]:
+            mean = self.running_mean.to(x.dtype)
+            operands += [mean, torch.zeros_like(mean) if bias is None else bias]
+        (z,) = run_formula(self._centred, operands, None, self.backend)
+        return z
+
+    def _reduced(self, squares: Tensor, batch: int) -> Tensor:
+        """``[rows, copies]`` to ``[copies]``, or to ``[batch, copies]`` with instance."""
+        if self.reduce == "mean" and not self.instance:
+            return squares.mean(0)
+        samples = squares.reshape(batch, -1, squares.shape[-1])
+        found = samples.mean(1) if self.reduce == "mean" else samples.max(1).values
+        return found if self.instance else found.mean(0)
+
+    def _to_rows(self, numbers: Tensor, rows: int) -> Tensor:
+        """``[batch, copies]`` to ``[rows, copies]``; those that serve all stay as they are."""
+        if numbers.ndim == 1:
+            return numbers
+        batch, copies = numbers.shape
+        return numbers.unsqueeze(1).expand(batch, rows // batch, copies).reshape(rows, copies)
+
+    def _keep(self, mean: Tensor, var: Tensor) -> None:
+        for running, new in ((self.running_mean, mean), (self.running_var, var)):
+            assert running is not None
+            running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
+
+    def extra_repr(self) -> str:
+        """Irreps, numbers, and what is not the default."""
+        chosen = "" if self.reduce == "mean" else ", reduce=max"
+        chosen += ", instance" if self.instance else ""
+        chosen += "" if self.affine else ", without weights"
+        return f"{self.irreps}, eps={self.eps}, momentum={self.momentum}{chosen} | {self._kind()}"
+
+
+class BatchRMSNorm(CopyModule):
+    r"""Every irrep copy over the root of its mean square in the batch, without means and biases.
+
+    .. math:: y_{nu} = w_u\, x_{nu} / \sqrt{\nu_u + \epsilon}, \quad \nu_u = \langle |x_{nu}|^2 / (2l+1) \rangle_n
+
+    In evaluation :math:`\nu` are the running mean squares. A batch without rows leaves these as they are.
+
+    Args:
+        irreps: Irreps of the features.
+        eps: Added to the mean squares.
+        momentum: Weight of a batch in the running mean squares, 0 to 1.
+        affine: Whether there are weights.
+        normalization: 'component' (squares over 2l + 1) or 'norm'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        weight: ``[num_irreps]``, None without affine.
+        running_squared_norm: ``[num_irreps]``.
+
+    Raises:
+        IrrepsError, ConfigError: The irreps cannot be read, or an option.
+
+    Source:
+        Zhang and Sennrich 2019, arXiv:1910.07467, over the batch in place of the channels.
+
+    Example:
+        >>> norm = BatchRMSNorm("4x1o")
+        >>> norm(7 * torch.randn(50, 12)).square().mean().round(decimals=1).item()
+        1.0
+    """
+
+    weight: Tensor | None
+    running_squared_norm: Tensor
+
+    def __init__(
+        self,
+        irreps: Any,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = True,
+        normalization: str = "component",
+        *,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(irreps, layout, backend, normalization=normalization)
+        self.irreps_out = self.irreps_in
+        self.eps = check_number("eps", eps, at_least=0.0, fix="Use 1e-5.")
+        self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
+        self.affine, self.normalization = check_flag("affine", affine), normalization
+        copies = self.irreps_in.num_irreps
+        self.register_buffer("running_squared_norm", torch.ones(copies))
+        self.weight = torch.nn.Parameter(torch.ones(copies)) if self.affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., irreps.dim]`` to the same; all leading axes are the batch.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer.
+        """
+        self._flat.check("x", x)
+        owned = {"weight": self.weight, "running_squared_norm": self.running_squared_norm}
+        there = {"x": x, **{name: value for name, value in owned.items() if value is not None}}
+        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
+        check_same_kind(**there)
+        given, running = there["x"], there["running_squared_norm"]
+        if not given.numel():
+            return given.clone()
+        x = given.reshape(-1, self._flat.dim)
+        if self.training:
+            mean = self._squares(x)[1].mean(0)
+            kept = self.running_squared_norm
+            kept.copy_((1 - self.momentum) * kept + self.momentum * mean.detach())
+        else:
+            mean = running
+        numbers = (mean + self.eps).rsqrt()
+        if self.weight is not None:
+            numbers = numbers * there["weight"]
+        return self._scaled(x, numbers, x.narrow(-1, 0, 0)).reshape(given.shape)
+
+    def extra_repr(self) -> str:
+        """Irreps, numbers and layout."""
+        chosen = "" if self.affine else ", without weights"
+        return f"{self.irreps_in}, eps={self.eps}, momentum={self.momentum}{chosen} | {self._kind()}"

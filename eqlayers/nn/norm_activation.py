@@ -1,0 +1,121 @@
+"""Functions of norms, applied to features without a change of their direction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_flag, check_function, check_number, check_tensor, got
+from ..errors import ConfigError, ShapeError
+from ..ops.call import check_same_kind, widest_under_autocast
+from ._common.copies import CopyModule
+from .norm import Norm
+from .sub_products import ElementwiseTensorProduct
+
+#: Norms up to which a copy counts as zero without ``normalize``.
+SMALLEST = 1e-8
+
+
+class NormActivation(CopyModule):
+    r"""Every irrep copy times a function of its norm; a drop-in for ``e3nn.nn.NormActivation``.
+
+    .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
+
+    Without ``normalize`` the copy is not divided by its norm, :math:`y_u = x_u\, \phi(|x_u| + b_u)`; e3nn's layer does
+    not run then. Derivatives at zero are those of a copy whose norm does not change: finite in every order.
+
+    Args:
+        irreps_in: Irreps of the features.
+        scalar_nonlinearity: The function, of norms ``[..., num_irreps]`` to factors of that shape.
+        normalize: Whether copies are divided by their norms.
+        epsilon: Smallest norm, with normalize only; None for 1e-8.
+        bias: Whether norms get a bias that is learned.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        biases: ``[num_irreps]``, 0 at first; absent without bias.
+        norm, scalar_multiplier: For the keys of e3nn's state dict; they are not called.
+
+    Raises:
+        IrrepsError: The irreps cannot be read.
+        ConfigError: An option, or an epsilon without normalize.
+
+    Source:
+        Thomas et al. 2018, arXiv:1802.08219, section 4.1.4; e3nn, arXiv:2207.09453.
+
+    Example:
+        >>> NormActivation("1x1o", torch.sigmoid)(torch.tensor([0.0, 0.0, 2.0]))
+        tensor([0.0000, 0.0000, 0.8808])
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        scalar_nonlinearity: Callable[[Tensor], Tensor],
+        normalize: bool = True,
+        epsilon: float | None = None,
+        bias: bool = False,
+        *,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(irreps_in, layout, backend)
+        self.irreps_out = self.irreps_in
+        self.normalize, self.bias = check_flag("normalize", normalize), check_flag("bias", bias)
+        if epsilon is not None and not self.normalize:
+            raise ConfigError(f"epsilon must be None with normalize=False, got {got(epsilon)}. Leave one of them out.")
+        if epsilon is None and self.normalize:
+            epsilon = 1e-8
+        self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, above=0, fix="Use 1e-8.")
+        self.norm = Norm(self.irreps_in, squared=self.normalize, layout=layout, backend=backend)
+        self.scalar_nonlinearity = check_function("scalar_nonlinearity", scalar_nonlinearity)
+        if self.bias:
+            self.biases = torch.nn.Parameter(torch.zeros(self.irreps_in.num_irreps))
+        self.scalar_multiplier = ElementwiseTensorProduct(
+            self.norm.irreps_out, self.irreps_in, layout=layout, backend=backend
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[..., irreps_in.dim]`` to the same.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer, or the function changes the shape.
+        """
+        self._flat.check("features", features)
+        biases = None
+        if self.bias:
+            features, biases = widest_under_autocast(features, self.biases)
+            check_same_kind(features=features, biases=biases)
+        else:
+            check_same_kind(features=features)
+        if not self._flat.dim:
+            return features.clone()
+        norms = self._norms(self._squares(features)[1])
+        factors = self.scalar_nonlinearity(norms if biases is None else norms + biases)
+        check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
+        if factors.shape != norms.shape:
+            raise ShapeError(
+                f"the result of scalar_nonlinearity must be {list(norms.shape)}, as its argument, got "
+                f"{list(factors.shape)}. Pass a function of one number, such as torch.sigmoid."
+            )
+        factors = factors.to(norms.dtype)  # some functions compute in float32 under autocast
+        return self._scaled(features, factors / norms if self.normalize else factors, features.narrow(-1, 0, 0))
+
+    def _norms(self, squares: Tensor) -> Tensor:
+        """Roots of squares; of small ones a constant, whose derivatives are 0."""
+        least = SMALLEST if self.epsilon is None else self.epsilon
+        small = squares < least * least
+        # the inner choice keeps what is infinite at zero out of derivatives, which the outer one multiplies by 0
+        roots = torch.where(small, torch.ones_like(squares), squares).sqrt()
+        return torch.where(small, torch.full_like(squares, self.epsilon or 0.0), roots)
+
+    def extra_repr(self) -> str:
+        """Irreps and options."""
+        f = self.scalar_nonlinearity
+        name = getattr(f, "__name__", type(f).__name__)
+        chosen = f"epsilon={self.epsilon}" if self.normalize else "not normalized"
+        return f"{self.irreps_in}, {name}, {chosen}{', bias' if self.bias else ''} | {self._kind()}"

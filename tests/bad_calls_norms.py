@@ -1,0 +1,102 @@
+"""Calls of norms, layers with functions of features, and layers that leave parts out, for the table of bad calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from eqlayers import nn
+
+NAN = float("nan")
+LAYER = {"layout": "choice", "backend": "backend"}
+X = torch.ones(4, 5)
+IRREPS = "2x0e + 1o"
+
+#: Kinds of wrong values that the common table lacks.
+WRONG: dict[str, list[Any]] = {
+    "small": [-1.0, NAN, float("inf"), "x", None, [1e-5], True, torch.ones(2), 1j],
+    "optional small": [0, -1.0, NAN, float("inf"), "x", [1e-5], True, torch.ones(2), 1j],
+    "probability": [-0.1, 1.1, NAN, "0.5", None, [0.5], True, torch.ones(2), 1j],
+    "act": [None, 1, "x", torch.ones(2), lambda x: None, lambda x: x.sum(), lambda x: 0 * x],
+    "acts": [None, 1, "x", [], [torch.tanh] * 3, [torch.tanh, 1], ["tanh", None], [lambda x: 1.0, None],
+        [lambda x: 0 * x, None], {"a": 1}],
+    "two acts": [None, 1, "x", [], [torch.tanh] * 3, [torch.tanh, torch.tanh], ["tanh", None], {"a": 1}],
+    "odd acts": [[torch.exp], [torch.nn.functional.silu]],
+    "scalars": [None, 7, "8x", "1z", "1o", "0e + 1o", object(), torch.ones(2)],
+    "gates": [None, 7, "8x", "1o", "0e", "3x0e", object(), torch.ones(2)],
+    "gated": [None, 7, "8x", "3x1o", "0e", object(), torch.ones(2)],
+    "signal": [None, 7, "8x", "1o", "2x0e", "0e + 2e", "0e + 1o + 2o", "1o + 0e", "", torch.ones(2)],
+    "points": [None, 0, -2, 2, 9, 2.0, "8", [8], [8, 9, 1], (9, 9), (8, 0), (8, None), torch.ones(2)],
+    "lmax": [-1, 1.5, "1", None, NAN, [1], True],
+    "optional lmax": [-1, 1.5, "1", NAN, [1], True],
+    "ratio": [0, -1.0, 0.1, NAN, "2", None, [2], True, torch.ones(2)],
+    "given": [0.0, 1e-8, "x", [1e-5], True],
+    "graphs": [1, "x", [0] * 4, torch.zeros(3).long(), torch.zeros(4), torch.zeros(4, 1).long(), torch.zeros(4).int()],
+    "optional count": [0, -1, 1.5, "2", NAN, [2], True],
+    "any features": [None, 1.0, "x", [1.0], np.ones((4, 5)), torch.ones(()), torch.ones(4, 5).long(), object()],
+    "axis": [5, -3, 1.5, "1", None, [1], True],
+}  # fmt: skip
+
+STATISTICS = {"irreps": "irreps", "eps": "small", "momentum": "probability", "affine": "flag"}
+STATISTICS |= {"normalization": "choice", **LAYER}
+OWN = {"irreps": "irreps", "eps": "small", "affine": "flag", "normalization": "choice", **LAYER}
+GATE = {"irreps_scalars": "2x0e", "act_scalars": [torch.tanh], "irreps_gates": "2x0e", "act_gates": [torch.tanh]}
+GATE["irreps_gated"] = "2x1o"
+ALL_GATE = {"irreps_scalars": "scalars", "irreps_gates": "gates", "irreps_gated": "gated", **LAYER}
+S2 = {"irreps": "0e + 1o", "act": torch.tanh, "res": 6}
+SO3 = {"lmax_in": 1, "lmax_out": 1, "act": torch.tanh, "resolution": 2}
+
+#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
+    "BatchNorm": (nn.BatchNorm, {"irreps": IRREPS}, {
+        "reduce": "choice", "instance": "flag", "include_bias": "flag", **STATISTICS}),
+    "BatchNorm.forward": (nn.BatchNorm(IRREPS).forward, {"input": X}, {"input": "features"}),
+    "BatchRMSNorm": (nn.BatchRMSNorm, {"irreps": IRREPS}, STATISTICS),
+    "BatchRMSNorm.forward": (nn.BatchRMSNorm(IRREPS).forward, {"x": X}, {"x": "features"}),
+    "LayerNorm": (nn.LayerNorm, {"irreps": IRREPS}, OWN),
+    "LayerNorm.forward": (nn.LayerNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
+    "RMSNorm": (nn.RMSNorm, {"irreps": IRREPS}, {"over": "choice", **OWN}),
+    "RMSNorm.forward": (nn.RMSNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
+    "MeanSquaredNorm": (nn.MeanSquaredNorm, {"irreps": IRREPS}, {
+        "irreps": "irreps", "over": "choice", "scaled": "flag", **LAYER}),
+    "MeanSquaredNorm.forward": (nn.MeanSquaredNorm(IRREPS).forward, {"features": X}, {"features": "features"}),
+    "Activation": (nn.Activation, {"irreps_in": IRREPS, "acts": [torch.tanh, None]}, {
+        "irreps_in": "irreps", "acts": "two acts", "layout": "choice"}),
+    "Activation of scalars": (nn.Activation, {"irreps_in": "2x0e + 1x0o", "acts": [None, None]}, {"acts": "acts"}),
+    "Activation of odd scalars": (nn.Activation, {"irreps_in": "2x0o", "acts": [None]}, {"acts": "odd acts"}),
+    "Activation.forward": (nn.Activation(IRREPS, [torch.tanh, None]).forward, {"features": X}, {
+        "features": "features", "dim": "axis"}),
+    "Gate": (nn.Gate, GATE, ALL_GATE),
+    "Gate of two": (nn.Gate, {**GATE, "irreps_scalars": "1x0e + 1x0o", "act_scalars": [None, None]}, {
+        "act_scalars": "acts"}),
+    "Gate of two gates": (nn.Gate, {**GATE, "irreps_gates": "1x0e + 1x0o", "act_gates": [None, None]}, {
+        "act_gates": "acts"}),
+    "Gate.forward": (nn.Gate("2x0e", [torch.tanh], "", [], "").forward, {"features": torch.ones(4, 2)}, {
+        "features": "features"}),
+    "Gate.forward of vectors": (nn.Gate("1x0e", [torch.tanh], "0e", [torch.cos], "1o").forward, {"features": X}, {
+        "features": "features"}),
+    "NormActivation": (nn.NormActivation, {"irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid}, {
+        "irreps_in": "irreps", "scalar_nonlinearity": "function", "normalize": "flag", "bias": "flag",
+        "epsilon": "optional small", **LAYER}),
+    "NormActivation, not normalized": (nn.NormActivation, {
+        "irreps_in": IRREPS, "scalar_nonlinearity": torch.sigmoid, "normalize": False}, {"epsilon": "given"}),
+    "NormActivation.forward": (nn.NormActivation(IRREPS, torch.sigmoid).forward, {"features": X}, {
+        "features": "features"}),
+    "S2Activation": (nn.S2Activation, S2, {
+        "irreps": "signal", "act": "act", "res": "points", "normalization": "choice", "lmax_out": "optional lmax",
+        "random_rot": "flag"}),
+    "S2Activation.forward": (nn.S2Activation("0e + 1o", torch.tanh, 6).forward, {"features": torch.ones(3, 4)}, {
+        "features": "features"}),
+    "SO3Activation": (nn.SO3Activation, SO3, {
+        "lmax_in": "lmax", "lmax_out": "lmax", "act": "act", "resolution": "width", "normalization": "choice",
+        "aspect_ratio": "ratio"}),
+    "SO3Activation.forward": (nn.SO3Activation(1, 1, torch.tanh, 2).forward, {"features": torch.ones(3, 10)}, {
+        "features": "features"}),
+    "Dropout": (nn.Dropout, {"irreps": IRREPS, "p": 0.5}, {"irreps": "irreps", "p": "probability", "layout": "choice"}),
+    "Dropout.forward": (nn.Dropout(IRREPS, 0.5).forward, {"x": X}, {"x": "features"}),
+    "DropPath": (nn.DropPath, {"p": 0.5}, {"p": "probability"}),
+    "DropPath.forward": (nn.DropPath(0.5).forward, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {
+        "x": "any features", "batch": "graphs", "num_graphs": "optional count"}),
+}  # fmt: skip

@@ -1,0 +1,69 @@
+"""Calls of radial bases, cutoffs and attention, for the table of bad calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from eqlayers import functional, nn
+
+NAN = float("nan")
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
+LAYER = {"layout": "choice", "backend": "backend"}
+
+#: Kinds of wrong values that the common table lacks.
+WRONG: dict[str, list[Any]] = {
+    "start": [5.0, 9, NAN, float("inf"), "0", None, [0.0], True, torch.ones(2), 1j],
+    "optional power": [1, -1, NAN, float("inf"), "6", [6], torch.ones(2)],
+    "optional module": [1, "x", [], torch.nn.Linear, torch.ones(2), nn.CosineCutoff(3.0)],
+    "network basis": [1, "x", [], torch.nn.Linear, torch.ones(2), torch.nn.ReLU()],
+    "by edge": [1.0, "x", [1.0], np.ones((3, 2)), torch.ones(3), torch.ones(3, 9), torch.ones(4, 2),
+        torch.ones(3, 2).long(), torch.ones(3, 2) * 1j, torch.ones(()), torch.ones(0), object()],
+    "envelope": [1.0, "x", [1.0], np.ones(3), torch.ones(4), torch.ones(3, 1), torch.ones(3).long(),
+        torch.ones(()), object()],
+    "sink": [None, "x", NAN, [1.0], np.ones(2), torch.ones(3), torch.ones(3, 2), torch.ones(2).long(), object()],
+    "receivers": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
+}  # fmt: skip
+
+BASIS = {"num_basis": "width", "cutoff": "positive", "start": "start", "envelope": "optional module"}
+SPACED = {**BASIS, "p": "optional power", "inside": "flag"}
+SUMMED = {"values": torch.ones(3, 5), "logits": torch.ones(3, 1), "edge_index": EDGES, "num_nodes": 4}
+BLOCK = {"irreps_in": "2x0e", "irreps_sh": "0e", "irreps_out": "2x0e", "num_scalars": 2, "heads": 2}
+CALL = {"x": torch.ones(4, 5), "edge_attr": torch.ones(3, 4), "edge_scalars": torch.ones(3, 2), "edge_index": EDGES}
+
+#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
+    "RadialBasis": (nn.RadialBasis, {}, {**BASIS, "p": "optional power"}),
+    "BesselBasis of others": (nn.BesselBasis, {}, {"envelope": "optional module"}),
+    "RadialNetwork of others": (nn.RadialNetwork, {"num_weights": 3}, {"basis": "network basis"}),
+    "GaussianBasis": (nn.GaussianBasis, {}, SPACED),
+    "CosineBasis": (nn.CosineBasis, {}, SPACED),
+    "SmoothFiniteBasis": (nn.SmoothFiniteBasis, {}, SPACED),
+    "FourierBasis": (nn.FourierBasis, {}, SPACED),
+    "ChebyshevBasis": (nn.ChebyshevBasis, {}, {**BASIS, "p": "optional power"}),
+    "ChebyshevBasis.forward": (nn.ChebyshevBasis().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "CosineCutoff": (nn.CosineCutoff, {}, {"cutoff": "positive"}),
+    "CosineCutoff.forward": (nn.CosineCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "SmoothCutoff": (nn.SmoothCutoff, {}, {"cutoff": "positive", "start": "start"}),
+    "SmoothCutoff.forward": (nn.SmoothCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "edge_softmax": (functional.edge_softmax, {"logits": torch.ones(3, 2), "edge_index": EDGES, "num_nodes": 4}, {
+        "logits": "by edge logits", "edge_index": "edges", "num_nodes": "receivers", "envelope": "envelope",
+        "sink": "sink", "deterministic": "flag"}),
+    "AttentionAggregate": (nn.AttentionAggregate, {"irreps": "2x0e + 2x1o"}, {
+        "irreps": "irreps", "heads": "width", "deterministic": "flag", **LAYER}),
+    "AttentionAggregate.forward": (nn.AttentionAggregate("2x0e + 1x1o").forward, SUMMED, {
+        "values": "by edge", "logits": "by edge", "edge_index": "edges", "num_nodes": "receivers",
+        "envelope": "envelope"}),
+    "EquivariantAttention": (nn.EquivariantAttention, BLOCK, {
+        "irreps_in": "irreps", "irreps_sh": "irreps", "irreps_out": "irreps", "num_scalars": "width", "heads": "width",
+        "logits": "choice", "hidden": "width", "radial_hidden": "widths", **LAYER}),
+    "EquivariantAttention.forward": (
+        nn.EquivariantAttention("2x0e + 1x1o", "0e + 1o", "2x0e", 2, 1).forward, CALL, {
+        "x": "features", "edge_attr": "by edge", "edge_scalars": "by edge scalars", "edge_index": "edges",
+        "envelope": "envelope"}),
+}  # fmt: skip
+#: Of logits any number of columns is one of heads; of these scalars two are those of the layer.
+WRONG["by edge logits"] = [value for value in WRONG["by edge"] if getattr(value, "shape", ()) != (3, 9)]
+WRONG["by edge scalars"] = WRONG["by edge"]

@@ -1,0 +1,47 @@
+"""Calls of layers in the frames of edges, for the table of bad calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from eqlayers import nn
+
+NAN = float("nan")
+IRREPS = "2x0e + 1o"
+LAYER = {
+    "irreps_in": "irreps", "irreps_out": "irreps", "mmax": "order", "parity": "choice", "internal_weights": "flag",
+    "layout": "choice", "backend": "backend",
+}  # fmt: skip
+EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
+
+#: Kinds of wrong values that the common table lacks.
+WRONG: dict[str, list[Any]] = {
+    "order": [-1, 1.5, "8", NAN, [8], True, torch.ones(2), 2.0],
+    "degree of frames": [-1, 0, 13, 1.5, "8", NAN, [8], torch.ones(2), 2.0, True],
+    "factors": [1.0, "x", [1.0], torch.ones(3, 9), torch.ones(()), torch.ones(3, 4).long(), torch.ones(7, 4), object()],
+    "factors of rows": [1.0, "x", [1.0], torch.ones(3, 1), torch.ones(()), torch.ones(3).long(), torch.ones(5)],
+    "vectors": [None, 1.0, "x", torch.ones(3, 4), torch.ones(4, 3), torch.ones(3, 3).long(), torch.ones(3)],
+    "matrices": [1.0, "x", torch.ones(3), torch.ones(()), torch.ones(2, 17), torch.ones(17).long(), [1.0], object()],
+    "product": [None, 1, "x", torch.nn.Linear, torch.nn.Linear(2, 2), object()],
+    "product behind": [1, "x", torch.nn.Linear, torch.nn.Linear(2, 2), object()],
+}
+
+LINEAR, CONV = nn.SO2Linear(IRREPS, "3x0e + 2x1o"), nn.SO2Convolution(IRREPS, "3x0e + 2x1o")
+PRODUCT = nn.FullyConnectedTensorProduct(IRREPS, "0e + 1o", IRREPS)
+
+#: Name -> the callable, arguments that work, and the kind of each that is given wrongly.
+ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
+    "SO2Linear": (nn.SO2Linear, {"irreps_in": IRREPS, "irreps_out": IRREPS}, LAYER),
+    "SO2Linear.forward": (LINEAR.forward, {"x": torch.ones(4, 5)}, {
+        "x": "features", "scales": "factors", "weight": "matrices"}),
+    "SO2Convolution": (nn.SO2Convolution, {"irreps_in": IRREPS, "irreps_out": IRREPS}, {
+        **LAYER, "lmax": "degree of frames"}),
+    "SO2Convolution.forward": (
+        CONV.forward, {"x": torch.ones(4, 5), "frames": torch.ones(3, 3), "edge_index": EDGES}, {
+            "x": "features", "frames": "vectors", "edge_index": "edges", "scales": "factors",
+            "envelope": "factors of rows", "num_nodes": "nodes", "weight": "matrices"}),
+    "SO2Convolution.from_tensor_product": (nn.SO2Convolution.from_tensor_product, {"tp": PRODUCT}, {
+        "tp": "product", "linear": "product behind", "normalization": "choice", "backend": "backend"}),
+}  # fmt: skip

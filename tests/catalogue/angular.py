@@ -1,0 +1,180 @@
+"""Rotations of features, frames of edges, and Cartesian tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from e3nn import o3
+from torch import Tensor
+
+import eqlayers.nn as nn
+
+from .cases import Case, features
+
+IRREPS = "1x0o + 2x1o + 1x1e + 1x2e"
+EVEN = "1x0e + 2x1e + 1x2e"
+DEGREES = 2
+
+
+class CartesianTensor(nn.CartesianTensor):
+    """The way back from irreps."""
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        return self.to_cartesian(tensor)
+
+
+def quaternions(rows: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, 4, generator=generator, dtype=torch.float64)
+
+
+def with_features(**width: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    """Features, and rotations as so many normal numbers."""
+
+    def make(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        dim = o3.Irreps(IRREPS).dim
+        out = {"x": torch.randn(rows, dim, generator=generator, dtype=torch.float64)}
+        for name, count in width.items():
+            out[name] = torch.randn(rows, count, generator=generator, dtype=torch.float64)
+        return out
+
+    return make
+
+
+def orthogonal(rows: int, generator: torch.Generator) -> Tensor:
+    """Matrices with both signs of the determinant."""
+    return torch.linalg.qr(torch.randn(rows, 3, 3, generator=generator, dtype=torch.float64))[0].contiguous()
+
+
+def with_matrices(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    x = torch.randn(rows, o3.Irreps(IRREPS).dim, generator=generator, dtype=torch.float64)
+    return {"x": x, "rotation": orthogonal(rows, generator)}
+
+
+def before_quaternions(value: Tensor, matrix: Tensor) -> Tensor:
+    """A rotation of other axes before; an inversion has no quaternion, and even irreps do not see it."""
+    back = o3.matrix_to_quaternion(matrix.T * torch.linalg.det(matrix))
+    return o3.compose_quaternion(value, back.expand_as(value))
+
+
+def full_even(value: Tensor, matrix: Tensor) -> Tensor:
+    """The matrices of even irreps for a rotation of other axes before."""
+    return value @ nn.WignerD(EVEN).D_from_matrix(matrix).T
+
+
+def same(value: Tensor, matrix: Tensor) -> Tensor:
+    """What does not turn."""
+    return value
+
+
+def before(value: Tensor, matrix: Tensor) -> Tensor:
+    """A rotation of other axes before."""
+    return (value @ matrix.T).contiguous()
+
+
+def full(value: Tensor, matrix: Tensor) -> Tensor:
+    """The matrices of irreps for a rotation of other axes before."""
+    other = nn.WignerD(IRREPS).D_from_matrix(matrix)
+    return value @ other.T
+
+
+def two_indices(value: Tensor, matrix: Tensor) -> Tensor:
+    return torch.einsum("nij,ai,bj->nab", value, matrix, matrix)
+
+
+def four_indices(value: Tensor, matrix: Tensor) -> Tensor:
+    return torch.einsum("nijkl,ai,bj,ck,dl->nabcd", value, matrix, matrix, matrix, matrix)
+
+
+def conjugated(value: Tensor, matrix: Tensor) -> Tensor:
+    """A rotation seen from turned axes, as a matrix."""
+    return (matrix @ value @ matrix.T).contiguous()
+
+
+def conjugated_angles(value: Tensor, matrix: Tensor) -> Tensor:
+    """The same of angles."""
+    return torch.stack(o3.matrix_to_angles(conjugated(o3.angles_to_matrix(*value.unbind(-1)), matrix)), -1)
+
+
+def tensors(rank: int) -> Callable[[int, torch.Generator], dict[str, Tensor]]:
+    def make(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+        return {"tensor": torch.randn(rows, *[3] * rank, generator=generator, dtype=torch.float64)}
+
+    return make
+
+
+ABOUT_THE_AXIS = "a frame turns with the edge up to a rotation about it: D^T M D is equivariant, D is not"
+CASES = [
+    Case(
+        "WignerD",
+        lambda layout: nn.WignerD(IRREPS, "matrix"),
+        lambda rows, generator: {"rotation": orthogonal(rows, generator)},
+        {"rotation": before},
+        (full,),
+        layouts=("mul_ir",),
+        order=2,
+        family="Angular",
+    ),
+    Case(
+        "WignerD, of quaternions",
+        lambda layout: nn.WignerD(EVEN, "quaternion"),
+        lambda rows, generator: {"rotation": quaternions(rows, generator)},
+        {"rotation": before_quaternions},
+        (full_even,),
+        layouts=("mul_ir",),
+        family="Angular",
+    ),
+    Case(
+        "RotateFeatures",
+        lambda layout: nn.RotateFeatures(IRREPS, "matrix", layout=layout),
+        with_matrices,
+        {"x": IRREPS, "rotation": conjugated},
+        (IRREPS,),
+        family="Angular",
+    ),
+    Case(
+        "RotateFeatures, by quaternions",
+        lambda layout: nn.RotateFeatures(IRREPS, "quaternion", inverse=True, layout=layout),
+        with_features(rotation=4),
+        {"x": IRREPS, "rotation": "1x0e + 1x1e"},
+        (IRREPS,),
+        family="Angular",
+    ),
+    Case(
+        "RotateFeatures, sparse",
+        lambda layout: nn.RotateFeatures(IRREPS, "angles", "sparse", layout=layout),
+        with_features(rotation=3),
+        {"x": IRREPS, "rotation": conjugated_angles},
+        (IRREPS,),
+        order=2,
+        family="Angular",
+    ),
+    Case(
+        "EdgeFrame",
+        lambda layout: nn.EdgeFrame(DEGREES),
+        features(vectors="1o"),
+        {"vectors": "1o"},
+        (same,),
+        layouts=("mul_ir",),
+        family="Angular",
+        lacks={"rotation": ABOUT_THE_AXIS, "inversion": ABOUT_THE_AXIS},
+    ),
+    Case(
+        "CartesianTensor",
+        lambda layout: nn.CartesianTensor("ij=ji"),
+        tensors(2),
+        {"tensor": two_indices},
+        ("1x0e + 1x2e",),
+        layouts=("mul_ir",),
+        family="Angular",
+    ),
+    Case(
+        "CartesianTensor, to elasticity",
+        lambda layout: CartesianTensor("ijkl=jikl=klij"),
+        features(tensor="2x0e + 2x2e + 1x4e"),
+        {"tensor": "2x0e + 2x2e + 1x4e"},
+        (four_indices,),
+        layouts=("mul_ir",),
+        family="Angular",
+    ),
+]

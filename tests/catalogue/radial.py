@@ -1,0 +1,134 @@
+"""Radial bases, cutoffs and networks; the repulsion of nuclei."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from e3nn.math import soft_one_hot_linspace
+from torch import Tensor
+
+import eqlayers.nn as nn
+from eqlayers.bench.implementation import default_dtype
+from eqlayers.graph import Graph
+
+from .cases import Case, edges
+
+CUTOFF = 4.0
+
+
+def lengths(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Between 0.3 and 3.8, none where functions of three or five bumps begin or end."""
+    return {"lengths": 0.3 + 3.5 * torch.rand(rows, generator=generator, dtype=torch.float64)}
+
+
+def unmoved(value: Tensor, matrix: Tensor) -> Tensor:
+    """How a number of each row turns."""
+    return value
+
+
+class ZBL(nn.ZBL):
+    """Called with tensors."""
+
+    def forward(self, z: Tensor, lengths: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(z, nn.EdgeVectors(lengths, lengths, lengths, lengths), Graph(edge_index, z.shape[0]))
+
+
+class AgnesiTransform(nn.AgnesiTransform):
+    """Called with tensors."""
+
+    def forward(self, lengths: Tensor, kind: Tensor, edge_index: Tensor) -> Tensor:
+        return super().forward(lengths, kind, Graph(edge_index, kind.shape[0]))
+
+
+class SoftOneHot(torch.nn.Module):
+    """e3nn's function as a module."""
+
+    def __init__(self, number: int, basis: str, cutoff: bool, start: float) -> None:
+        super().__init__()
+        self.options = start, CUTOFF, number, basis, cutoff
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        with default_dtype(torch.float64):  # of which e3nn makes its exp(2)
+            return soft_one_hot_linspace(lengths, *self.options)
+
+
+def of_lengths(name: str, make: Callable[[], torch.nn.Module], width: int | None, **more: object) -> Case:
+    """A function of lengths, to so many numbers, or one."""
+    return Case(
+        name,
+        lambda layout: make(),
+        lengths,
+        {},
+        (f"{width}x0e" if width else unmoved,),
+        layouts=("mul_ir",),
+        family="Radial functions",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def like_e3nn(name: str, kind: type[torch.nn.Module], basis: str, inside: bool, start: float = 0.0) -> Case:
+    """A basis without an envelope, and e3nn's function of the same arguments."""
+    return of_lengths(
+        f"{name}, as e3nn's, {'inside' if inside else 'on the ends'}",
+        lambda: kind(3, CUTOFF, None, start=start, inside=inside),
+        3,
+        e3nn=lambda: SoftOneHot(3, basis, inside, start),
+    )
+
+
+def nodes_and_edges(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Atoms of H, O and Fe, and lengths between 0.3 and 1.2 A, within the reach of most pairs."""
+    index = edges(rows, generator)
+    z = torch.tensor([1, 8, 26])[torch.randint(3, (rows,), generator=generator)]
+    made = 0.3 + 0.9 * torch.rand(index.shape[1], generator=generator, dtype=torch.float64)
+    return {"z": z, "lengths": made, "edge_index": index}
+
+
+def kinds_and_edges(rows: int, generator: torch.Generator) -> dict[str, Tensor]:
+    made = nodes_and_edges(rows, generator)
+    return {"lengths": made["lengths"], "kind": made["z"] % 3, "edge_index": made["edge_index"]}
+
+
+CASES = [
+    of_lengths("BesselBasis", lambda: nn.BesselBasis(4, CUTOFF), 4),
+    of_lengths("BesselBasis, SmoothCutoff", lambda: nn.BesselBasis(4, CUTOFF, envelope=nn.SmoothCutoff(CUTOFF)), 4),
+    of_lengths("GaussianBasis", lambda: nn.GaussianBasis(4, CUTOFF), 4),
+    like_e3nn("GaussianBasis", nn.GaussianBasis, "gaussian", True),
+    like_e3nn("GaussianBasis", nn.GaussianBasis, "gaussian", False, -0.5),
+    like_e3nn("CosineBasis", nn.CosineBasis, "cosine", True),
+    like_e3nn("CosineBasis", nn.CosineBasis, "cosine", False, 0.25),
+    like_e3nn("SmoothFiniteBasis", nn.SmoothFiniteBasis, "smooth_finite", True),
+    like_e3nn("SmoothFiniteBasis", nn.SmoothFiniteBasis, "smooth_finite", False, 0.25),
+    like_e3nn("FourierBasis", nn.FourierBasis, "fourier", True),
+    like_e3nn("FourierBasis", nn.FourierBasis, "fourier", False, 0.25),
+    of_lengths("FourierBasis", lambda: nn.FourierBasis(4, CUTOFF, start=0.2), 4),
+    of_lengths("ChebyshevBasis", lambda: nn.ChebyshevBasis(5, CUTOFF), 5),
+    of_lengths("PolynomialCutoff", lambda: nn.PolynomialCutoff(CUTOFF), None),
+    of_lengths("CosineCutoff", lambda: nn.CosineCutoff(CUTOFF), None),
+    of_lengths("SmoothCutoff", lambda: nn.SmoothCutoff(CUTOFF, start=0.2), None),
+    of_lengths("RadialNetwork", lambda: nn.RadialNetwork(3, 4, CUTOFF, (5,)), 3),
+    of_lengths("RadialNetwork, Chebyshev", lambda: nn.RadialNetwork(3, basis=nn.ChebyshevBasis(4, CUTOFF)), 3),
+    Case(
+        "AgnesiTransform",
+        lambda layout: AgnesiTransform([1, 8, 26]),
+        kinds_and_edges,
+        {},
+        (unmoved,),
+        rows={"lengths": "edge", "kind": "node", "edge_index": "index"},
+        out_rows="edge",
+        layouts=("mul_ir",),
+        family="Radial functions",
+    ),
+    Case(
+        "ZBL",
+        lambda layout: ZBL(),
+        nodes_and_edges,
+        {},
+        (unmoved,),
+        rows={"z": "node", "lengths": "edge", "edge_index": "index"},
+        out_rows="node",
+        layouts=("mul_ir",),
+        family="Radial functions",
+    ),
+]

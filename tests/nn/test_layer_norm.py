@@ -1,0 +1,103 @@
+"""Layer norm and root mean squares against their definitions, term by term; zeros; options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from eqlayers import to_ir_mul
+from eqlayers.errors import ConfigError, ShapeError
+from eqlayers.nn import LayerNorm, RMSNorm
+
+IRREPS = o3.Irreps("3x1o + 4x0e + 0x1e + 2x0o + 5x2e + 2x0e")
+EPS = torch.finfo(torch.float64).eps
+
+
+def by_hand(layer: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
+    """Group by group and row by row, in 'mul_ir'."""
+    out, squares, copy, scalar = [], [], 0, 0
+    groups = [
+        (mul, ir, x[:, s].reshape(-1, mul, ir.dim)) for s, (mul, ir) in zip(IRREPS.slices(), IRREPS, strict=True) if mul
+    ]
+    centred = []
+    for _, ir, block in groups:
+        if isinstance(layer, LayerNorm) and ir == o3.Irrep("0e"):
+            block = block - block.mean(1, keepdim=True)
+        centred.append(block)
+        size = ir.dim if layer.normalization == "component" else 1
+        squares.append((block.square().sum(2) / size).mean(1))
+    if isinstance(layer, RMSNorm) and layer.over == "all":
+        squares = [torch.stack(squares).mean(0)] * len(squares)
+    for (mul, ir, _), block, mean in zip(groups, centred, squares, strict=True):
+        y = block / (mean + layer.eps).sqrt()[:, None, None]
+        if layer.weight is not None:
+            y = y * layer.weight[copy : copy + mul, None]
+        if isinstance(layer, LayerNorm) and layer.bias is not None and ir == o3.Irrep("0e"):
+            y = y + layer.bias[scalar : scalar + mul, None]
+            scalar += mul
+        copy += mul
+        out.append(y.flatten(1))
+    return torch.cat(out, 1)
+
+
+LAYERS = {
+    "layer norm": lambda **kw: LayerNorm(IRREPS, eps=1e-2, **kw),
+    "layer norm, norm": lambda **kw: LayerNorm(IRREPS, normalization="norm", **kw),
+    "layer norm without weights": lambda **kw: LayerNorm(IRREPS, affine=False, **kw),
+    "rms": lambda **kw: RMSNorm(IRREPS, **kw),
+    "rms over all": lambda **kw: RMSNorm(IRREPS, "all", eps=1e-2, **kw),
+    "rms over all, norm": lambda **kw: RMSNorm(IRREPS, "all", affine=False, normalization="norm", **kw),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_definition(name: str) -> None:
+    layer = LAYERS[name]().double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.normal_()
+    x = 1 + 2 * torch.randn(7, IRREPS.dim, dtype=torch.float64)
+    wanted = by_hand(layer, x)
+    assert torch.allclose(layer(x), wanted, rtol=256 * EPS, atol=256 * EPS)
+    assert torch.equal(layer(x.reshape(7, 1, -1))[:, 0], layer(x))
+    flipped = LAYERS[name](layout="ir_mul").double()
+    flipped.load_state_dict(layer.state_dict())
+    assert torch.allclose(flipped(to_ir_mul(x, IRREPS)), to_ir_mul(wanted, IRREPS), rtol=256 * EPS, atol=256 * EPS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", LAYERS)
+def test_three_derivatives_at_zero_are_finite(name: str, dtype: torch.dtype) -> None:
+    layer = LAYERS[name]().to(dtype)
+    x = torch.zeros(2, IRREPS.dim, dtype=dtype, requires_grad=True)
+    value = layer(x)
+    if not isinstance(layer, LayerNorm) or layer.bias is None:
+        assert torch.equal(value, torch.zeros_like(value))
+    total = value.sum() + value.square().sum()
+    for _ in range(3):
+        (slope,) = torch.autograd.grad(total, x, create_graph=True)
+        assert bool(torch.isfinite(slope).all())
+        total = slope.sum() + slope.square().sum()
+
+
+def test_sizes_of_degrees() -> None:
+    """Per irrep all degrees get the same size; over all their ratio stays."""
+    x = torch.randn(4000, 20) * torch.tensor([1.0] * 8 + [5.0] * 12)
+    layer = RMSNorm("8x0e + 4x1o")
+    assert torch.allclose(layer(x)[:, 8:].square().mean(1), torch.ones(4000), atol=1e-3)
+    y = RMSNorm("8x0e + 4x1o", "all")(x)
+    assert torch.allclose(y / x, (y / x)[:, :1].expand_as(x), rtol=1e-5)
+    balanced = y[:, :8].square().mean(1) + y[:, 8:].square().mean(1)  # as many vectors or few, they count alike
+    assert torch.allclose(balanced, torch.full((4000,), 2.0), atol=1e-3)
+
+
+def test_text_and_bad_input() -> None:
+    text = "LayerNorm(2x0e+1x1o, eps=1e-05, without weights, norm | ir_mul, backend auto)"
+    assert repr(LayerNorm("2x0e + 1o", affine=False, normalization="norm", layout="ir_mul")) == text
+    assert repr(RMSNorm("1o", "all")) == "RMSNorm(1x1o, over=all, eps=1e-05 | mul_ir, backend auto)"
+    with pytest.raises(ConfigError, match="eps must be a positive number, got 0"):
+        LayerNorm("0e", eps=0)
+    with pytest.raises(ShapeError, match=r"x must be \[\.\.\., 5\] for irreps 2x0e\+1x1o"):
+        RMSNorm("2x0e + 1o")(torch.zeros(4))

@@ -1,0 +1,50 @@
+"""Graphs from batches and from other graphs; where convolutions use them is tested with these."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from eqlayers import Graph, TensorProductConv
+from eqlayers.errors import DTypeError, ShapeError
+
+
+def test_joined_graphs_have_their_nodes_one_after_the_other() -> None:
+    """Of different numbers of senders and receivers, which are counted apart."""
+    first = Graph(torch.tensor([[0, 2, 1], [1, 0, 1]]), 3, 2)
+    empty = Graph(torch.zeros(2, 0, dtype=torch.int64), 1, 4)
+    last = Graph(torch.tensor([[0, 1], [0, 0]], dtype=torch.int64), 2, 1)
+    whole = Graph.joined([first, empty, last])
+    assert whole.edge_index.tolist() == [[0, 2, 1, 4, 5], [1, 0, 1, 6, 6]]
+    assert (whole.num_src, whole.num_dst) == (6, 7)
+    conv = TensorProductConv("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)]).double()
+    x, y = torch.randn(6, 2, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    parts = [
+        conv(x[:3], y[:3], edge_index=first),
+        conv(x[3:4], y[3:3], edge_index=empty),
+        conv(x[4:], y[3:], edge_index=last),
+    ]
+    torch.testing.assert_close(conv(x, y, edge_index=whole), torch.cat(parts))
+
+
+def test_a_graph_of_a_batch_is_not_a_copy() -> None:
+    batch = SimpleNamespace(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3)
+    graph = Graph.of(batch)
+    assert graph.edge_index is batch.edge_index
+    assert (graph.num_src, graph.num_dst) == (3, 3)
+    assert graph.to("cpu", non_blocking=True) is graph
+
+
+def test_bad_input() -> None:
+    with pytest.raises(DTypeError, match=r"edge_index must be an int64 or int32 tensor \[2, E\] or a Graph, got None"):
+        Graph.of(SimpleNamespace(num_nodes=3))
+    with pytest.raises(ShapeError, match="num_src must be a number of nodes, 0 or more, got None"):
+        Graph.of(SimpleNamespace(edge_index=torch.zeros(2, 0, dtype=torch.int64)))
+    with pytest.raises(ShapeError, match="graphs must be at least one, got none"):
+        Graph.joined([])
+    with pytest.raises(DTypeError, match=r"graphs\[0\] must be a Graph"):
+        Graph.joined([torch.zeros(2, 0)])
+    with pytest.raises(DTypeError, match="graphs must be a list of graphs"):
+        Graph.joined(3)
