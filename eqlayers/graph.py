@@ -92,6 +92,7 @@ class Graph:
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
         self._places: tuple[Tensor, tuple[object, ...], Tensor] | None = None
+        self._halves: tuple[object, Graph, Graph] | None = None
 
     @property
     def edge_index(self) -> Tensor:
@@ -153,6 +154,34 @@ class Graph:
         if self._places is None or self._places[0] is not place or self._places[1] != kept:
             self._places = place, kept, sort(place)
         return self._places[2]
+
+    def halves(self) -> tuple[Graph, Graph]:
+        """Two graphs with the same edges: from senders to the edges themselves, and from these to the receivers.
+
+        Kernels of convolutions then gather and sum what has a row for each edge on the other side. They are kept, so
+        that layers over one graph share their sorting.
+
+        Example:
+            >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 4).halves()
+            (Graph(3 edges, 4 senders, 3 receivers), Graph(3 edges, 3 senders, 4 receivers))
+        """
+        trace = current_trace()
+        if self._halves is None or self._halves[0] is not trace:
+            if wrapped_by_func(self._edge_index):
+                return self._cut(self._edge_index)  # differ from sample to sample: not kept
+            with outside_of_func():
+                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                        self._halves = trace, *self._cut(self._edge_index.clone())
+                else:
+                    self._halves = trace, *self._cut(self._edge_index)
+        return self._halves[1:]
+
+    def _cut(self, edge_index: Tensor) -> tuple[Graph, Graph]:
+        src, dst = edge_index.unbind(0)
+        own, count = torch.arange(edge_index.shape[1], dtype=src.dtype, device=src.device), edge_index.shape[1]
+        first = Graph(torch.stack([src, own]), self._num_src, count, copy=False)
+        return first, Graph(torch.stack([own, dst]), count, self._num_dst, copy=False)
 
     @classmethod
     def of(cls, batch: Any) -> Graph:

@@ -9,6 +9,7 @@ import torch
 
 from eqlayers import Graph, TensorProductConv
 from eqlayers.errors import DTypeError, ShapeError
+from eqlayers.nn import SO2Convolution
 
 
 def test_joined_graphs_have_their_nodes_one_after_the_other() -> None:
@@ -35,6 +36,23 @@ def test_a_graph_of_a_batch_is_not_a_copy() -> None:
     assert graph.edge_index is batch.edge_index
     assert (graph.num_src, graph.num_dst) == (3, 3)
     assert graph.to("cpu", non_blocking=True) is graph
+
+
+def test_halves_are_kept_and_serve_training_after_inference() -> None:
+    graph = Graph(torch.tensor([[0, 2, 1], [1, 0, 1]]), 3, 2)
+    layer = SO2Convolution("2x0e + 1x1o", "2x0e + 1x1o")
+    x, vectors = torch.randn(3, 5), torch.randn(3, 3)
+    with torch.inference_mode():
+        first = layer(x, vectors, graph)
+    kept = graph.halves()
+    again = layer(x.requires_grad_(), vectors, graph)
+    again.sum().backward()
+    torch.testing.assert_close(again, first)
+    assert all(a is b for a, b in zip(kept, graph.halves(), strict=True))
+    assert [(g.num_src, g.num_dst) for g in kept] == [(3, 3), (3, 2)]
+    fresh = Graph(graph.edge_index, 3, 2)
+    torch.func.grad(lambda t: layer(t, vectors, fresh).sum())(x.detach())
+    layer(x, vectors, fresh).sum().backward()
 
 
 def test_bad_input() -> None:

@@ -24,18 +24,6 @@ def run_rows(form: Form, x: Tensor, y: Tensor, w: Tensor | None, graph: Graph | 
     return summed("dst", apply_form((gathered("src", x, ends), y, w), None, form, name), ends)
 
 
-def ends_of_edges(graph: Graph) -> tuple[Graph, Graph]:
-    """Two graphs with the same edges: from senders to the edges themselves, and from these to the receivers.
-
-    Kernels of convolutions then gather and sum what has a row for each edge on the other side.
-    """
-    src, dst = graph.edge_index.unbind(0)
-    edges = graph.num_edges
-    own = torch.arange(edges, dtype=src.dtype, device=src.device)
-    first = Graph(torch.stack([src, own]), graph.num_src, edges, copy=False)
-    return first, Graph(torch.stack([own, dst]), edges, graph.num_dst, copy=False)
-
-
 def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, int]], num_unsigned: int) -> Tensor:
     """Packed rows ``[N, in]`` times the matrices of every m: packed rows ``[N, out]``.
 

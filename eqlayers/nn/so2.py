@@ -11,7 +11,7 @@ from ..checks import check_choice, check_integer, check_tensor
 from ..errors import ConfigError, ShapeError
 from ..functional import as_graph
 from ..functional.product import as_rows
-from ..functional.so2 import ends_of_edges, run_rows
+from ..functional.so2 import run_rows
 from ..lowering.so2 import HARMONICS_AT_Y, frame_width
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.so2_layer import SO2Layer
@@ -269,7 +269,7 @@ class SO2Convolution(SO2Layer):
                 raise ShapeError(f"{name} must be {list(shape)}, got {list(given[name].shape)}. {_FIXES[name]}")
         given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
         check_same_kind(**{name: t for name, t in given.items() if name != "weight" or self.weight_numel})
-        to_edges, to_nodes = ends_of_edges(graph)
+        to_edges, to_nodes = graph.halves()
         d, factors = given["frames"], self._for_both(given.get("scales"))
         form = self._plain if factors is None else self._scaled
         packed = run_rows(form, given["x"], d, factors, to_edges, self.backend)

@@ -59,6 +59,8 @@ def test_three_derivatives_at_zero_are_finite(squared: bool) -> None:
         (slope,) = torch.autograd.grad(total, x, create_graph=True)
         assert bool(torch.isfinite(slope).all())
         total = slope.sum() + slope.square().sum()
+    forward = torch.func.jacfwd(Norm("2x0e + 3x1o", squared))(torch.zeros(11))
+    assert torch.equal(forward, torch.zeros(5, 11))
 
 
 @pytest.mark.parametrize("scaled", [True, False])
