@@ -1,0 +1,59 @@
+"""Layers of the catalogue in `eqlayers bench layers`: all are compared with their peers in float64, and agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eqlayers.bench import layers
+from eqlayers.bench.implementation import OURS
+from eqlayers.bench.layer_cases import CATALOGUE, CATALOGUE_BESIDE_TORCH, PLAIN, LayerCase, read_layer_suite
+from eqlayers.bench.layer_rows import PAIRS, Pair, build_row
+
+CPU = torch.device("cpu")
+IRREPS = {"CartesianTensor": "2x0e+2x2e+1x4e", "WignerD": "0e+1o+2e"}
+
+
+def case_of(layer: str) -> LayerCase:
+    return LayerCase("a", layer, 4, "float64", options={"irreps": IRREPS.get(layer, "3x0e+2x1o+2x2e")})
+
+
+def test_the_table_is_that_of_the_configurations() -> None:
+    assert set(PAIRS) == {*CATALOGUE, *CATALOGUE_BESIDE_TORCH}
+    assert {case.layer for case in read_layer_suite("catalogue").cases} == set(PAIRS)
+
+
+@pytest.mark.parametrize("layer", PAIRS)
+def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
+    case = case_of(layer)
+    subject = build_row(case, CPU)
+    peer = PLAIN if layer in CATALOGUE_BESIDE_TORCH else "e3nn"
+    assert list(subject.makers) == [OURS, peer]
+    items = [make() for make in subject.makers.values()]
+    assert len(items[0].weights) == len(items[1].weights)
+    cotangents, tangent = layers._drawn(items[0], subject, torch.float64)
+    for direction in ("fwd", "fwd+bwd"):
+        exact = layers.exact_results(subject, direction, cotangents, tangent)
+        for item in items:
+            verdict = layers.compare(layers.prepare(item, direction, cotangents, tangent), exact, torch.float32)
+            assert verdict.status == "ok", (item.name, direction, verdict.reason)
+            assert any(float(value.abs().max()) > 1e-3 for value in exact.values())
+
+
+def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PAIRS["Norm"]
+    monkeypatch.setitem(PAIRS, "Norm", Pair(lambda i: lambda x: 1.001 * right.ours(i).double()(x), right.theirs))
+    subject = build_row(case_of("Norm"), CPU)
+    item = subject.makers[OURS]()
+    cotangents, tangent = layers._drawn(item, subject, torch.float64)
+    exact = layers.exact_results(subject, "fwd", cotangents, tangent)
+    assert layers.compare(layers.prepare(item, "fwd", cotangents, tangent), exact, torch.float32).status == "wrong"
+
+
+def test_the_suite_stands_beside_the_others() -> None:
+    folder = Path(__file__).resolve().parents[2] / "configs" / "bench"
+    assert (folder / "catalogue.yaml").is_file()
+    names = [case.name for case in read_layer_suite("catalogue", "gates/*").cases]
+    assert names == ["gates/Gate/N20", "gates/Gate/N1000", "gates/Gate/N10000"]
