@@ -13,7 +13,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.program import Slot
 
 from ..algebra import as_irreps
-from ..checks import check_integer
+from ..checks import check_floating, check_integer
 from ..errors import ConfigError, ShapeError
 from ..functional.formula import run_formula
 from ..functional.product import as_rows
@@ -93,9 +93,10 @@ class Activation(EquivariantModule):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         if dim != -1:
+            check_floating("features", features, "[..., irreps along dim, ...]")
             dim = check_integer("dim", dim, -features.ndim, features.ndim - 1, error=ShapeError)
         self._flat.check("features", features if dim == -1 else features.movedim(dim, -1))
-        check_same_kind(features=features)
+        check_floating("features", features, f"[..., {self._flat.dim}]")
         if len(self._sizes) < 2:
             return self.acts[0](features) if self._sizes and self.acts[0] is not None else features
         parts = features.split(self._sizes, dim)

@@ -93,7 +93,7 @@ def test_batch_rms_norm_by_hand() -> None:
 
 def test_features_of_zeros_stay_finite() -> None:
     for make in (BatchNorm, BatchRMSNorm):
-        layer = make(IRREPS)
+        layer = make("2x0e + 1x1o")
         x = torch.zeros(4, layer.irreps_in.dim, requires_grad=True)
         (first,) = torch.autograd.grad(layer(x).square().sum() + layer(x).sum(), x, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), x)

@@ -51,7 +51,10 @@ def seeded(forward: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("arguments", [(2, 1, TANH, 2), (1, 2, torch.relu, 3), (0, 0, TANH, 1)], ids=["2 to 1", "1 to 2", "0"])
+ROTATIONS = {"2 to 1": (2, 1, TANH, 2), "1 to 2": (1, 2, torch.relu, 3), "0": (0, 0, TANH, 1)}
+
+
+@pytest.mark.parametrize("arguments", ROTATIONS.values(), ids=ROTATIONS)
 @pytest.mark.parametrize("aspect_ratio", [2, 1.5])
 def test_rotations_equal_e3nn(twins: Any, arguments: tuple[Any, ...], aspect_ratio: float) -> None:
     reference = twins.e3nn(theirs.SO3Activation, *arguments, aspect_ratio=aspect_ratio)

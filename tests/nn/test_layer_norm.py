@@ -43,12 +43,12 @@ def by_hand(layer: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
 
 
 LAYERS = {
-    "layer norm": lambda **kw: LayerNorm(IRREPS, eps=1e-2, **kw),
-    "layer norm, norm": lambda **kw: LayerNorm(IRREPS, normalization="norm", **kw),
-    "layer norm without weights": lambda **kw: LayerNorm(IRREPS, affine=False, **kw),
-    "rms": lambda **kw: RMSNorm(IRREPS, **kw),
-    "rms over all": lambda **kw: RMSNorm(IRREPS, "all", eps=1e-2, **kw),
-    "rms over all, norm": lambda **kw: RMSNorm(IRREPS, "all", affine=False, normalization="norm", **kw),
+    "layer norm": lambda irreps=IRREPS, **kw: LayerNorm(irreps, eps=1e-2, **kw),
+    "layer norm, norm": lambda irreps=IRREPS, **kw: LayerNorm(irreps, normalization="norm", **kw),
+    "layer norm without weights": lambda irreps=IRREPS, **kw: LayerNorm(irreps, affine=False, **kw),
+    "rms": lambda irreps=IRREPS, **kw: RMSNorm(irreps, **kw),
+    "rms over all": lambda irreps=IRREPS, **kw: RMSNorm(irreps, "all", eps=1e-2, **kw),
+    "rms over all, norm": lambda irreps=IRREPS, **kw: RMSNorm(irreps, "all", affine=False, normalization="norm", **kw),
 }
 
 
@@ -67,11 +67,10 @@ def test_definition(name: str) -> None:
     assert torch.allclose(flipped(to_ir_mul(x, IRREPS)), to_ir_mul(wanted, IRREPS), rtol=256 * EPS, atol=256 * EPS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", LAYERS)
-def test_three_derivatives_at_zero_are_finite(name: str, dtype: torch.dtype) -> None:
-    layer = LAYERS[name]().to(dtype)
-    x = torch.zeros(2, IRREPS.dim, dtype=dtype, requires_grad=True)
+def test_three_derivatives_at_zero_are_finite(name: str) -> None:
+    layer = LAYERS[name]("2x0e + 1x1o")
+    x = torch.zeros(2, 5, requires_grad=True)
     value = layer(x)
     if not isinstance(layer, LayerNorm) or layer.bias is None:
         assert torch.equal(value, torch.zeros_like(value))
