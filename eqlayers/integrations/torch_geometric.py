@@ -90,9 +90,10 @@ class RadiusGraph(_Transform):
         found, shifts = neighbor_list(pos.cpu().double().numpy(), box, periods, self.cutoff, "data.pos")
         data.edge_index = torch.from_numpy(found).to(pos.device)
         if box is None and self.cells:
-            box = _VACUUM * torch.eye(3, dtype=torch.float64)
+            box = _VACUUM * torch.eye(3, dtype=torch.float64, device="cpu")
         if box is not None:
-            data.cell = (box if cell is None else cell.reshape(3, 3)).to(pos).unsqueeze(0)
+            own = cell.reshape(3, 3) if isinstance(cell, Tensor) else box  # a tensor may have gradients
+            data.cell = own.to(pos).unsqueeze(0)
             data.pbc = torch.from_numpy(periods.copy()).to(pos.device).unsqueeze(0)
             data.shifts = torch.from_numpy(shifts).to(pos)
         return data
@@ -214,7 +215,7 @@ def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 def _three(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     """Of one structure, without the axis for batches."""
-    found = torch.as_tensor(value).detach().cpu()
+    found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     if found.ndim > 1 and found.shape == (1, *shape):
         found = found[0]
     if found.shape != shape and not (name == "pbc" and found.ndim == 0):

@@ -27,8 +27,8 @@ class Value:
     Example:
         >>> expr = Expression()
         >>> x = Value(expr, expr.load(0, 0))
-        >>> expr.nodes[(2 * x**2).node].kind, (x - x / 4 == x)
-        ('multiply', False)
+        >>> expr.nodes[(2 * x**2).node].kind
+        'multiply'
     """
 
     __slots__ = ("expr", "node")
@@ -71,6 +71,16 @@ class Value:
                 "but at zero."
             )
         return self * (1.0 / number.args[0])
+
+    def _refuse(self, *others: Any) -> Any:
+        raise ConfigError(
+            f"a formula must do the same for all values, got a comparison or a function of {got(self)} that it has not. "
+            f"Use +, -, *, whole powers, division by numbers, and the methods of Value."
+        )
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __abs__ = __float__ = __rtruediv__ = _refuse
+    __rpow__ = __mod__ = __floordiv__ = __matmul__ = __int__ = __index__ = _refuse
+    __hash__ = object.__hash__
 
     def __pow__(self, power: Any) -> Value:
         product = Value(self.expr, self.expr.one)

@@ -14,6 +14,11 @@ from ..ops.call import check_same_kind, widest_under_autocast
 from ._common.copies import CopyModule
 
 
+def _samples(rows: Tensor, batch: int) -> Tensor:
+    """``[rows, copies]`` to ``[batch, rows of a sample, copies]``; of no copies, too."""
+    return rows.reshape(batch, rows.shape[0] // batch, rows.shape[1])
+
+
 class BatchNorm(CopyModule):
     r"""Batch norm of each irrep copy; a drop-in for ``e3nn.nn.BatchNorm``.
 
@@ -109,7 +114,7 @@ class BatchNorm(CopyModule):
         if not self.instance and not self.training:
             return self._by_running(x, weight, bias).reshape(given.shape)
         scalars, squares = self._squares(x)
-        mean = scalars.reshape(batch, -1, scalars.shape[-1]).mean(1) if self.instance else scalars.mean(0)
+        mean = _samples(scalars, batch).mean(1) if self.instance else scalars.mean(0)
         scalars = scalars - self._to_rows(mean, len(x))
         var = self._joined(self._reduced(scalars.square(), batch), self._reduced(squares, batch))
         if not self.instance:
@@ -138,7 +143,7 @@ class BatchNorm(CopyModule):
         """``[rows, copies]`` to ``[copies]``, or to ``[batch, copies]`` with instance."""
         if self.reduce == "mean" and not self.instance:
             return squares.mean(0)
-        samples = squares.reshape(batch, -1, squares.shape[-1])
+        samples = _samples(squares, batch)
         found = samples.mean(1) if self.reduce == "mean" else samples.max(1).values
         return found if self.instance else found.mean(0)
 

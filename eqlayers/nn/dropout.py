@@ -10,6 +10,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_floating, check_integer, check_number, check_tensor
 from ..errors import DTypeError, ShapeError
+from ..graph import check_range
 from ..lowering.layout import FlatLayout
 from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule
@@ -128,6 +129,7 @@ class DropPath(torch.nn.Module):
 
         Raises:
             ShapeError, DTypeError: The tensors do not fit each other.
+            IndexRangeError: A graph is not among them (found on CPU only).
         """
         check_floating("x", x, "[N, ...]")
         if x.ndim == 0:
@@ -147,6 +149,7 @@ class DropPath(torch.nn.Module):
             factors = _drawn(x, x.shape[0], 1, self.p)
         else:
             count = int(batch.max()) + 1 if num_graphs is None else check_integer("num_graphs", num_graphs, 1)
+            check_range("batch", batch, count, "graphs")
             factors = _drawn(x, count, 1, self.p)[batch]
         return x * factors.reshape(-1, *[1] * (x.ndim - 1))
 

@@ -107,11 +107,12 @@ class NormActivation(CopyModule):
 
     def _norms(self, squares: Tensor) -> Tensor:
         """Roots of squares; of small ones a constant, whose derivatives are 0."""
-        least = SMALLEST if self.epsilon is None else self.epsilon
+        # not one whose square is 0 in the dtype, which would be no bound
+        least = max(SMALLEST if self.epsilon is None else self.epsilon, torch.finfo(squares.dtype).tiny ** 0.5)
         small = squares < least * least
         # the inner choice keeps what is infinite at zero out of derivatives, which the outer one multiplies by 0
         roots = torch.where(small, torch.ones_like(squares), squares).sqrt()
-        return torch.where(small, torch.full_like(squares, self.epsilon or 0.0), roots)
+        return torch.where(small, torch.full_like(squares, least if self.normalize else 0.0), roots)
 
     def extra_repr(self) -> str:
         """Irreps and options."""

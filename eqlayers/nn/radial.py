@@ -51,12 +51,14 @@ class PolynomialCutoff(torch.nn.Module):
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
-        p, u = self.p, lengths / self.cutoff
+        # in float64: close to the cutoff it is a small difference of large numbers, which in float32 goes below 0
+        p, u = self.p, lengths.to(torch.float64) / self.cutoff
         beyond = u >= 1
         u = torch.where(beyond, 1.0, u)  # the branch not taken must be finite, or its gradient is NaN
         inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
         # torch 2.6 has no gradient of a power that may change
-        return torch.where(beyond, torch.zeros_like(u), 1 - u ** float(p) * inner)
+        found = torch.where(beyond, torch.zeros_like(u), 1 - u ** float(p) * inner)
+        return torch.where(found < 0, torch.zeros_like(u), found).to(lengths.dtype)  # a rounding below 0; NaN stays
 
     def extra_repr(self) -> str:
         """Cutoff and power."""

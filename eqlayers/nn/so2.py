@@ -213,8 +213,9 @@ class SO2Convolution(SO2Layer):
         parity = check_convertible(product, mixing)
         out = product.irreps_out if mixing is None else mixing.irreps_out
         kind: dict[str, Any] = {"parity": parity, "layout": product.layout, "backend": backend}
-        self = cls(product.irreps_in1, out, **kind)
         like = product.weight if product.weight_numel or mixing is None else mixing.weight
+        with torch.device(like.device):
+            self = cls(product.irreps_in1, out, **kind)
         weight = so2_weights(self._map, product, mixing, normalization)
         self.to(like.device, like.dtype)
         with torch.no_grad():

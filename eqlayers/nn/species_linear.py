@@ -80,6 +80,7 @@ class SpeciesLinear(EquivariantModule):
                 f"{list(kind.shape)}. Give one row per atom."
             )
         if self.num_species == 1:
+            check_range("kind", kind, 1, "species")
             return self.linear(features, self.weight[0])
         if being_traced():
             parts = [

@@ -38,6 +38,7 @@ class Case:
         order: Highest derivative that is compared with finite differences.
         family: Heading of the table in the documentation.
         lacks: Property -> why the layer has it not.
+        slow: Properties whose test takes long, and whose row has a quicker relative; `make test-slow` has them.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Case:
     order: int = 3
     family: str = ""
     lacks: Mapping[str, str] = field(default_factory=dict)
+    slow: tuple[str, ...] = ()
 
     def layer(self, layout: str = "mul_ir", dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.nn.Module:
         """With the same weights for the same seed; in the mode that ``make`` leaves it in."""

@@ -93,6 +93,7 @@ CASES = [
         ),
         {"x": "2x0e + 2x1e", "frames": "1o"},
         ("1x1e + 1x2e",),
+        slow=("derivatives", "torch.compile"),
         rows={name: kind for name, kind in ROWS_OF_GRAPH.items() if name != "scales"},
         out_rows="node",
         family="Frames of edges",

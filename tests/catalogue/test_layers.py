@@ -23,7 +23,12 @@ def has(case: Case, name: str) -> bool:
     return not (name == "e3nn" and case.e3nn is None) and not (name == "layouts" and len(case.layouts) == 1)
 
 
-PAIRS = [pytest.param(case, name, id=f"{case.name}-{name}") for case in CASES for name in PROPERTIES if has(case, name)]
+PAIRS = [
+    pytest.param(case, name, id=f"{case.name}-{name}", marks=[pytest.mark.slow] * (name in case.slow))
+    for case in CASES
+    for name in PROPERTIES
+    if has(case, name)
+]
 
 
 @pytest.mark.parametrize(("case", "name"), PAIRS)
@@ -39,7 +44,7 @@ def test_rows_are_of_layers_that_there_are() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
     for case in CASES:
         assert hasattr(nn, case.name.partition(",")[0]), case.name
-        assert set(case.lacks) <= set(PROPERTIES), case.name
+        assert {*case.lacks, *case.slow} <= set(PROPERTIES), case.name
         assert case.family, case.name
 
 

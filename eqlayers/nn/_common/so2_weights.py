@@ -56,7 +56,7 @@ def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normaliza
     for number, ins in enumerate(tp.plan.instructions):
         if 0 in ins.path_shape or ins.path_weight == 0:
             continue
-        own = torch.ones(tp.irreps_in1[ins.i_in1].mul, 1)
+        own = torch.ones(tp.irreps_in1[ins.i_in1].mul, 1, dtype=torch.float64, device="cpu")
         if ins.has_weight:
             own = tp.weight_view_for_instruction(number).detach()
         own = own.to("cpu", torch.float64)
@@ -70,7 +70,7 @@ def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normaliza
                     which, value = _entry(kind, block, a.m, sum(degrees) % 2, ins.i_in1)
                     scale = (len(found[place]) * a.width) ** 0.5 / gains[target]
                     found[place][which, rows, columns] += value * scale * mixed
-    return torch.cat([part.flatten() for part in found]) if found else torch.zeros(0, dtype=torch.float64)
+    return torch.cat([part.flatten() for part in found]) if found else torch.zeros(0, dtype=torch.float64, device="cpu")
 
 
 def _targets(matrix: Tensor, group: int, linear: Linear | None) -> list[tuple[int, Tensor]]:
@@ -91,7 +91,7 @@ def _columns(block: Block, group: int) -> slice | None:
 
 def _entry(kind: SO2Map, block: object, m: int, odd: int, group: int) -> tuple[int, float]:
     """Which matrix a path adds to, and what: even sums of degrees are diagonal in m, odd ones take -m to m."""
-    table = torch.as_tensor(block)
+    table = torch.as_tensor(block, device="cpu")
     first, second = table.shape[0] // 2, table.shape[1] // 2
     if not odd:
         return 0, float(table[first + m, second + m])
