@@ -83,12 +83,13 @@ class Replacement(nn.Module):
 
 
 class FusedReplacement(Replacement):
-    """Mixin: one call for gather, product and sum, or a whole contraction, which TorchScript cannot hold."""
+    """Mixin: one call for gather, product and sum, or a whole contraction or gate, which TorchScript cannot hold."""
 
     def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
         raise ConfigError(
-            f"a model must hold no fused convolution and no contraction to be scripted, got {type(self).__name__}. "
-            f"Call deaccelerate, then accelerate with targets=('product', 'linear', 'harmonics'); or use torch.export."
+            f"a model must hold no fused convolution, contraction, gate or norm to be scripted, got "
+            f"{type(self).__name__}. Call deaccelerate, then accelerate with targets=('product', 'linear', "
+            f"'harmonics'); or use torch.export."
         )
 
 

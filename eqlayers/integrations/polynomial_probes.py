@@ -12,6 +12,8 @@ from ..lowering.spherical import leading_factor, recursion_factor
 from ..lowering.symmetric import polynomials_of
 from ..lowering.symmetric_basis import from_dense
 from .contracter import AcceleratedContracter
+from .layer_probes import batch_norm_probes, gate_probe
+from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import NODES, Operands, Probe, call, draw, make_probe
 
@@ -29,6 +31,10 @@ def make_probes(original: nn.Module, replacement: nn.Module, rows: int) -> list[
         return [_contraction(original, replacement, rows, mixed) for mixed in (False, True)]
     if isinstance(replacement, AcceleratedContracter):
         return [_contracter(original, replacement, rows)]
+    if isinstance(replacement, AcceleratedGate):
+        return [gate_probe(original, replacement, rows)]
+    if isinstance(replacement, AcceleratedBatchNorm):
+        return batch_norm_probes(original, replacement, rows)
     return [make_probe(original, replacement, rows)]
 
 

@@ -19,7 +19,9 @@ from ..nn.product import ProductLayer
 from .check import compare
 from .contracter import AcceleratedContracter
 from .coverage import cover
+from .layer_rules import is_gate
 from .modules import AcceleratedMessages, Replacement
+from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .noting import unnote
 from .places import Place, compiled_here, find_aliases, find_places
 from .polynomial_rules import is_harmonics
@@ -34,6 +36,7 @@ from .structure import OURS
 LAYERS = (
     *(ProductLayer, Linear),
     *(AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction, AcceleratedContracter),
+    *(AcceleratedGate, AcceleratedBatchNorm),
 )
 
 
@@ -67,7 +70,8 @@ def accelerate(
         model: A model with e3nn layers: e3nn's own, NequIP's, MACE's, or any other.
         backend: Name of a backend for all replacements, or None for the first that accepts.
         targets: Which kinds to replace, of 'convolution' (gather, product and sum in one call),
-            'product', 'linear', 'harmonics' and 'contraction' (MACE's and Allegro's); None for all.
+            'product', 'linear', 'harmonics', 'contraction' (MACE's and Allegro's), 'gate' (with the product inside
+            it) and 'norm' (batch norm); None for all.
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
@@ -108,7 +112,9 @@ def accelerate(
         model = copy.deepcopy(model, _compiled_functions(model))
     places = find_places(model, _closed)
     jobs, rows = _plan(places, wanted)
-    coverage = cover(places, _closed, _is_known)
+    parts = {part for gate in places if is_gate(gate) for part in gate.modules() if part is not gate}
+    whole = (module for module in places if module not in parts)
+    coverage = cover(whole, lambda module: _closed(module) or is_gate(module), _is_known)
     if inplace and any(job.original is model for job in jobs):
         raise ConfigError(
             f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
@@ -199,7 +205,7 @@ def _closed(module: nn.Module) -> bool:
 
 def _is_known(module: nn.Module) -> bool:
     """Whether it is a layer of e3nn's, in Python or TorchScript, or one of ours."""
-    return isinstance(module, (*OURS, Replacement)) or is_layer(module) or is_scripted_layer(module)
+    return isinstance(module, (*OURS, Replacement)) or is_layer(module) or is_gate(module) or is_scripted_layer(module)
 
 
 def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[_Job], list[Row]]:
@@ -207,7 +213,7 @@ def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
     rows = [_left(module, known[0], why) for module, known in places.items() if (why := _known(module))]
-    layers = {module for module in places if is_layer(module)}
+    layers = {module for module in places if is_layer(module) or is_gate(module)}
     aliases = find_aliases(((known[0].path, module) for module, known in places.items()), layers)
     asked = [rule for rule in RULES if rule.target in wanted]
     for rule, module, part in ((one, m, part) for one in asked for m in places for part in one.parts(m)):
@@ -250,7 +256,7 @@ def _refuse_places(
     for module in (original, product):
         if module in aliases:
             return f"is held in the attribute {aliases[module]} too, outside the registered modules"
-    if rule.target != "convolution" or rule.anywhere:
+    if rule.target not in ("convolution", "gate") or rule.anywhere:
         return None
     fits = all(
         place.parent is not None
@@ -258,7 +264,7 @@ def _refuse_places(
         and place.name == (rule.inner or part)
         for place in places[product]
     )
-    return None if fits else "holds a product that sits elsewhere too, where it is no convolution"
+    return None if fits else f"holds a product that sits elsewhere too, where it is no {rule.target}"
 
 
 def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row:
@@ -277,7 +283,7 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
     try:
         new = job.rule.build(original, backend)
         dtype, device = dtype_and_device(original, like)
-        layer = new.get_submodule(job.rule.inner)
+        layer = new if isinstance(new, LAYERS) else new.get_submodule(job.rule.inner)
         assert isinstance(layer, LAYERS)
         runs_on = layer.selected_backend(device, dtype)
     except Exception as error:

@@ -19,7 +19,7 @@ class Row:
     Attributes:
         path: Where it is in the model; empty for the model itself. A module in several places has its first one here.
         kind: What it is: class and irreps.
-        target: 'convolution', 'product', 'linear', 'harmonics' or 'contraction'; empty for TorchScript.
+        target: 'convolution', 'product', 'linear', 'harmonics', 'contraction', 'gate' or 'norm'; empty for TorchScript.
         replacement: Class that stands in for it; empty if it was left.
         backend: Backends that run it, joined by '+'.
         paths: Number of paths; of degrees for harmonics.

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..nn._common.linear_paths import has_channel_axes
 from .contracter import AcceleratedContracter, is_contracter, refuse_contracter
+from .layer_rules import is_batch_norm, is_gate, refuse_batch_norm, refuse_gate
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
@@ -25,6 +26,7 @@ from .modules import (
     AcceleratedTensorSquare,
     Replacement,
 )
+from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .polynomial_rules import (
     is_angular,
     is_contraction,
@@ -62,7 +64,7 @@ class Rule:
     """One kind of module.
 
     Attributes:
-        target: 'convolution', 'product', 'linear', 'harmonics' or 'contraction'.
+        target: 'convolution', 'product', 'linear', 'harmonics', 'contraction', 'gate' or 'norm'.
         parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
         inner: Name of the product inside of what is replaced; empty if it is that.
         refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
@@ -93,8 +95,9 @@ def is_linear(module: Any) -> bool:
 
 
 def is_layer(module: Any) -> bool:
-    """Whether it is a product, a linear map or harmonics of e3nn's, or a contraction of MACE's or Allegro's."""
-    return any(test(module) for test in (is_product, is_linear, is_harmonics, is_contraction, is_contracter))
+    """Whether it is a layer of e3nn's without layers inside, or a contraction of MACE's or Allegro's."""
+    tests = (is_product, is_linear, is_harmonics, is_contraction, is_contracter, is_batch_norm)
+    return any(test(module) for test in tests)
 
 
 def is_scatter(module: Any) -> bool:
@@ -202,6 +205,18 @@ def _refuse_fusion(module: nn.Module, name: str) -> str | None:
     return None if reason is None else f"holds {name}, which {reason}"
 
 
+def refuse_whole_gate(module: nn.Module) -> str | None:
+    """Why a gate cannot be one call, or None."""
+    reason = refuse_gate(module)
+    if reason is not None:
+        return reason
+    product: Any = module.get_submodule("mul")
+    reason = refuse_layer(product) if is_product(product) else "is no product of e3nn's"
+    if reason is None and has_hooks(product):
+        reason = "has hooks"
+    return None if reason is None else f"holds mul, which {reason}"
+
+
 def _built(new: Any, original: nn.Module) -> Replacement:
     replacement: Replacement = new
     replacement.stand_in_for(original)
@@ -250,11 +265,22 @@ def build_contracter(module: nn.Module, backend: str | None) -> Replacement:
     return _built(AcceleratedContracter(module, backend), module)
 
 
-#: In the order in which they are tried.
+def build_gate(module: nn.Module, backend: str | None) -> Replacement:
+    """Our gate in place of e3nn's."""
+    return _built(AcceleratedGate(module, backend), module)
+
+
+def build_batch_norm(module: nn.Module, backend: str | None) -> Replacement:
+    """Our batch normalization in place of e3nn's."""
+    return _built(AcceleratedBatchNorm(module, backend), module)
+
+
+#: In the order in which they are tried: those that replace a product with what is around it come first.
 RULES = (
     Rule("convolution", _if(is_scatter), "tp", refuse_scatter, build_scatter),
     Rule("convolution", _if(is_block, "conv_tp"), "", refuse_block, build_convolution),
     Rule("convolution", messages_in, "", lambda module: None, build_messages, anywhere=True),
+    Rule("gate", _if(is_gate), "mul", refuse_whole_gate, build_gate),
     Rule("product", _if(is_product), "", refuse_layer, build_product),
     Rule("linear", _if(is_linear), "", refuse_layer, build_linear),
     Rule("harmonics", _if(is_harmonics), "", refuse_harmonics, build_harmonics),
@@ -262,8 +288,9 @@ RULES = (
     Rule("contraction", _if(is_contraction), "", refuse_contraction, build_contraction),
     Rule("contraction", _if(is_contracter), "", refuse_contracter, build_contracter),
     Rule("contraction", _if(is_other_contraction), "", refuse_other_contraction, build_contraction),
+    Rule("norm", _if(is_batch_norm), "", refuse_batch_norm, build_batch_norm),
 )
-TARGETS = tuple(dict.fromkeys(rule.target for rule in RULES))
+TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm")
 
 
 SCRIPTED_NAMES = (*PRODUCT_NAMES, "SphericalHarmonics", "SymmetricContraction")

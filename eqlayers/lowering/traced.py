@@ -74,7 +74,7 @@ class Value:
 
     def _refuse(self, *others: Any) -> Any:
         raise ConfigError(
-            f"a formula must do the same for all values, got a comparison or a function of {got(self)} that it has not. "
+            f"a formula must do the same for all values, got a comparison or another function of {got(self)}. "
             f"Use +, -, *, whole powers, division by numbers, and the methods of Value."
         )
 

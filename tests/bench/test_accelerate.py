@@ -13,7 +13,7 @@ from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
-from eqlayers.integrations.modules import AcceleratedTensorProduct
+from eqlayers.integrations.nonlinear import AcceleratedGate
 
 
 @pytest.fixture(autouse=True)
@@ -49,18 +49,18 @@ def test_rows_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (written,) = write_report(result, tmp_path / "report")
     text = written.read_text()
     assert written.name == "e3nn.md"
-    assert all(word in text for word in ("AcceleratedTensorProduct", "layers.0.first.tp", "2 structures, 5 atoms"))
+    assert all(word in text for word in ("AcceleratedGate", "layers.0.first.tp", "2 structures, 5 atoms"))
     assert [table.title for table in tables(result)][-1].startswith("modules of e3nn, gate_points_2101")
 
 
 def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, exact = AcceleratedTensorProduct.forward, accelerate.accelerate
+    right, exact = AcceleratedGate.forward, accelerate.accelerate
 
     def unchecked(network: torch.nn.Module, backend: str | None) -> Report:
         return exact(network, backend=backend, check=False)
 
     monkeypatch.setattr(accelerate, "accelerate", unchecked)
-    monkeypatch.setattr(AcceleratedTensorProduct, "forward", lambda self, *args: right(self, *args) * 1.001)
+    monkeypatch.setattr(AcceleratedGate, "forward", lambda self, *args: right(self, *args) * 1.001)
     result = accelerate.run_accelerate("e3nn", runs=1)
     assert {row["status"] for row in result["rows"]} == {"wrong"}
     assert all(row["plain"] is None and row["ratio"] is None for row in result["rows"])

@@ -19,7 +19,7 @@ def model() -> nn.Module:
     return nn.Sequential(o3.Linear("2x0e", "2x0e"))
 
 
-TARGETS = r"targets must be of convolution, product, linear, harmonics, contraction, or None for all, got "
+TARGETS = r"targets must be of convolution, product, linear, harmonics, contraction, gate, norm, or None for all, got "
 MODULE = r"model must be a torch\.nn\.Module, got "
 LAYER = r"module must be an e3nn\.o3\.{}, or of a class derived from it, got "
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
@@ -36,7 +36,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: accelerate(model(), targets=torch.ones(())),
         TARGETS + r".*tensor.*\. Pick",
     ),
-    "another kind": (lambda: accelerate(model(), targets="gate"), TARGETS + r"\['gate'\]\. Pick"),
+    "another kind": (lambda: accelerate(model(), targets="radial"), TARGETS + r"\['radial'\]\. Pick"),
     "a list of backends": (
         lambda: accelerate(model(), backend=[]),
         r"backend must be one of .* or None, got \[\]\. Pass",

@@ -195,8 +195,8 @@ def test_twice_is_once() -> None:
 
 def test_arguments() -> None:
     model = nn.Sequential(linear())
-    with pytest.raises(ConfigError, match=r"targets must be of convolution, product, linear.*got \['gate'\]"):
-        accelerate(model, targets=("product", "gate"))
+    with pytest.raises(ConfigError, match=r"targets must be of convolution, product, linear.*got \['radial'\]"):
+        accelerate(model, targets=("product", "radial"))
     with pytest.raises(ConfigError, match="backend must be one of"):
         accelerate(model, backend="cuda")
 

@@ -15,6 +15,7 @@ from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.contracter import AcceleratedContracter
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
+from eqlayers.integrations.nonlinear import AcceleratedGate
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
 MAKE = {
@@ -61,13 +62,16 @@ def test_energies_forces_and_gradients_are_equal_to_rounding(subject: Subject) -
         assert report.worst is not None
         assert report.worst <= 1
         assert all(row.reason for row in report.skipped)
-        kinds = {"e3nn": {"product"}, "allegro": {"contraction"}}.get(subject.peer, {"product", "convolution"})
+        kinds = {"e3nn": {"convolution", "gate"}, "allegro": {"contraction"}}.get(
+            subject.peer, {"product", "convolution"}
+        )
         assert {row.target for row in report.replaced} >= kinds
 
 
 def test_a_wrong_layer_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the test above: a small error of one kind of layer in the first place is larger than the bounds."""
-    kind = AcceleratedContracter if subject.peer == "allegro" else AcceleratedTensorProduct
+    kinds: dict[str, type[nn.Module]] = {"allegro": AcceleratedContracter, "e3nn": AcceleratedGate}
+    kind = kinds.get(subject.peer, AcceleratedTensorProduct)
     right = kind.forward
     monkeypatch.setattr(kind, "forward", lambda self, *args: right(self, *args) * (1 + 1e-4))
     found = bench.compare(subject, lambda network: accelerate(network, check=False))

@@ -1,0 +1,307 @@
+"""Gates of e3nn in a model before and after `accelerate`: numbers, keys, training, and what is left."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from e3nn import nn as e3nn_nn
+from e3nn import o3
+from torch import Tensor, nn
+
+import eqlayers
+from eqlayers.errors import ConfigError, MismatchError
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.modules import AcceleratedTensorProduct
+from eqlayers.integrations.nonlinear import AcceleratedGate
+
+silu, tanh = torch.nn.functional.silu, torch.tanh
+
+
+def nearly_one(x: Tensor) -> Tensor:
+    """Of a second moment within 1e-4 of 1 by e3nn's estimate, so that it is not scaled."""
+    return x * 1.0011
+
+
+GATES: dict[str, Callable[[], nn.Module]] = {
+    "kernels": lambda: e3nn_nn.Gate("16x0e", [silu], "12x0e", [torch.sigmoid], "4x1o + 8x2e"),
+    "odd scalars": lambda: e3nn_nn.Gate("5x0o + 3x0e", [torch.abs, tanh], "3x0o + 2x0e", [tanh, silu], "2x1e + 3x1o"),
+    "left as they are": lambda: e3nn_nn.Gate("4x0e + 4x0e", [None, silu], "4x0e", [None], "4x1o"),
+    "near the identity": lambda: e3nn_nn.Gate("4x0e", [nearly_one], "4x0e", [silu], "4x1o"),
+    "functions in torch": lambda: e3nn_nn.Gate("3x0e", [nn.Softplus()], "2x0e", [torch.relu], "2x2e"),
+    "only scalars": lambda: e3nn_nn.Gate("6x0e", [silu], "", [], ""),
+    "only gated": lambda: e3nn_nn.Gate("", [], "4x0e", [torch.sigmoid], "4x1o"),
+}
+
+
+def gate() -> nn.Module:
+    return e3nn_nn.Gate("8x0e", [silu], "4x0e", [torch.sigmoid], "4x1o")
+
+
+def results(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Value, gradient of a sum, and gradient of its square."""
+    x = x.detach().clone().requires_grad_()
+    value = model(x)
+    (first,) = torch.autograd.grad(value.sin().sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.square().sum(), x)
+    return {"value": value, "first": first, "second": second}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", GATES)
+def test_numbers_of_gates(name: str, dtype: torch.dtype, close: Any) -> None:
+    layer = GATES[name]().to(dtype)
+    model, x = nn.Sequential(layer), torch.randn(7, layer.irreps_in.dim, dtype=dtype)
+    before, state = results(model, x), model.state_dict()
+    (row,) = accelerate(model).rows
+    assert (row.kind, row.target, row.replacement) == ("Gate", "gate", "AcceleratedGate")
+    assert row.error is not None
+    assert row.error <= 1
+    close(results(model, x), before)
+    found = model.state_dict()
+    assert list(found) == list(state)
+    assert all(torch.equal(found[key], value) for key, value in state.items())
+    model.load_state_dict(state)
+    for attribute in ("irreps_in", "irreps_out", "irreps_scalars", "irreps_gates", "irreps_gated"):
+        assert str(getattr(model[0], attribute)) == str(getattr(layer, attribute))
+    factors = [[None if act is None else act.cst for act in part.acts] for part in (layer.act_scalars, layer.act_gates)]
+    mine = [[None if a is None else a.cst for a in p.acts] for p in (model[0].act_scalars, model[0].act_gates)]
+    if name == "near the identity":  # e3nn keeps a factor that it does not apply
+        assert factors[0] != [1.0]
+        factors[0] = [1.0]
+    assert mine == factors
+    assert deaccelerate(model)[0] is layer
+    for key, value in results(model, x).items():
+        assert torch.equal(value, before[key])
+
+
+class Bent(nn.Module):
+    """A function with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() * self.slope
+
+
+def test_functions_with_parameters_train(close: Any) -> None:
+    """Steps reach both, and the factor stays that of the first weights, as e3nn's does."""
+    layer = e3nn_nn.Gate("3x0e", [Bent()], "2x0e", [Bent()], "2x1o").double()
+    model, twin = nn.Sequential(layer), nn.Sequential(copy.deepcopy(layer))
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (model, twin)]
+    accelerate(model)
+    assert "0.act_scalars.acts.0.f.slope" in model.state_dict()
+    x = torch.randn(5, layer.irreps_in.dim, dtype=torch.float64)
+    for _ in range(3):
+        for one, optimizer in zip((model, twin), optimizers, strict=True):
+            optimizer.zero_grad()
+            one(x).square().sum().backward()
+            optimizer.step()
+    close(results(model, x), results(twin, x), 1e4)
+    assert deaccelerate(model)[0] is layer
+    close(results(model, x), results(twin, x), 1e4)
+    assert layer.act_scalars.acts[0].f.slope != 0.3
+
+
+def test_dtype_copies_and_files(close: Any) -> None:
+    """The product that only writes keys follows the model, too."""
+    model, x = nn.Sequential(gate()), torch.randn(4, 24, dtype=torch.float64)
+    before = results(copy.deepcopy(model).double(), x)
+    accelerate(model)
+    assert type(model[0].mul) is AcceleratedTensorProduct
+    model.double()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
+        close(results(other, x), before)
+        assert other[0].original is not model[0].original
+        deaccelerate(other)
+        assert other[0].mul.output_mask.dtype == torch.float64
+        close(results(other, x), before)
+
+
+def test_the_product_is_inside_or_by_itself() -> None:
+    model = nn.Sequential(gate())
+    layer = model[0]
+    (row,) = accelerate(model, targets="product").replaced
+    assert (row.path, row.target) == ("0.mul", "product")
+    assert model[0] is layer
+    again = accelerate(model)
+    assert {row.path: bool(row.replacement) for row in again.rows} == {"0": False, "0.mul": False}
+    deaccelerate(model)
+    assert [row.path for row in accelerate(model, targets=("gate", "product")).replaced] == ["0"]
+    assert accelerate(model).skipped[0].reason == "is accelerated already"
+
+
+def test_coverage_counts_a_gate_once() -> None:
+    model = nn.Sequential(gate(), nn.Linear(20, 1))
+    found = accelerate(model, inplace=False, targets="linear").coverage
+    assert (found.modules, found.known_modules) == (3, 1)
+    assert accelerate(model).coverage == accelerate(model).coverage == found
+
+
+def test_hooks_and_attributes_stay() -> None:
+    model, seen = nn.Sequential(gate()), []
+    model[0].name = "before"
+    handle = model[0].register_forward_hook(lambda *args: seen.append(1))
+    accelerate(model)
+    assert seen == []
+    x = torch.randn(2, 24)
+    model(x)
+    assert (len(seen), model[0].name) == (1, "before")
+    handle.remove()
+    model(x)
+    assert len(seen) == 1
+
+
+class Named(e3nn_nn.Gate):
+    """A constructor and a name, and e3nn's numbers."""
+
+    def __init__(self, mul: int) -> None:
+        super().__init__(f"{mul}x0e", [silu], f"{mul}x0e", [silu], f"{mul}x1o")
+        self.number = mul
+
+
+class Doubled(e3nn_nn.Gate):
+    def forward(self, features: Tensor) -> Tensor:
+        return 2 * super().forward(features)
+
+
+class Halved(e3nn_nn.Activation):
+    def forward(self, features: Tensor, dim: int = -1) -> Tensor:
+        return super().forward(features, dim) / 2
+
+
+def other_forward() -> nn.Module:
+    layer = gate()
+    layer.forward = lambda x: x
+    return layer
+
+
+def with_weight() -> nn.Module:
+    layer = gate()
+    layer.scale = nn.Parameter(torch.ones(()))
+    return layer
+
+
+def other_part() -> nn.Module:
+    layer = gate()
+    layer.act_scalars = Halved("8x0e", [silu])
+    return layer
+
+
+def other_function() -> nn.Module:
+    layer = gate()
+    layer.act_gates.acts[0] = nn.Tanh()
+    return layer
+
+
+def hook_inside(path: str) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        layer = gate()
+        layer.get_submodule(path).register_forward_hook(lambda *args: None)
+        return layer
+
+    return make
+
+
+def forward_inside() -> nn.Module:
+    layer = gate()
+    layer.act_gates.acts[0].forward = lambda x: x
+    return layer
+
+
+def other_irreps() -> nn.Module:
+    layer = gate()
+    layer._irreps_out = o3.Irreps("20x0e")
+    return layer
+
+
+LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "own forward": (
+        lambda: Doubled("8x0e", [silu], "4x0e", [silu], "4x1o"),
+        "class Doubled that defines forward beside what e3nn's does",
+    ),
+    "forward on the object": (other_forward, "had its forward replaced on the object"),
+    "a parameter": (with_weight, "does not hold what e3nn's layer holds: scale"),
+    "a part": (other_part, "holds act_scalars, which is of a class Halved that defines forward"),
+    "a function": (other_function, "holds act_gates.acts.0, which is a Tanh, not e3nn's normalize2mom"),
+    "a forward inside": (forward_inside, "holds act_gates.acts.0, which has had its forward replaced"),
+    "a hook inside": (hook_inside("act_scalars.acts.0"), "holds act_scalars, which has hooks"),
+    "a hook on the product": (hook_inside("mul"), "holds mul, which has hooks"),
+    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be those of the parts"),
+    "compiled": (lambda: torch.compile(gate()), "is inside torch.compile(module)"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_gates_that_are_left(name: str) -> None:
+    make, reason = LEFT[name]
+    layer = make()
+    model = nn.ModuleList([nn.Sequential(layer), gate()])
+    report = accelerate(model, backend="torch", targets="gate")
+    (row,) = report.skipped
+    assert reason in row.reason
+    assert model[0][0] is layer
+    assert [r.path for r in report.replaced] == ["1"]
+
+
+def test_a_gate_that_is_left_has_its_product_replaced() -> None:
+    model = nn.Sequential(other_part())
+    report = accelerate(model)
+    assert [(row.path, row.target) for row in report.skipped] == [("0", "gate")]
+    assert [(row.path, row.target) for row in report.replaced] == [("0.mul", "product")]
+
+
+def test_gates_that_are_held_elsewhere() -> None:
+    model = nn.Sequential(gate())
+    model.held = [model[0]]
+    model.append(nn.ModuleList([model[0].mul]))
+    reasons = [row.reason for row in accelerate(model, targets="gate").skipped]
+    assert reasons == ["is held in the attribute held too, outside the registered modules"]
+    del model.held
+    reasons = [row.reason for row in accelerate(model, targets="gate").skipped]
+    assert reasons == ["holds a product that sits elsewhere too, where it is no gate"]
+
+
+def test_subclasses_that_change_nothing_and_gates_of_ours() -> None:
+    model = nn.ModuleList([Named(2), eqlayers.nn.Gate("2x0e", [silu], "2x0e", [silu], "2x1o")])
+    ours = model[1]
+    (row,) = accelerate(model).rows
+    assert (row.path, row.kind, model[0].number) == ("0", "Named", 2)
+    assert model[1] is ours
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "a value": lambda y: y * (1 + 1e-4),
+    "a first derivative": lambda y: y.detach() + (y - y.detach()) * 1.001,
+    "the order": lambda y: y.roll(1, -1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_wrong_gates_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = AcceleratedGate.forward
+    monkeypatch.setattr(AcceleratedGate, "forward", lambda self, x: CHANGES[name](right(self, x)))
+    model = nn.Sequential(gate())
+    layer = model[0]
+    with pytest.raises(MismatchError, match=r"replacement of 0 \(Gate\) must agree"):
+        accelerate(model)
+    assert model[0] is layer
+
+
+def test_scripting_names_the_gate() -> None:
+    model = nn.Sequential(gate())
+    accelerate(model)
+    with pytest.raises(
+        ConfigError, match="no fused convolution, contraction, gate or norm to be scripted, got Accelerated"
+    ):
+        torch.jit.script(model)
