@@ -101,7 +101,8 @@ def test_the_shipped_settings() -> None:
     }
     degrees = {(c.options["lmax"], c.dtype) for c in suite.cases if c.layer == "SphericalHarmonics" and c.rows == 2000}
     assert degrees == {(l, dtype) for l in (1, 2, 3, 6) for dtype in ("float32", "float64")}
-    assert {case.layer for case in suite.cases} == set(KINDS)
+    catalogue = read_layer_suite("catalogue")
+    assert {case.layer for case in (*suite.cases, *catalogue.cases)} == set(KINDS)
 
 
 @pytest.mark.parametrize(

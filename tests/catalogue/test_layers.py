@@ -23,8 +23,19 @@ def has(case: Case, name: str) -> bool:
     return not (name == "e3nn" and case.e3nn is None) and not (name == "layouts" and len(case.layouts) == 1)
 
 
+#: What further rows of a class have in the slow tests only.
+COMPILERS = ("torch.compile", "torch.export", "torch.func")
+FIRST = {case.name.partition(",")[0]: case.name for case in reversed(CASES)}
+
+
+def is_slow(case: Case, name: str) -> bool:
+    """Whether `make test` leaves it out."""
+    further = FIRST[case.name.partition(",")[0]] != case.name
+    return name in case.slow or (further and name in COMPILERS)
+
+
 PAIRS = [
-    pytest.param(case, name, id=f"{case.name}-{name}", marks=[pytest.mark.slow] * (name in case.slow))
+    pytest.param(case, name, id=f"{case.name}-{name}", marks=[pytest.mark.slow] * is_slow(case, name))
     for case in CASES
     for name in PROPERTIES
     if has(case, name)

@@ -122,7 +122,7 @@ def test_the_last_neighbour_leaves_without_a_kink() -> None:
     assert (found[2:] < 1e-12).all()
 
 
-@pytest.mark.parametrize("hidden", ["4x0e + 4x1o + 4x2e", "2x0e + 2x6e"])
+@pytest.mark.parametrize("hidden", ["4x0e + 4x1o + 4x2e", pytest.param("2x0e + 2x6e", marks=pytest.mark.slow)])
 def test_edges_along_the_axis_of_the_frames(hidden: str) -> None:
     """Molecules along y have finite derivatives, and those of turned ones."""
     potential = built(hidden=hidden)

@@ -172,6 +172,7 @@ def warm_up_for(target: str, folder: Path) -> dict:
         **os.environ,
         "TRITON_INTERPRET": "0",
         "TRITON_CACHE_DIR": str(folder),
+        "EQLAYERS_CACHE_DIR": str(folder / "c"),  # other tests compile into the common one meanwhile, and clear it
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     done = subprocess.run([sys.executable, str(SCRIPT), target], capture_output=True, text=True, env=environment)
