@@ -97,7 +97,11 @@ def _their_basis(name: str) -> Maker:
 
 
 def _their_angles(irreps: str) -> Callable[[Tensor], Tensor]:
-    return lambda angles: as_irreps(irreps).D_from_angles(*angles.unbind(-1))
+    def run(angles: Tensor) -> Tensor:
+        with default_dtype(angles.dtype):  # e3nn makes its generators in it, at every call
+            return as_irreps(irreps).D_from_angles(*angles.unbind(-1))
+
+    return run
 
 
 def _their_tensor(formula: str) -> Callable[[Tensor], Tensor]:
