@@ -17,7 +17,7 @@ from ..forms.keys import register_formula
 from .gates import Source, blocks_of, common_channels
 
 
-class Copies(NamedTuple):
+class CopyGroup(NamedTuple):
     """An irreps group: its copies, their components, whether it is apart, and the factor of its squares."""
 
     mul: int
@@ -48,11 +48,11 @@ class _Row:
 
 
 @lru_cache(maxsize=256)
-def squares_formula(groups: tuple[Copies, ...], layout: str) -> Formula:
+def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
     """Features to the scalars that are apart, if any, and to the squared norm of every other copy, if any.
 
     Example:
-        >>> base = squares_formula((Copies(8, 1, True), Copies(4, 3)), "mul_ir")
+        >>> base = squares_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
         >>> [result.width for result in base.results]
         [8, 4]
     """
@@ -74,7 +74,7 @@ def squares_formula(groups: tuple[Copies, ...], layout: str) -> Formula:
 
 
 @lru_cache(maxsize=256)
-def scaled_formula(groups: tuple[Copies, ...], layout: str, rows: str) -> Formula:
+def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
     """Features, a number for each copy that is not apart, and what the scalars that are apart become, to features.
 
     Args:
@@ -86,7 +86,7 @@ def scaled_formula(groups: tuple[Copies, ...], layout: str, rows: str) -> Formul
         The formula; operands of no column are left out.
 
     Example:
-        >>> base = scaled_formula((Copies(8, 1, True), Copies(4, 3)), "mul_ir", "each")
+        >>> base = scaled_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir", "each")
         >>> [operand.width for operand in base.operands]
         [20, 4, 8]
     """
@@ -108,13 +108,13 @@ def scaled_formula(groups: tuple[Copies, ...], layout: str, rows: str) -> Formul
 
 
 @lru_cache(maxsize=256)
-def centred_formula(groups: tuple[Copies, ...], layout: str) -> Formula:
+def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
     """Features, a number for each copy, and means and biases of the scalars that are apart, to features.
 
     All but the features serve all rows. Operands of no column are left out.
 
     Example:
-        >>> base = centred_formula((Copies(8, 1, True), Copies(4, 3)), "mul_ir")
+        >>> base = centred_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
         >>> [operand.width for operand in base.operands]
         [20, 12, 8, 8]
     """

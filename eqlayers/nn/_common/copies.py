@@ -13,10 +13,9 @@ from ...checks import check_choice
 from ...functional.formula import run_formula
 from ...functional.product import as_rows
 from ...lowering.layout import FlatLayout, slots_of
-from ...lowering.norms import Copies, scaled_formula, squares_formula
+from ...lowering.norms import CopyGroup, scaled_formula, squares_formula
 from .base import FormulaModule
-from .columns import Columns, columns_of, take
-from .columns import Copies as Chosen
+from .columns import Columns, Copies, columns_of, take
 
 NORMALIZATIONS = ("component", "norm")
 
@@ -52,7 +51,7 @@ class CopyModule(FormulaModule):
         self._flat = FlatLayout(self.irreps_in, layout)
         by_component = check_choice("normalization", normalization, NORMALIZATIONS) == "component"
         self._groups = tuple(
-            Copies(mul, ir.dim, apart and ir.is_scalar(), 1 / ir.dim if by_component else 1.0)
+            CopyGroup(mul, ir.dim, apart and ir.is_scalar(), 1 / ir.dim if by_component else 1.0)
             for mul, ir in self.irreps_in
         )
         self._counts = {flag: [g.mul for g in self._groups if g.apart == flag and g.mul] for flag in (True, False)}
@@ -60,7 +59,7 @@ class CopyModule(FormulaModule):
         #: Where numbers of copies that are apart, and of the others, stand among those of all.
         self._columns: dict[bool, list[Columns]] = {
             flag: columns_of(
-                slots, [Chosen(i, 0, g.mul) for i, g in enumerate(self._groups) if g.apart == flag], layout
+                slots, [Copies(i, 0, g.mul) for i, g in enumerate(self._groups) if g.apart == flag], layout
             )
             for flag in (True, False)
         }
