@@ -20,6 +20,7 @@ from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ..algebra import wigner_3j
 from .layout import slots_of
+from .wigner import blocks_dim, blocks_start
 
 PARITIES = ("o3", "so3")
 #: Component m = 0 of the harmonics of degree l at the axis y.
@@ -123,11 +124,6 @@ def packed_widths(blocks: Sequence[Block]) -> tuple[int, int]:
     return sum(block.width for block in blocks), sum(block.width for block in blocks if block.m)
 
 
-def frame_width(lmax: int) -> int:
-    """Elements of all blocks D^l to that degree, the sum of (2 l + 1)^2."""
-    return sum((2 * l + 1) ** 2 for l in range(lmax + 1))
-
-
 class _Component(NamedTuple):
     """Channels of one component of one group, and where a packed row holds them."""
 
@@ -159,7 +155,7 @@ def _other(irreps: o3.Irreps, one: _Component, rotated: bool) -> tuple[Slot, lis
     dim = irreps[one.group].ir.dim
     if not rotated:
         return Slot(0, 1, 1), [(one.component, 0)]
-    start = frame_width((dim - 1) // 2 - 1) + one.component * dim
+    start = blocks_start((dim - 1) // 2) + one.component * dim
     return Slot(start, 1, dim), [(n, n) for n in range(dim)]
 
 
@@ -184,7 +180,7 @@ def pack_program(kind: SO2Map, layout: str, lmax: int | None, scaled: bool) -> P
         weight = one.column if scaled else None
         paths.append(Path(slots[one.group], y, Slot(one.column, one.mul, 1), weight, axes, terms))
     width = sum(packed_widths(kind.blocks_in))
-    width_y = 1 if lmax is None else frame_width(lmax)
+    width_y = 1 if lmax is None else blocks_dim(lmax)
     return Program(tuple(paths), (kind.irreps_in.dim, width_y, width if scaled else 0, width), layout)
 
 
@@ -197,7 +193,7 @@ def unpack_program(kind: SO2Map, layout: str, lmax: int | None) -> Program:
         axes = (Axis(one.mul, x=1, z=1),) if one.mul > 1 else ()
         terms = tuple((0, j, k, one.factor * gains[one.group]) for k, j in pairs)
         paths.append(Path(Slot(one.column, one.mul, 1), y, slots[one.group], None, axes, terms))
-    width_y = 1 if lmax is None else frame_width(lmax)
+    width_y = 1 if lmax is None else blocks_dim(lmax)
     return Program(tuple(paths), (sum(packed_widths(kind.blocks_out)), width_y, 0, kind.irreps_out.dim), layout)
 
 

@@ -12,7 +12,7 @@ from ..errors import ConfigError, ShapeError
 from ..functional import as_graph
 from ..functional.product import as_rows
 from ..functional.so2 import run_rows
-from ..lowering.so2 import HARMONICS_AT_Y, frame_width
+from ..lowering.so2 import HARMONICS_AT_Y
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.so2_layer import SO2Layer
 from ._common.so2_weights import check_convertible, so2_weights
@@ -169,7 +169,6 @@ class SO2Convolution(SO2Layer):
         fix = f"The irreps have degrees to {least}."
         self.lmax = least if lmax is None else check_integer("lmax", lmax, least, fix=fix)
         self.frame = EdgeFrame(self.lmax)
-        self._frame_width = frame_width(self.lmax)
         self._lower(self.lmax)
 
     @classmethod
@@ -256,7 +255,7 @@ class SO2Convolution(SO2Layer):
         given = {"x": x, "frames": frames, "weight": self._weights(weight)}
         wanted: dict[str, tuple[int, ...]] = {
             "x": (graph.num_src, self._in.dim),
-            "frames": (graph.num_edges, self._frame_width),
+            "frames": (graph.num_edges, self.frame.dim),
         }
         if isinstance(frames, Tensor) and frames.shape == (graph.num_edges, 3):
             given["frames"] = self.frame(frames)
