@@ -162,7 +162,8 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
 
     Args:
         irreps: Irreps in e3nn's ``mul_ir`` layout.
-        matrix: ``[3, 3]`` orthogonal.
+        matrix: ``[3, 3]``, orthogonal to 64 roundings of its dtype; of one with fewer digits than float64 the nearest
+            orthogonal matrix is taken.
 
     Returns:
         ``[irreps.dim, irreps.dim]`` float64.
@@ -176,17 +177,22 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
     """
     given: Any = matrix
     if isinstance(matrix, (np.ndarray, list, tuple)):
+        rounding = np.finfo(matrix.dtype).eps if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f" else 0.0
         try:
             given = torch.from_numpy(np.array(matrix, dtype=np.float64))
         except (TypeError, ValueError):
             given = None
     if not isinstance(given, torch.Tensor) or given.is_meta or given.is_complex():
         raise IrrepsError(f"matrix must be a tensor [3, 3] of numbers, got {got(matrix)}. Use torch.eye(3) or another.")
+    if isinstance(matrix, torch.Tensor):
+        rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
     turn = given.detach().to("cpu", torch.float64)
     unit = torch.eye(3, dtype=torch.float64, device="cpu")
-    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, atol=1e-10):
+    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, rtol=0, atol=max(1e-10, 32 * rounding)):
         found = turn.tolist() if turn.numel() <= 9 else got(turn)
         raise IrrepsError(f"matrix must be orthogonal [3, 3], got {found}. Use e3nn.o3.rand_matrix() or its negative.")
+    for _ in range(6 if rounding > np.finfo(np.float64).eps else 0):  # Newton's steps to the nearest orthogonal matrix
+        turn = turn @ (1.5 * unit - 0.5 * turn.T @ turn)
     sign = 1 if torch.linalg.det(turn) > 0 else -1
     irreps = as_irreps(irreps)
     degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * turn]

@@ -36,6 +36,13 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "angles_to_quaternion": (
         functional.angles_to_quaternion, dict.fromkeys(("alpha", "beta", "gamma"), torch.ones(2)),
         dict.fromkeys(("alpha", "beta", "gamma"), "angles")),
+    "edge_frame": (functional.edge_frame, {"vectors": torch.ones(5, 3), "lmax": 2}, {
+        "vectors": "vectors of edges", "lmax": "degree to 12", "backend": "backend"}),
+    "wigner_D": (functional.wigner_D, {"irreps": IRREPS, "rotation": EYE}, {
+        "irreps": "irreps", "rotation": "matrices of rotations", "kind": "choice", **KIND}),
+    "rotate": (functional.rotate, {"x": torch.ones(4, 5), "irreps": IRREPS, "rotation": EYE}, {
+        "x": "features", "irreps": "irreps", "rotation": "matrices of rotations", "kind": "choice", "inverse": "flag",
+        **KIND}),
     "WignerD": (nn.WignerD, {"irreps": IRREPS}, {"irreps": "irreps", "rotation": "choice", **KIND}),
     "WignerD.forward": (FULL.forward, {"rotation": EYE}, {"rotation": "matrices of rotations"}),
     "WignerD.D_from_matrix": (FULL.D_from_matrix, {"R": EYE}, {"R": "matrices of rotations"}),

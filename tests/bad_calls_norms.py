@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eqlayers import nn
+from eqlayers import functional, nn
 
 NAN = float("nan")
 LAYER = {"layout": "choice", "backend": "backend"}
@@ -35,6 +35,7 @@ WRONG: dict[str, list[Any]] = {
     "given": [0.0, 1e-8, "x", [1e-5], True],
     "graphs": [1, "x", [0] * 4, torch.zeros(3).long(), torch.zeros(4), torch.zeros(4, 1).long(), torch.zeros(4).int()],
     "optional count": [0, -1, 1.5, "2", NAN, [2], True],
+    "by copy": [1.0, "x", [1.0], torch.ones(4), torch.ones(()), torch.ones(1, 3), torch.ones(3).long(), object()],
     "any features": [None, 1.0, "x", [1.0], np.ones((4, 5)), torch.ones(()), torch.ones(4, 5).long(), object()],
     "axis": [5, -3, 1.5, "1", None, [1], True],
 }  # fmt: skip
@@ -42,6 +43,7 @@ WRONG: dict[str, list[Any]] = {
 STATISTICS = {"irreps": "irreps", "eps": "small", "momentum": "probability", "affine": "flag"}
 STATISTICS |= {"normalization": "choice", **LAYER}
 OWN = {"irreps": "irreps", "eps": "small", "affine": "flag", "normalization": "choice", **LAYER}
+OF_EACH = {name: kind for name, kind in OWN.items() if name != "affine"}
 GATE = {"irreps_scalars": "2x0e", "act_scalars": [torch.tanh], "irreps_gates": "2x0e", "act_gates": [torch.tanh]}
 GATE["irreps_gated"] = "2x1o"
 ALL_GATE = {"irreps_scalars": "scalars", "irreps_gates": "gates", "irreps_gated": "gated", **LAYER}
@@ -59,6 +61,12 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "LayerNorm.forward": (nn.LayerNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
     "RMSNorm": (nn.RMSNorm, {"irreps": IRREPS}, {"over": "choice", **OWN}),
     "RMSNorm.forward": (nn.RMSNorm(IRREPS, affine=False).forward, {"x": X}, {"x": "features"}),
+    "norm": (functional.norm, {"x": X, "irreps": IRREPS}, {
+        "x": "features", "irreps": "irreps", "squared": "flag", **LAYER}),
+    "layer_norm": (functional.layer_norm, {"x": X, "irreps": IRREPS}, {
+        "x": "features", "weight": "by copy", "bias": "by copy", **OF_EACH}),
+    "rms_norm": (functional.rms_norm, {"x": X, "irreps": IRREPS}, {
+        "x": "features", "weight": "by copy", "over": "choice", **OF_EACH}),
     "MeanSquaredNorm": (nn.MeanSquaredNorm, {"irreps": IRREPS}, {
         "irreps": "irreps", "over": "choice", "scaled": "flag", **LAYER}),
     "MeanSquaredNorm.forward": (nn.MeanSquaredNorm(IRREPS).forward, {"features": X}, {"features": "features"}),
@@ -96,6 +104,11 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
         "features": "features"}),
     "Dropout": (nn.Dropout, {"irreps": IRREPS, "p": 0.5}, {"irreps": "irreps", "p": "probability", "layout": "choice"}),
     "Dropout.forward": (nn.Dropout(IRREPS, 0.5).forward, {"x": X}, {"x": "features"}),
+    "dropout": (functional.dropout, {"x": X, "irreps": IRREPS}, {
+        "x": "features", "irreps": "irreps", "p": "probability", "training": "flag", "layout": "choice"}),
+    "drop_path": (functional.drop_path, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {
+        "x": "any features", "p": "probability", "batch": "graphs", "training": "flag",
+        "num_graphs": "optional count"}),
     "DropPath": (nn.DropPath, {"p": 0.5}, {"p": "probability"}),
     "DropPath.forward": (nn.DropPath(0.5).forward, {"x": X, "batch": torch.tensor([0, 0, 1, 1])}, {
         "x": "any features", "batch": "graphs", "num_graphs": "optional count"}),

@@ -30,6 +30,7 @@ WRONG: dict[str, list[Any]] = {
 BASIS = {"num_basis": "width", "cutoff": "positive", "start": "start", "envelope": "optional module"}
 SPACED = {**BASIS, "p": "optional power", "inside": "flag"}
 SUMMED = {"values": torch.ones(3, 5), "logits": torch.ones(3, 1), "edge_index": EDGES, "num_nodes": 4}
+R = {"lengths": torch.ones(4)}
 BLOCK = {"irreps_in": "2x0e", "irreps_sh": "0e", "irreps_out": "2x0e", "num_scalars": 2, "heads": 2}
 CALL = {"x": torch.ones(4, 5), "edge_attr": torch.ones(3, 4), "edge_scalars": torch.ones(3, 2), "edge_index": EDGES}
 
@@ -48,6 +49,15 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "CosineCutoff.forward": (nn.CosineCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
     "SmoothCutoff": (nn.SmoothCutoff, {}, {"cutoff": "positive", "start": "start"}),
     "SmoothCutoff.forward": (nn.SmoothCutoff().forward, {"lengths": torch.ones(4)}, {"lengths": "lengths"}),
+    "polynomial_cutoff": (functional.polynomial_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "p": "power"}),
+    "cosine_cutoff": (functional.cosine_cutoff, R, {"lengths": "lengths", "cutoff": "positive"}),
+    "smooth_cutoff": (functional.smooth_cutoff, R, {"lengths": "lengths", "cutoff": "positive", "start": "start"}),
+    "radial_basis": (functional.radial_basis, R, {
+        "lengths": "lengths", "basis": "choice", "num_basis": "width", "cutoff": "positive", "start": "start",
+        "inside": "flag"}),
+    "attention_aggregate": (functional.attention_aggregate, {**SUMMED, "irreps": "2x0e + 1x1o", "heads": 1}, {
+        "values": "by edge", "logits": "by edge", "irreps": "irreps", "heads": "width", "edge_index": "edges",
+        "num_nodes": "receivers", "envelope": "envelope", "sink": "sink", "deterministic": "flag", **LAYER}),
     "edge_softmax": (functional.edge_softmax, {"logits": torch.ones(3, 2), "edge_index": EDGES, "num_nodes": 4}, {
         "logits": "by edge logits", "edge_index": "edges", "num_nodes": "receivers", "envelope": "envelope",
         "sink": "sink", "deterministic": "flag"}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eqlayers import nn
+from eqlayers import functional, nn
 
 NAN = float("nan")
 IRREPS = "2x0e + 1o"
@@ -36,6 +36,10 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "SO2Linear": (nn.SO2Linear, {"irreps_in": IRREPS, "irreps_out": IRREPS}, LAYER),
     "SO2Linear.forward": (LINEAR.forward, {"x": torch.ones(4, 5)}, {
         "x": "features", "scales": "factors", "weight": "matrices"}),
+    "so2_linear": (functional.so2_linear, {"x": torch.ones(4, 5), "irreps_in": IRREPS, "irreps_out": IRREPS,
+        "weight": torch.ones(nn.SO2Linear(IRREPS, IRREPS).weight_numel)}, {
+        "x": "features", "scales": "factors", "weight": "given matrices",
+        **{name: kind for name, kind in LAYER.items() if name != "internal_weights"}}),
     "SO2Convolution": (nn.SO2Convolution, {"irreps_in": IRREPS, "irreps_out": IRREPS}, {
         **LAYER, "lmax": "degree of frames"}),
     "SO2Convolution.forward": (
@@ -45,3 +49,4 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
     "SO2Convolution.from_tensor_product": (nn.SO2Convolution.from_tensor_product, {"tp": PRODUCT}, {
         "tp": "product", "linear": "product behind", "normalization": "choice", "backend": "backend"}),
 }  # fmt: skip
+WRONG["given matrices"] = [None, *WRONG["matrices"]]

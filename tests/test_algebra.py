@@ -79,6 +79,27 @@ def test_not_orthogonal(matrix: np.ndarray) -> None:
         algebra.representation_matrix("1o", matrix)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_that_are_orthogonal_to_the_digits_of_their_dtype(dtype: torch.dtype) -> None:
+    """The nearest orthogonal one is taken, of a numpy array, too; of another error there is none."""
+    for _ in range(20):
+        turn = random_orthogonal(3, -1)
+        rounded = turn.to(dtype)
+        found = algebra.representation_matrix("1o + 2e + 4o", rounded)
+        unit = torch.eye(len(found), dtype=torch.float64)
+        torch.testing.assert_close(found @ found.T, unit, rtol=0, atol=1e-13)
+        exact = algebra.representation_matrix("1o + 2e + 4o", turn)
+        torch.testing.assert_close(found, exact, rtol=0, atol=30 * torch.finfo(dtype).eps)
+    with pytest.raises(IrrepsError, match="matrix must be orthogonal"):
+        algebra.representation_matrix("1o", rounded * (1 + 40 * torch.finfo(dtype).eps))
+    single = turn.float().numpy()
+    assert torch.equal(
+        algebra.representation_matrix("1o", single), algebra.representation_matrix("1o", torch.from_numpy(single))
+    )
+    with pytest.raises(IrrepsError, match="matrix must be orthogonal"):  # nobody rounded it
+        algebra.representation_matrix("1o", single.astype(np.float64))
+
+
 def test_paths_are_in_order_and_filtered() -> None:
     paths = algebra.tensor_product_paths("2x1o + 0e", "1o + 1e")
     assert [(i, j, str(ir)) for i, j, ir in paths] == [

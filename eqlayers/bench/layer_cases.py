@@ -33,12 +33,14 @@ _OF_ALL = {"layer": "text", "rows": "counts", "peers": "texts"}
 _DEGREES = {"lmax": "counts"}
 _CONTRACTION = {"in": "text", "out": "text", "channels": "count", "elements": "count", "correlation": "count"}
 _IRREPS = {"irreps": "text"}
-#: Layers of the catalogue that are made from irreps alone and called with one operand; see layer_rows.py.
+#: Layers of the catalogue that are made from irreps alone; see layer_rows.py.
 CATALOGUE = (
-    *("Linear", "Norm", "BatchNorm", "Gate", "NormActivation", "Extract", "CartesianTensor", "WignerD"),
-    *("GaussianBasis", "CosineBasis", "SmoothFiniteBasis", "FourierBasis"),
+    *("Linear", "Norm", "BatchNorm", "Gate", "Activation", "NormActivation", "S2Activation", "SO3Activation"),
+    *("Extract", "CartesianTensor", "WignerD", "GaussianBasis", "CosineBasis", "SmoothFiniteBasis", "FourierBasis"),
 )
-CATALOGUE_BESIDE_TORCH = ("RMSNorm",)
+CATALOGUE_BESIDE_TORCH = ("LayerNorm", "RMSNorm", "AttentionAggregate")
+#: Layers whose rows are edges or vectors.
+OF_EDGES = ("SphericalHarmonics", "EdgeGeometry", "AttentionAggregate")
 #: layer -> its fields beside those of all, and its peers
 KINDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "SphericalHarmonics": (_DEGREES, ("e3nn", "e3nn-compiled")),
@@ -111,8 +113,7 @@ class LayerCase:
     @property
     def size(self) -> str:
         """Rows, with a letter for what they are."""
-        of_nodes = self.layer not in ("SphericalHarmonics", "EdgeGeometry")
-        return f"{'N' if of_nodes else 'E'}{self.rows}"
+        return f"{'E' if self.layer in OF_EDGES else 'N'}{self.rows}"
 
     @property
     def name(self) -> str:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from torch import Tensor
 
+from ..algebra import as_irreps
 from ..autograd.form import call_form, sorted_edges
-from ..backends import BACKENDS
+from ..backends import BACKENDS, find
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
-from ..checks import check_flag, check_floating, check_number, check_tensor
+from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor
 from ..errors import DeviceError, ShapeError
 from ..forms.program import Form, with_rows
 from ..graph import Graph
-from ..ops.call import check_same_kind, widest_under_autocast
+from ..lowering.heads import check_heads, heads_program
+from ..lowering.layout import LAYOUTS
+from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
+from ..torch_internals import under_autocast
 from .api import as_graph
 from .product import chosen
 
@@ -96,8 +102,13 @@ def edge_softmax(
             f"edge_index must be on the device of logits, {logits.device}, got {graph.edge_index.device}. Move it with "
             f"`.to('{logits.device}')`."
         )
-    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
-    return _softmax(logits, ends, given.get("envelope"), wide, check_flag("deterministic", deterministic))
+    ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
+    envelope, dtype, inside = given.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
+    if inside == dtype:
+        return _softmax(logits, ends, envelope, wide, flag)
+    envelope = None if envelope is None else envelope.to(inside)
+    found = _softmax(logits.to(inside), ends, envelope, wide.to(inside), flag)
+    return found if under_autocast(logits.device.type) else found.to(dtype)  # as softmax of torch
 
 
 def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, deterministic: bool) -> Tensor:
@@ -170,3 +181,102 @@ def run_along(
     ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
     wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
     return summed(rows[3], whole(form.key, *wide), ends, deterministic)
+
+
+def check_rows(name: str, value: Tensor, rows: int, width: int) -> None:
+    """Raise unless a tensor has a row for each edge.
+
+    Raises:
+        ShapeError, DTypeError: It has not.
+    """
+    check_floating(name, value, f"[{rows}, {width}]")
+    if value.shape != (rows, width):
+        raise ShapeError(
+            f"{name} must be [{rows}, {width}], a row for each edge, got {list(value.shape)}. Check edge_index and the "
+            f"arguments of the layer."
+        )
+
+
+def run_aggregate(
+    form: Form,
+    values: Tensor,
+    logits: Tensor,
+    graph: Graph,
+    heads: int,
+    envelope: Tensor | None,
+    sink: Tensor | float,
+    deterministic: bool,
+    backend: str | None,
+) -> Tensor:
+    """See `attention_aggregate`.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
+    """
+    check_rows("values", values, graph.num_edges, form.program.widths[0])
+    check_rows("logits", logits, graph.num_edges, heads)
+    weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
+    values, weights = widest_under_autocast(values, weights)
+    check_same_kind(values=values, logits=weights)
+    operands = values, weights, values.new_empty(0)
+    return run_along(form, operands, ("each", "each", "one", "dst"), graph, backend, deterministic)
+
+
+@lru_cache(maxsize=256)
+def _form(irreps: Irreps, heads: int, layout: str) -> Form:
+    return Form(heads_program(check_heads("irreps", irreps, heads), heads, layout))
+
+
+@torch.compiler.assume_constant_result
+def _read(irreps: Any, heads: int, layout: str) -> Form:
+    """Made outside of what a compiler traces."""
+    heads = check_integer("heads", heads, 1, fix="4 is usual.")
+    return _form(as_irreps(irreps), heads, check_choice("layout", layout, LAYOUTS))
+
+
+def attention_aggregate(
+    values: Tensor,
+    logits: Tensor,
+    irreps: Any,
+    heads: int,
+    edge_index: Any,
+    num_nodes: int | None = None,
+    envelope: Tensor | None = None,
+    sink: Tensor | float = 0.0,
+    *,
+    deterministic: bool = True,
+    layout: str = "mul_ir",
+    backend: str | None = None,
+) -> Tensor:
+    """Sum of messages over the edges into each node by `edge_softmax`, as :class:`eqlayers.nn.AttentionAggregate`.
+
+    Args:
+        values: ``[E, irreps.dim]``, the messages.
+        logits: ``[E, heads]``.
+        irreps: Of the messages and of the result.
+        heads: Number of heads, which divides every multiplicity.
+        edge_index, num_nodes, envelope, sink, deterministic: See `edge_softmax`.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[num_nodes, irreps.dim]``; zero for nodes without edges.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps, heads or options that do not fit.
+        ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
+        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+
+    Source:
+        Fuchs et al. 2020, arXiv:2006.10503, eq. 10; Xiao et al. 2024, arXiv:2309.17453, for sinks.
+
+    Example:
+        >>> import torch
+        >>> edge_index = torch.tensor([[0, 1, 2], [2, 2, 0]])
+        >>> attention_aggregate(torch.ones(3, 10), torch.zeros(3, 2), "4x0e + 2x1o", 2, edge_index, 3)[:, 0]
+        tensor([0.5000, 0.0000, 0.6667])
+    """
+    if backend is not None:
+        find(backend)
+    form, graph = _read(irreps, heads, layout), receivers(edge_index, num_nodes)
+    return run_aggregate(form, values, logits, graph, heads, envelope, sink, deterministic, backend)

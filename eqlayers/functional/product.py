@@ -138,7 +138,7 @@ def apply_form(
     whole = BACKENDS[backend].whole if form.program.paths else contract
     if whole is not None:
         return whole(form.key, *operands)
-    key = form.key_of(graph is not None, operands[2].ndim == 1)
+    key = Form.key_of(form, graph is not None, operands[2].ndim == 1)  # compilers guard no methods of constants
     sizes = (operands[1].shape[0], 0, 0) if graph is None else (graph.num_edges, graph.num_src, graph.num_dst)
     tables = None if graph is None else graph.tables(sorted_edges)
     own = backend == BY_DEVICE.get(operands[0].device.type)

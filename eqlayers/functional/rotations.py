@@ -9,7 +9,7 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ..checks import check_floating
 from ..errors import ShapeError
-from ..lowering.wigner import SEAM, check_degree, quaternion_formula, wigner_formula
+from ..lowering.wigner import SEAM, check_degree, frame_formula, quaternion_formula, wigner_formula
 from ..ops.call import check_same_kind, widest_under_autocast
 from .formula import run_formula
 
@@ -70,6 +70,11 @@ def _blocks_formula(lmax: int) -> Formula:
 
 
 @torch.compiler.assume_constant_result
+def _frame_formula(lmax: int) -> Formula:
+    return frame_formula(check_degree(lmax))
+
+
+@torch.compiler.assume_constant_result
 def _quaternion_formula() -> Formula:
     return quaternion_formula()
 
@@ -100,6 +105,31 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
         tensor([-1.,  1., -1.])
     """
     return run_blocks(_blocks_formula(lmax), quaternions, backend)
+
+
+def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
+    """Matrices that take features to the frame of an edge, as of :class:`eqlayers.nn.EdgeFrame`.
+
+    Args:
+        vectors: ``[..., 3]``, of any length.
+        lmax: Largest degree, at most 12.
+        backend: Name of a backend, or None for the best of the device.
+
+    Returns:
+        ``[..., sum((2 l + 1)^2)]``, flat blocks as of `wigner_blocks`; of the zero vector 1 for l = 0, else 0.
+
+    Raises:
+        ShapeError, DTypeError, ConfigError: The arguments are no such things.
+
+    Source:
+        Passaro and Zitnick 2023, arXiv:2302.03655 (features in the frames of edges).
+
+    Example:
+        >>> edge = torch.tensor([0.0, 3.0, 4.0])
+        >>> (edge_frame(edge, 1)[1:].view(3, 3) @ edge).round()
+        tensor([0., 5., 0.])
+    """
+    return run_frame(_frame_formula(lmax), vectors, backend)
 
 
 def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:

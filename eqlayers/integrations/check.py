@@ -107,8 +107,8 @@ def _compare(original: nn.Module, probe: Probe, path: str, dtype: torch.dtype, d
     notes = []
     if probe.coefficient_error:
         notes.append(
-            f"some of e3nn's coefficients keep the rounding of float32, ours do not: in {dtype} results differ by "
-            f"about {probe.coefficient_error / 2:.0e} of their terms"
+            f"some of e3nn's coefficients keep the rounding of float32: in {dtype} results differ by about "
+            f"{probe.coefficient_error / 2:.0e} of their terms"
         )
     if not any(name.startswith("second") for name in theirs):
         notes.append("the original has no second derivatives, so none were compared")

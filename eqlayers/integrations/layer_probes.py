@@ -1,4 +1,4 @@
-"""Random inputs for gates and batch normalizations; see :mod:`.probes`."""
+"""Random inputs for nonlinear layers; see :mod:`.probes`."""
 
 from __future__ import annotations
 
@@ -57,24 +57,98 @@ def _bound(act: Any, x: Tensor, count: bool) -> Tensor:
     if count:
         return _PER_FUNCTION * step.exp()
     factor = abs(float(act.cst))
-    both = [_derivatives(act.f, sign * x.detach()) for sign in (1.0, -1.0)]
+    both = [_derivatives(act.f, sign * x.detach(), 2) for sign in (1.0, -1.0)]
     value, first, second = (factor * (a + b + 1 + x.detach()) for a, b in zip(*both, strict=True))
     return value + first * step + second * step.square() / 2
 
 
-def _derivatives(f: Any, x: Tensor) -> list[Tensor]:
-    """Absolute value and first two derivatives, 0 where it has none: float64 on the CPU."""
+def _derivatives(f: Any, x: Tensor, order: int) -> list[Tensor]:
+    """Absolute value and derivatives up to that order, 0 where it has none: float64 on the CPU."""
     default = (torch.float64, torch.device("cpu"))
     dtype, device = dtype_and_device(f, default) if isinstance(f, nn.Module) else default
     leaf = x.to(device, dtype, copy=True).requires_grad_()
     value, found = f(leaf), []
-    for _ in range(3):
+    for _ in range(order + 1):
         found.append(value.detach().double().cpu().abs())
         try:
             (value,) = torch.autograd.grad(value.sum(), leaf, create_graph=True, materialize_grads=True)
         except RuntimeError:  # no further derivative
             value = torch.zeros_like(leaf)
     return found
+
+
+def grid_probe(original: Any, replacement: Any, rows: int) -> Probe:
+    """Values and sizes of an activation on a grid."""
+    irreps = as_irreps(replacement.irreps_in), as_irreps(replacement.irreps_out)
+    there, back = _grid_matrices(original)
+    turned = bool(getattr(original, "random_rot", False))
+    spread = [torch.block_diag(*(torch.ones(ir.dim, ir.dim).to(there) for _, ir in one)) for one in irreps]
+
+    def size(o: Operands, count: bool) -> Tensor:
+        # a rotation spreads what there is over the components
+        at, out = (one != 0 if count else one for one in (there, back))
+        signal = (o["x"] @ spread[0] if turned else o["x"]) @ at.to(there)
+        values = _bound_within(original.act, signal, count) @ out.to(back)
+        return values @ spread[1] if turned else values
+
+    # rotations are rounded to the default dtype, with the grid or without
+    wide = next(original.buffers()).dtype == torch.float64
+    rounded = _in_float32(*original.buffers()) or (turned and wide and torch.get_default_dtype() == torch.float32)
+    return Probe(
+        {"x": draw("x", rows, irreps[0].dim)},
+        lambda o: _replayed(original, o["x"]),
+        lambda o: _replayed(replacement, o["x"]),
+        lambda o: size(o, False),
+        lambda o: size(o, True),
+        _PER_FUNCTION * torch.finfo(torch.float32).eps if rounded else 0.0,
+    )
+
+
+def _in_float32(*constants: Tensor) -> bool:
+    """Whether some in float64 were rounded to float32 before; e3nn's Fourier transforms, which use none, were not."""
+    wide = [t.detach() for t in constants if t.dtype == torch.float64]
+    return any(torch.equal(t, t.float().double()) and bool(t.frac().any()) for t in wide)
+
+
+def _grid_matrices(layer: Any) -> tuple[Tensor, Tensor]:
+    """Absolute factors of coefficients at points, and of points in coefficients: float64 on the CPU."""
+
+    def constants(grid: Any, *names: str) -> list[Tensor]:
+        return [grid.get_buffer(name).detach().double().cpu().abs() for name in names]
+
+    if hasattr(layer, "to_s2"):
+        there, back = (
+            torch.einsum("am,mbi->bai", *constants(grid, "sha", "shb")).flatten(0, 1)
+            for grid in (layer.to_s2, layer.from_s2)
+        )
+    else:
+        there, back, weights = *constants(layer.grid_in, "D"), *constants(layer.grid_out, "D", "qw")
+        there = (there / there.shape[-1] ** 0.5).flatten(0, 2)
+        back = (back * weights[:, None, None] * back.shape[-1] ** 0.5).flatten(0, 2)
+    return there.T, back
+
+
+#: Where a function is looked at, in parts of the largest argument.
+_WITHIN = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
+
+
+def _bound_within(act: Any, x: Tensor, count: bool) -> Tensor:
+    """A function whose value and first two derivatives are the sizes of those of f(v), v a sum of terms of size x."""
+    step, most = x - x.detach(), x.detach()
+    if count:  # of all points together the roundings of one argument and one function, for these are of each
+        return (1 + (_PER_FUNCTION + most) / x.shape[-1]) * step.exp()
+    each = [_derivatives(act.f, part * most, 3) for part in _WITHIN]
+    largest = [torch.stack(values).amax(0) for values in zip(*each, strict=True)]
+    factor = abs(float(act.cst))
+    value, first, second = (factor * (largest[k] + (k > 0) + largest[k + 1] * most) for k in range(3))
+    return value + first * step + second * step.square() / 2
+
+
+def _replayed(module: nn.Module, x: Tensor) -> Tensor:
+    """Of a module that draws random numbers: they are the next ones of torch's generator, which goes back to them."""
+    kind = x.device.type
+    with torch.random.fork_rng([] if kind == "cpu" else [x.device], device_type="cuda" if kind == "cpu" else kind):
+        return call(module, x)
 
 
 class _InMode(nn.Module):
@@ -91,9 +165,8 @@ class _InMode(nn.Module):
             found = call(module, x)
         finally:
             module.training = before
-        running = (
-            [module.get_buffer(name) for name in _RUNNING] if self.mode and module.running_mean is not None else []
-        )
+        buffers = vars(module)["_buffers"]
+        running = [buffers[name] for name in _RUNNING if self.mode and buffers.get(name) is not None]
         return torch.cat([found.reshape(-1), *running])
 
 

@@ -29,6 +29,9 @@ class Replacement(nn.Module):
     #: NequIP imports these before it loads a compiled model.
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers",)
 
+    #: Attributes of both that users change.
+    _settings: ClassVar[tuple[str, ...]] = ()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Layers get numbers, also of rows that were only noted."""
         if any(isinstance(value, Note) for value in (*args, *kwargs.values())):
@@ -59,7 +62,7 @@ class Replacement(nn.Module):
     def _give_back(self) -> nn.Module:
         """The original, with the mode, hooks and further attributes of now."""
         mine, original = vars(self), self.original
-        vars(original).update({name: mine[name] for name in mine["_taken"] if name in mine})
+        vars(original).update({name: mine[name] for name in (*mine["_taken"], *self._settings) if name in mine})
         return original.train(self.training)
 
     def restore(self) -> nn.Module:
@@ -83,11 +86,11 @@ class Replacement(nn.Module):
 
 
 class FusedReplacement(Replacement):
-    """Mixin: one call for gather, product and sum, or a whole contraction or gate, which TorchScript cannot hold."""
+    """Mixin: what TorchScript cannot hold, all but products, linear maps and harmonics."""
 
     def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
         raise ConfigError(
-            f"a model must hold no fused convolution, contraction, gate or norm to be scripted, got "
+            f"a model must hold no replacement but products, linear maps and harmonics to be scripted, got "
             f"{type(self).__name__}. Call deaccelerate, then accelerate with targets=('product', 'linear', "
             f"'harmonics'); or use torch.export."
         )

@@ -1,4 +1,4 @@
-"""What stands in for e3nn's gates and batch normalizations; see :mod:`.modules`."""
+"""What stands in for e3nn's nonlinear layers; see :mod:`.modules`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from torch import nn
 
 from ..algebra import as_irreps
 from ..errors import ConfigError
-from ..nn import BatchNorm, Gate
-from ..nn._common.functions import known
+from ..lowering.layout import FlatLayout
+from ..nn import BatchNorm, Gate, S2Activation, SO3Activation
+from ..nn._common.base import EquivariantModule
+from ..nn._common.functions import NormalizedFunction, known
 from .layer_rules import BATCH_NORM_OPTIONS
 from .modules import AcceleratedTensorProduct, FusedReplacement
+
+
+def _factor(act: Any) -> float:
+    """Of a function as e3nn scales it, which does not apply those within 1e-4 of 1.
+
+    It is the estimate of when the layer was built: weights of a function may have changed since.
+    """
+    found = float(act.cst)
+    return 1.0 if abs(found - 1) < 1e-4 else found
 
 
 class AcceleratedGate(FusedReplacement, Gate):
@@ -28,7 +39,7 @@ class AcceleratedGate(FusedReplacement, Gate):
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original
         layers = theirs.act_scalars, theirs.act_gates
-        vars(self)["_theirs"] = [[None if act is None else float(act.cst) for act in layer.acts] for layer in layers]
+        vars(self)["_theirs"] = [[None if act is None else _factor(act) for act in layer.acts] for layer in layers]
         functions = [[None if act is None else act.f for act in layer.acts] for layer in layers]
         irreps = [layer.irreps_in for layer in layers]
         super().__init__(irreps[0], functions[0], irreps[1], functions[1], theirs.irreps_gated, backend=backend)
@@ -43,15 +54,12 @@ class AcceleratedGate(FusedReplacement, Gate):
         self._modules["mul"] = product  # which writes the keys of this very product
 
     def _make(self, scalars: Any, gates: Any, gated: Any) -> None:
-        """Make the formula with e3nn's factors; those within 1e-4 of 1 it does not apply.
-
-        They are estimates of when the gate was built: weights of a function may have changed since.
-        """
+        """Make the formula with e3nn's factors."""
         for layer, factors in zip((self.act_scalars, self.act_gates), vars(self).pop("_theirs"), strict=True):
             acts: Any = list(layer.acts)
             for act, factor in zip(acts, factors, strict=True):
                 if act is not None:
-                    act.cst = 1.0 if abs(factor - 1) < 1e-4 else factor
+                    act.cst = factor
             layer.known = known(acts)
         super()._make(scalars, gates, gated)
 
@@ -70,6 +78,8 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
         backend: Name of a backend, or None for the first that accepts.
     """
 
+    _settings = ("eps", "momentum")
+
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original
         super().__init__(
@@ -81,9 +91,50 @@ class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
         self._parameters.update(theirs._parameters)
         self._buffers.update(theirs._buffers)
 
-    def _give_back(self) -> nn.Module:
-        """The original; schedules of the momentum reach it."""
-        original: Any = super()._give_back()
-        original.eps, original.momentum = self.eps, self.momentum
-        module: nn.Module = original
-        return module
+
+class _GridReplacement(FusedReplacement):
+    """Mixin: an activation on the grids of the original, which are what counts in a state dict."""
+
+    act: NormalizedFunction
+
+    def _take(self, theirs: Any, grids: tuple[str, str]) -> None:
+        for name in grids:
+            self._modules[name] = theirs._modules[name]
+        self.act = NormalizedFunction(theirs.act.f)
+        self.act.cst = _factor(theirs.act)
+
+
+class AcceleratedS2Activation(_GridReplacement, S2Activation):
+    """In place of an ``e3nn.nn.S2Activation``: its grids, the very objects.
+
+    Args:
+        original: The module.
+        backend: For the signature of all replacements.
+    """
+
+    _settings = ("random_rot",)
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        EquivariantModule.__init__(self, backend=backend)
+        theirs: Any = original
+        self._take(theirs, ("to_s2", "from_s2"))
+        self.irreps_in, self.irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
+        self.random_rot = theirs.random_rot
+        self._flat = FlatLayout(self.irreps_in, "mul_ir")
+        self._set_turns()
+
+
+class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
+    """In place of an ``e3nn.nn.SO3Activation``: its grids, the very objects.
+
+    Args:
+        original: The module.
+        backend: For the signature of all replacements.
+    """
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        EquivariantModule.__init__(self, backend=backend)
+        theirs: Any = original
+        self._take(theirs, ("grid_in", "grid_out"))
+        self._set_degrees(theirs.lmax_in, theirs.lmax_out)
+        self.resolution = theirs.grid_in.res_beta // 2

@@ -12,8 +12,13 @@ from ..lowering.spherical import leading_factor, recursion_factor
 from ..lowering.symmetric import polynomials_of
 from ..lowering.symmetric_basis import from_dense
 from .contracter import AcceleratedContracter
-from .layer_probes import batch_norm_probes, gate_probe
-from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
+from .layer_probes import batch_norm_probes, gate_probe, grid_probe
+from .nonlinear import (
+    AcceleratedBatchNorm,
+    AcceleratedGate,
+    AcceleratedS2Activation,
+    AcceleratedSO3Activation,
+)
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import NODES, Operands, Probe, call, draw, make_probe
 
@@ -35,6 +40,8 @@ def make_probes(original: nn.Module, replacement: nn.Module, rows: int) -> list[
         return [gate_probe(original, replacement, rows)]
     if isinstance(replacement, AcceleratedBatchNorm):
         return batch_norm_probes(original, replacement, rows)
+    if isinstance(replacement, (AcceleratedS2Activation, AcceleratedSO3Activation)):
+        return [grid_probe(original, replacement, rows)]
     return [make_probe(original, replacement, rows)]
 
 

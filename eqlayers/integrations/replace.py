@@ -17,27 +17,17 @@ from ..nn import Linear
 from ..nn._common.e3nn_state import E3nnState
 from ..nn.product import ProductLayer
 from .check import compare
-from .contracter import AcceleratedContracter
 from .coverage import cover
-from .layer_rules import is_gate
+from .layer_rules import KEPT, kept_kind
 from .modules import AcceleratedMessages, Replacement
-from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .noting import unnote
 from .places import Place, compiled_here, find_aliases, find_places
 from .polynomial_rules import is_harmonics
-from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import dtype_and_device
 from .radial import Tabled, TabledEmbedding, tables
 from .report import Report, Row
-from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer
+from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer, is_whole
 from .structure import OURS
-
-#: What replacements are, or hold.
-LAYERS = (
-    *(ProductLayer, Linear),
-    *(AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction, AcceleratedContracter),
-    *(AcceleratedGate, AcceleratedBatchNorm),
-)
 
 
 @dataclass
@@ -71,7 +61,7 @@ def accelerate(
         backend: Name of a backend for all replacements, or None for the first that accepts.
         targets: Which kinds to replace, of 'convolution' (gather, product and sum in one call),
             'product', 'linear', 'harmonics', 'contraction' (MACE's and Allegro's), 'gate' (with the product inside
-            it) and 'norm' (batch norm); None for all.
+            it), 'norm' (batch norm) and 'grid' (activations on grids); None for all.
         inplace: Change ``model``; else a deep copy, which is the ``model`` of the report.
         check: Compare every replacement with its original on random inputs: value, first and second derivatives,
             within the bound of their rounding errors. The model's state, modes and random numbers are not touched.
@@ -97,7 +87,7 @@ def accelerate(
         >>> [(row.path, row.replacement) for row in report.replaced]
         [('0', 'AcceleratedLinear'), ('1.tp', 'AcceleratedTensorProduct')]
         >>> print(report.coverage)
-        2 of 4 modules and 80 of 80 parameters are in layers that eqlayers knows
+        2 of 3 modules and 80 of 80 parameters are in layers that eqlayers knows
     """
     check_module("model", model)
     if backend is not None:
@@ -111,10 +101,9 @@ def accelerate(
     if not inplace:
         model = copy.deepcopy(model, _compiled_functions(model))
     places = find_places(model, _closed)
-    jobs, rows = _plan(places, wanted)
-    parts = {part for gate in places if is_gate(gate) for part in gate.modules() if part is not gate}
-    whole = (module for module in places if module not in parts)
-    coverage = cover(whole, lambda module: _closed(module) or is_gate(module), _is_known)
+    parts = {part for whole in places if is_whole(whole) for part in whole.modules() if part is not whole}
+    jobs, rows = _plan(places, wanted, parts)
+    coverage = cover((m for m in places if m not in parts), lambda m: _closed(m) or is_whole(m), _is_known)
     if inplace and any(job.original is model for job in jobs):
         raise ConfigError(
             f"model must hold the modules that are replaced, got a {type(model).__name__}, which is one itself. Use "
@@ -205,15 +194,18 @@ def _closed(module: nn.Module) -> bool:
 
 def _is_known(module: nn.Module) -> bool:
     """Whether it is a layer of e3nn's, in Python or TorchScript, or one of ours."""
-    return isinstance(module, (*OURS, Replacement)) or is_layer(module) or is_gate(module) or is_scripted_layer(module)
+    return isinstance(module, (*OURS, Replacement)) or any(t(module) for t in (is_layer, is_whole, is_scripted_layer))
 
 
-def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[_Job], list[Row]]:
+def _plan(
+    places: dict[nn.Module, list[Place]], wanted: set[str], parts: set[nn.Module]
+) -> tuple[list[_Job], list[Row]]:
     """What to replace, and rows for what is left."""
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
-    rows = [_left(module, known[0], why) for module, known in places.items() if (why := _known(module))]
-    layers = {module for module in places if is_layer(module) or is_gate(module)}
+    asked_all = wanted == set(TARGETS)
+    rows = [_left(m, known[0], why) for m, known in places.items() if (why := _known(m, asked_all and m not in parts))]
+    layers = {module for module in places if is_layer(module) or is_whole(module)}
     aliases = find_aliases(((known[0].path, module) for module, known in places.items()), layers)
     asked = [rule for rule in RULES if rule.target in wanted]
     for rule, module, part in ((one, m, part) for one in asked for m in places for part in one.parts(m)):
@@ -233,13 +225,14 @@ def _plan(places: dict[nn.Module, list[Place]], wanted: set[str]) -> tuple[list[
     return list(jobs.values()), [row for row in rows if (row.path, row.target) not in put]
 
 
-def _known(module: nn.Module) -> str:
-    """Why a module that is no layer of e3nn has a row all the same; empty if it has none."""
+def _known(module: nn.Module, kept: bool) -> str:
+    """Why a module that no rule is for has a row all the same, layers that stay only if asked; empty if it has none."""
     if isinstance(module, Replacement):
         return "is accelerated already"
     if is_scripted_layer(module):
         return "is TorchScript, which nothing can be taken out of: call accelerate before torch.jit"
-    return ""
+    kind = kept_kind(module) if kept else ""
+    return KEPT[kind][1] if kind else ""
 
 
 def _refuse_places(
@@ -283,8 +276,7 @@ def _build(job: _Job, backend: str | None, check: bool, like: tuple[torch.dtype,
     try:
         new = job.rule.build(original, backend)
         dtype, device = dtype_and_device(original, like)
-        layer = new if isinstance(new, LAYERS) else new.get_submodule(job.rule.inner)
-        assert isinstance(layer, LAYERS)
+        layer: Any = new if isinstance(new, OURS) else new.get_submodule(job.rule.inner)
         runs_on = layer.selected_backend(device, dtype)
     except Exception as error:
         if isinstance(error, BackendError) and backend is not None:

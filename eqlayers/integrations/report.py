@@ -19,9 +19,9 @@ class Row:
     Attributes:
         path: Where it is in the model; empty for the model itself. A module in several places has its first one here.
         kind: What it is: class and irreps.
-        target: 'convolution', 'product', 'linear', 'harmonics', 'contraction', 'gate' or 'norm'; empty for TorchScript.
+        target: What :func:`eqlayers.accelerate` calls it, such as 'gate'; empty for what no target names.
         replacement: Class that stands in for it; empty if it was left.
-        backend: Backends that run it, joined by '+'.
+        backend: Backends that run it, joined by '+': 'cpu+torch' of a gate is a kernel, and functions in torch.
         paths: Number of paths; of degrees for harmonics.
         error: Largest difference from the original as a fraction of the bound of the rounding errors of both; None if
             nothing was compared.

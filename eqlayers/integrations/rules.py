@@ -16,7 +16,18 @@ from torch import nn
 
 from ..nn._common.linear_paths import has_channel_axes
 from .contracter import AcceleratedContracter, is_contracter, refuse_contracter
-from .layer_rules import is_batch_norm, is_gate, refuse_batch_norm, refuse_gate
+from .layer_rules import (
+    KEPT,
+    SIMPLE,
+    is_batch_norm,
+    is_gate,
+    is_s2_activation,
+    is_so3_activation,
+    kept_kind,
+    refuse_batch_norm,
+    refuse_gate,
+    refuse_grid,
+)
 from .modules import (
     AcceleratedConvolution,
     AcceleratedLinear,
@@ -26,7 +37,12 @@ from .modules import (
     AcceleratedTensorSquare,
     Replacement,
 )
-from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
+from .nonlinear import (
+    AcceleratedBatchNorm,
+    AcceleratedGate,
+    AcceleratedS2Activation,
+    AcceleratedSO3Activation,
+)
 from .polynomial_rules import (
     is_angular,
     is_contraction,
@@ -64,7 +80,7 @@ class Rule:
     """One kind of module.
 
     Attributes:
-        target: 'convolution', 'product', 'linear', 'harmonics', 'contraction', 'gate' or 'norm'.
+        target: What users call this kind, see :func:`eqlayers.accelerate`.
         parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
         inner: Name of the product inside of what is replaced; empty if it is that.
         refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
@@ -96,8 +112,16 @@ def is_linear(module: Any) -> bool:
 
 def is_layer(module: Any) -> bool:
     """Whether it is a layer of e3nn's without layers inside, or a contraction of MACE's or Allegro's."""
-    tests = (is_product, is_linear, is_harmonics, is_contraction, is_contracter, is_batch_norm)
-    return any(test(module) for test in tests)
+    tests = (
+        *(is_product, is_linear, is_harmonics, is_contraction, is_contracter),
+        *(is_batch_norm, is_s2_activation, is_so3_activation),
+    )
+    return any(test(module) for test in tests) or kept_kind(module) in SIMPLE
+
+
+def is_whole(module: Any) -> bool:
+    """Whether it is a layer of e3nn's with layers inside, which may be replaced in place of it."""
+    return is_gate(module) or kept_kind(module) in set(KEPT) - SIMPLE
 
 
 def is_scatter(module: Any) -> bool:
@@ -223,6 +247,11 @@ def _built(new: Any, original: nn.Module) -> Replacement:
     return replacement
 
 
+def _by(kind: Callable[[nn.Module, str | None], Any]) -> Callable[[nn.Module, str | None], Replacement]:
+    """Makes a replacement of the original alone."""
+    return lambda module, backend: _built(kind(module, backend), module)
+
+
 def build_product(module: nn.Module, backend: str | None) -> Replacement:
     """Our product or square in place of e3nn's."""
     square = base_of(module, "TensorSquare") is not None
@@ -235,11 +264,6 @@ def build_linear(module: nn.Module, backend: str | None) -> Replacement:
     return _built(AcceleratedLinear.from_e3nn(module, backend=backend), module)
 
 
-def build_scatter(module: nn.Module, backend: str | None) -> Replacement:
-    """Our convolution in place of NequIP's scatter."""
-    return _built(AcceleratedScatter(module, backend), module)
-
-
 def build_convolution(module: nn.Module, backend: str | None) -> Replacement:
     """Our convolution in place of the product of a MACE block."""
     return _built(AcceleratedConvolution.from_e3nn(module, backend=backend), module)
@@ -250,47 +274,24 @@ def build_messages(module: nn.Module, backend: str | None) -> Replacement:
     return _built(AcceleratedMessages.from_e3nn(module, backend=backend), module)
 
 
-def build_harmonics(module: nn.Module, backend: str | None) -> Replacement:
-    """Our spherical harmonics in place of e3nn's."""
-    return _built(AcceleratedSphericalHarmonics(module, backend), module)
-
-
-def build_contraction(module: nn.Module, backend: str | None) -> Replacement:
-    """Our symmetric contraction in place of MACE's."""
-    return _built(AcceleratedSymmetricContraction(module, backend), module)
-
-
-def build_contracter(module: nn.Module, backend: str | None) -> Replacement:
-    """Our product in place of Allegro's contraction."""
-    return _built(AcceleratedContracter(module, backend), module)
-
-
-def build_gate(module: nn.Module, backend: str | None) -> Replacement:
-    """Our gate in place of e3nn's."""
-    return _built(AcceleratedGate(module, backend), module)
-
-
-def build_batch_norm(module: nn.Module, backend: str | None) -> Replacement:
-    """Our batch normalization in place of e3nn's."""
-    return _built(AcceleratedBatchNorm(module, backend), module)
-
-
 #: In the order in which they are tried: those that replace a product with what is around it come first.
 RULES = (
-    Rule("convolution", _if(is_scatter), "tp", refuse_scatter, build_scatter),
+    Rule("convolution", _if(is_scatter), "tp", refuse_scatter, _by(AcceleratedScatter)),
     Rule("convolution", _if(is_block, "conv_tp"), "", refuse_block, build_convolution),
     Rule("convolution", messages_in, "", lambda module: None, build_messages, anywhere=True),
-    Rule("gate", _if(is_gate), "mul", refuse_whole_gate, build_gate),
+    Rule("gate", _if(is_gate), "mul", refuse_whole_gate, _by(AcceleratedGate)),
     Rule("product", _if(is_product), "", refuse_layer, build_product),
     Rule("linear", _if(is_linear), "", refuse_layer, build_linear),
-    Rule("harmonics", _if(is_harmonics), "", refuse_harmonics, build_harmonics),
-    Rule("harmonics", _if(is_angular), "", refuse_angular, build_harmonics),
-    Rule("contraction", _if(is_contraction), "", refuse_contraction, build_contraction),
-    Rule("contraction", _if(is_contracter), "", refuse_contracter, build_contracter),
-    Rule("contraction", _if(is_other_contraction), "", refuse_other_contraction, build_contraction),
-    Rule("norm", _if(is_batch_norm), "", refuse_batch_norm, build_batch_norm),
+    Rule("harmonics", _if(is_harmonics), "", refuse_harmonics, _by(AcceleratedSphericalHarmonics)),
+    Rule("harmonics", _if(is_angular), "", refuse_angular, _by(AcceleratedSphericalHarmonics)),
+    Rule("contraction", _if(is_contraction), "", refuse_contraction, _by(AcceleratedSymmetricContraction)),
+    Rule("contraction", _if(is_contracter), "", refuse_contracter, _by(AcceleratedContracter)),
+    Rule("contraction", _if(is_other_contraction), "", refuse_other_contraction, _by(AcceleratedSymmetricContraction)),
+    Rule("norm", _if(is_batch_norm), "", refuse_batch_norm, _by(AcceleratedBatchNorm)),
+    Rule("grid", _if(is_s2_activation), "", refuse_grid, _by(AcceleratedS2Activation)),
+    Rule("grid", _if(is_so3_activation), "", refuse_grid, _by(AcceleratedSO3Activation)),
 )
-TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm")
+TARGETS = ("convolution", "product", "linear", "harmonics", "contraction", "gate", "norm", "grid")
 
 
 SCRIPTED_NAMES = (*PRODUCT_NAMES, "SphericalHarmonics", "SymmetricContraction")

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..nn import SphericalHarmonics
+from ..nn import Norm, SphericalHarmonics
 from ..nn._common.base import EquivariantModule
 
 #: Layers of this package.
-OURS = (EquivariantModule, SphericalHarmonics)
+OURS = (EquivariantModule, Norm, SphericalHarmonics)
 PRODUCT_NAMES = (
     "TensorProduct",
     "FullyConnectedTensorProduct",

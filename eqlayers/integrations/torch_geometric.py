@@ -49,19 +49,20 @@ class RadiusGraph(_Transform):
     vector in each row, and ``pbc`` `[3]`, `[1, 3]` or one truth value; a cell without ``pbc`` has three periods. Sets
 
     - ``edge_index`` `[2, E]` int64 (src, dst), where dst receives, both directions, sorted by dst;
-    - with a cell, ``shifts`` `[E, 3]`, how many lattice vectors the receiver is moved by, in the dtype of ``pos``, and
-      ``cell`` `[1, 3, 3]` and ``pbc`` `[1, 3]`, which loaders put side by side.
+    - ``shifts`` `[E, 3]`, how many lattice vectors the receiver is moved by, in the dtype of ``pos``, and ``cell``
+      `[1, 3, 3]` and ``pbc`` `[1, 3]`, which loaders put side by side. Structures without a cell get a large one
+      without periods: a batch has what its first structure has, so those that may be mixed need the same.
 
     The vector of an edge is ``pos[dst] - pos[src] + shift @ cell``. Positions on a GPU are copied to the CPU.
 
     Args:
         cutoff: In Angstrom; a pair at exactly this distance is no edge.
-        cells: Whether structures without a cell get a large one and no shifts, so that batches may mix them with
-            periodic ones.
+        cells: Whether to set shifts, cells and periods; without them for structures that have no periods.
 
     Raises:
         ConfigError: A cutoff that is not positive.
-        ShapeError, DataError: From a call: positions, cells and periods that do not fit, or atoms at one place.
+        ShapeError, DataError: From a call: positions, cells and periods that do not fit, atoms at one place, or
+            periods with ``cells=False``.
 
     Example:
         >>> chain = Data(pos=torch.zeros(1, 3), cell=2.0 * torch.eye(3), pbc=torch.tensor([True, False, False]))
@@ -69,7 +70,7 @@ class RadiusGraph(_Transform):
         [[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
     """
 
-    def __init__(self, cutoff: float, cells: bool = False) -> None:
+    def __init__(self, cutoff: float, cells: bool = True) -> None:
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
         self.cells = check_flag("cells", cells)
 
@@ -87,19 +88,23 @@ class RadiusGraph(_Transform):
             periods = np.broadcast_to(_three("pbc", pbc, (3,)).numpy().astype(bool), (3,))
         if box is None and periods.any():
             raise DataError("cell must be there where pbc is true, got none. Set data.cell, or data.pbc = False.")
+        if periods.any() and not self.cells:
+            raise DataError(
+                "data.pbc must be false with cells=False, got a structure with periods. Use RadiusGraph(cutoff)."
+            )
         found, shifts = neighbor_list(pos.cpu().double().numpy(), box, periods, self.cutoff, "data.pos")
         data.edge_index = torch.from_numpy(found).to(pos.device)
-        if box is None and self.cells:
-            box = _VACUUM * torch.eye(3, dtype=torch.float64, device="cpu")
-        if box is not None:
-            own = cell.reshape(3, 3) if isinstance(cell, Tensor) else box  # a tensor may have gradients
+        if self.cells:
+            large = _VACUUM * torch.eye(3, dtype=torch.float64, device="cpu")
+            given = large if box is None or not (periods.any() or box.any()) else box  # ASE's molecules have zeros
+            own = cell.reshape(3, 3) if given is box and isinstance(cell, Tensor) else given  # it may have gradients
             data.cell = own.to(pos).unsqueeze(0)
             data.pbc = torch.from_numpy(periods.copy()).to(pos.device).unsqueeze(0)
             data.shifts = torch.from_numpy(shifts).to(pos)
         return data
 
     def _options(self) -> str:
-        return f"cutoff={self.cutoff:g}" + (", cells=True" if self.cells else "")
+        return f"cutoff={self.cutoff:g}" + ("" if self.cells else ", cells=False")
 
 
 class EdgeVectors(_Transform):

@@ -63,3 +63,31 @@ def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
         if mul:
             paths.append(Path(slot, angles, slot, None, (Axis(mul, x=1, z=1),) if mul > 1 else (), tuple(terms)))
     return Program(tuple(paths), (irreps.dim, 2 * lmax + 1, 0, irreps.dim), layout)
+
+
+@lru_cache(maxsize=64)
+def matrix_places(irreps: Irreps, layout: str) -> np.ndarray:
+    """Where the entries of the matrix of all features stand in the blocks of even irreps, those of odd ones, and a 0.
+
+    Args:
+        irreps: Of the features; blocks are up to their largest degree.
+        layout: 'mul_ir' or 'ir_mul', of the features.
+
+    Returns:
+        ``[dim * dim]`` int64, row-major.
+
+    Example:
+        >>> matrix_places(Irreps("2x0e + 1x0o"), "mul_ir").tolist()
+        [0, 2, 2, 2, 0, 2, 2, 2, 1]
+    """
+    width = blocks_dim(max((ir.l for _, ir in irreps), default=0))
+    out = np.full((irreps.dim, irreps.dim), 2 * width, dtype=np.int64)
+    for slot, (mul, ir) in zip(slots_of(irreps), irreps, strict=True):
+        block = blocks_start(ir.l) + (width if ir.p == -1 else 0) + np.arange(ir.dim**2).reshape(ir.dim, ir.dim)
+        for u in range(mul):
+            if layout == "mul_ir":
+                columns = slot.start + u * ir.dim + np.arange(ir.dim)
+            else:
+                columns = slot.start + u + mul * np.arange(ir.dim)
+            out[np.ix_(columns, columns)] = block
+    return out.reshape(-1)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_floating, check_integer
-from ..errors import IrrepsError, ShapeError
+from ..errors import IrrepsError
 from ..forms.program import Form, FormCall
 from ..functional import as_graph
-from ..functional.attention import edge_softmax, receivers, run_along
+from ..functional.attention import check_rows, edge_softmax, receivers, run_aggregate, run_along
 from ..graph import Graph
 from ..lowering.heads import check_heads, dots_program, heads_program
 from ..lowering.layout import FlatLayout
@@ -103,16 +103,9 @@ class AttentionAggregate(EquivariantModule):
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
-        graph = receivers(edge_index, num_nodes)
-        check_rows("values", values, graph.num_edges, self._flat.dim)
-        check_rows("logits", logits, graph.num_edges, self.heads)
-        sink = self.sink.to(logits.dtype)
-        weights = edge_softmax(logits, graph, envelope=envelope, sink=sink, deterministic=self.deterministic)
-        values, weights = widest_under_autocast(values, weights)
-        check_same_kind(values=values, logits=weights)
-        rows = ("each", "each", "one", "dst")
-        operands = values, weights, values.new_empty(0)
-        return run_along(self._form, operands, rows, graph, self.backend, self.deterministic)
+        sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
+        given = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
+        return run_aggregate(self._form, *given, self.deterministic, self.backend)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; None without any."""
@@ -293,17 +286,3 @@ def smooth_leaky_relu(x: Tensor, slope: float = 0.2) -> Tensor:
         [-10.0, 0.0, 50.0]
     """
     return slope * x + (1 - slope) * torch.nn.functional.silu(x)
-
-
-def check_rows(name: str, value: Tensor, rows: int, width: int) -> None:
-    """Raise unless a tensor has a row for each edge.
-
-    Raises:
-        ShapeError, DTypeError: It has not.
-    """
-    check_floating(name, value, f"[{rows}, {width}]")
-    if value.shape != (rows, width):
-        raise ShapeError(
-            f"{name} must be [{rows}, {width}], a row for each edge, got {list(value.shape)}. Check edge_index and the "
-            f"arguments of the layer."
-        )

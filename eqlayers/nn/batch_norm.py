@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..checks import check_choice, check_flag, check_number
 from ..functional.formula import run_formula
+from ..functional.norms import in_float32
 from ..lowering.norms import centred_formula
-from ..ops.call import check_same_kind, widest_under_autocast
+from ..ops.call import ACCUMULATE
 from ._common.copies import CopyModule
 
 
@@ -19,7 +20,27 @@ def _samples(rows: Tensor, batch: int) -> Tensor:
     return rows.reshape(batch, rows.shape[0] // batch, rows.shape[1])
 
 
-class BatchNorm(CopyModule):
+class _OfBatch(CopyModule):
+    """Keeps running statistics in float32 where the layer is in half precision, in which squares may be infinite."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        kept = {name: value for name, value in self._buffers.items() if value is not None}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            moved = self.get_buffer(name)
+            wide = ACCUMULATE.get(moved.dtype, moved.dtype)
+            if wide != moved.dtype:
+                same = torch.empty_like(moved, dtype=wide) if value.is_meta else value.to(moved.device, wide)
+                setattr(self, name, same)
+        return self
+
+    def _statistics(self, x: Tensor, name: str) -> Tensor | None:
+        """Running ones that must have the dtype of features, which those of half precision need not have."""
+        found: Tensor | None = getattr(self, name)
+        return None if found is not None and ACCUMULATE.get(x.dtype) == found.dtype != x.dtype else found
+
+
+class BatchNorm(_OfBatch):
     r"""Batch norm of each irrep copy; a drop-in for ``e3nn.nn.BatchNorm``.
 
     .. math:: y_{nu} = w_u\, \frac{x_{nu} - \mu_u}{\sqrt{\nu_u + \epsilon}} + b_u, \quad
@@ -102,17 +123,16 @@ class BatchNorm(CopyModule):
         """
         self._flat.check("input", input)
         bias = self.bias if self.affine and self.include_bias else None
-        owned = {"weight": self.weight, "bias": bias, "running_var": self.running_var}
-        there = {"input": input, **{name: value for name, value in owned.items() if value is not None}}
-        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
-        check_same_kind(**there)
-        given, weight, bias = there["input"], there.get("weight"), there.get("bias")
+        (given, weight, bias, _), dtype = in_float32(
+            input=input, weight=self.weight, bias=bias, running_var=self._statistics(input, "running_var")
+        )
+        assert given is not None
         if not given.numel():
-            return given.clone()
+            return given.to(dtype, copy=True)
         x = given.reshape(-1, self._flat.dim)
         batch = given.shape[0] if given.ndim > 1 else 1
         if not self.instance and not self.training:
-            return self._by_running(x, weight, bias).reshape(given.shape)
+            return self._by_running(x, weight, bias).reshape(given.shape).to(dtype)
         scalars, squares = self._squares(x)
         mean = _samples(scalars, batch).mean(1) if self.instance else scalars.mean(0)
         scalars = scalars - self._to_rows(mean, len(x))
@@ -122,7 +142,7 @@ class BatchNorm(CopyModule):
         numbers = self._to_rows(self._factors(var, weight), len(x))
         own, others = self._of(numbers, True), self._of(numbers, False)
         scalars = scalars * own if bias is None else torch.addcmul(bias, scalars, own)
-        return self._scaled(x, others, scalars).reshape(given.shape)
+        return self._scaled(x, others, scalars).reshape(given.shape).to(dtype)
 
     def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
         numbers = (var + self.eps).rsqrt()
@@ -167,7 +187,7 @@ class BatchNorm(CopyModule):
         return f"{self.irreps}, eps={self.eps}, momentum={self.momentum}{chosen} | {self._kind()}"
 
 
-class BatchRMSNorm(CopyModule):
+class BatchRMSNorm(_OfBatch):
     r"""Every irrep copy over the root of its mean square in the batch, without means and biases.
 
     .. math:: y_{nu} = w_u\, x_{nu} / \sqrt{\nu_u + \epsilon}, \quad \nu_u = \langle |x_{nu}|^2 / (2l+1) \rangle_n
@@ -229,24 +249,23 @@ class BatchRMSNorm(CopyModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer.
         """
         self._flat.check("x", x)
-        owned = {"weight": self.weight, "running_squared_norm": self.running_squared_norm}
-        there = {"x": x, **{name: value for name, value in owned.items() if value is not None}}
-        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
-        check_same_kind(**there)
-        given, running = there["x"], there["running_squared_norm"]
+        (given, weight, _), dtype = in_float32(
+            x=x, weight=self.weight, running_squared_norm=self._statistics(x, "running_squared_norm")
+        )
+        assert given is not None
         if not given.numel():
-            return given.clone()
+            return given.to(dtype, copy=True)
         x = given.reshape(-1, self._flat.dim)
         if self.training:
             mean = self._squares(x)[1].mean(0)
             kept = self.running_squared_norm
             kept.copy_((1 - self.momentum) * kept + self.momentum * mean.detach())
         else:
-            mean = running
+            mean = self.running_squared_norm.to(x.dtype)
         numbers = (mean + self.eps).rsqrt()
-        if self.weight is not None:
-            numbers = numbers * there["weight"]
-        return self._scaled(x, numbers, x.narrow(-1, 0, 0)).reshape(given.shape)
+        if weight is not None:
+            numbers = numbers * weight
+        return self._scaled(x, numbers, x.narrow(-1, 0, 0)).reshape(given.shape).to(dtype)
 
     def extra_repr(self) -> str:
         """Irreps, numbers and layout."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
@@ -11,6 +13,7 @@ from ..errors import ShapeError
 from ..lowering.cartesian import cartesian_basis, read_formula
 from ..lowering.layout import FlatLayout
 from ..ops.call import check_same_kind, widest_under_autocast
+from ..torch_internals import outside_of_autocast, under_autocast
 from ._common.base import KeepsFloat64
 
 
@@ -49,6 +52,7 @@ class CartesianTensor(KeepsFloat64):
     """
 
     change_of_basis: Tensor
+    _matrix: Tensor
 
     def __init__(self, formula: str, traceless: bool = False) -> None:
         super().__init__()
@@ -60,6 +64,13 @@ class CartesianTensor(KeepsFloat64):
         self._flat = FlatLayout(found.irreps, "mul_ir")
         self.register_buffer("change_of_basis", torch.from_numpy(found.matrix.copy()), persistent=False)
         self.kept_in_float64 = ("change_of_basis",)
+        self._cube = (3,) * len(self.indices)
+        self.register_buffer("_matrix", self.change_of_basis.flatten(1).float(), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # not what was rounded before
+        return self
 
     def forward(self, tensor: Tensor) -> Tensor:
         """Tensors to irreps; see :meth:`from_cartesian`."""
@@ -73,13 +84,13 @@ class CartesianTensor(KeepsFloat64):
         """
         rank = len(self.indices)
         text = ", ".join(["...", *["3"] * rank])
-        check_same_kind(data=check_floating("data", data, f"[{text}]"))
+        check_floating("data", data, f"[{text}]")
         if data.ndim < rank or data.shape[data.ndim - rank :] != (3,) * rank:
             raise ShapeError(
                 f"data must be [{text}] for {self.formula!r}, got {list(data.shape)}. Move the axes of the tensor to "
                 f"the end."
             )
-        return data.flatten(-rank) @ self._matrix(data).T
+        return self._product(data.flatten(-rank), True)
 
     def to_irreps(self, data: Tensor) -> Tensor:
         """The same as :meth:`from_cartesian`."""
@@ -92,8 +103,7 @@ class CartesianTensor(KeepsFloat64):
             ShapeError, DTypeError: The data are no such features.
         """
         self._flat.check("data", data)
-        check_same_kind(data=data)
-        return (data @ self._matrix(data)).unflatten(-1, (3,) * len(self.indices))
+        return self._product(data, False).view(*data.shape[:-1], *self._cube)
 
     def from_vectors(self, *vectors: Tensor) -> Tensor:
         r"""Irreps of the outer product of a vector ``[..., 3]`` for each index: ``[..., irreps_out.dim]``.
@@ -117,9 +127,18 @@ class CartesianTensor(KeepsFloat64):
             product = (product[..., :, None] * vector[..., None, :]).flatten(-2)
         return self.from_cartesian(product.unflatten(-1, (3,) * len(vectors)))
 
-    def _matrix(self, like: Tensor) -> Tensor:
-        """``[irreps_out.dim, 3^n]`` in the dtype of some operand."""
-        return self.change_of_basis.flatten(1).to(like.device, like.dtype)
+    def _product(self, data: Tensor, transposed: bool) -> Tensor:
+        """With the matrix, in the dtype of the data."""
+        device = data.device
+        matrix: Tensor = self._matrix
+        if matrix.dtype != data.dtype or matrix.device != device:
+            check_same_kind(data=data)
+            matrix = self.change_of_basis.flatten(1).to(device, data.dtype)
+        matrix = matrix.T if transposed else matrix
+        if not under_autocast(device.type):
+            return data @ matrix
+        with outside_of_autocast(device.type):  # no work that is worth the digits
+            return data @ matrix
 
     def extra_repr(self) -> str:
         """Formula and irreps."""

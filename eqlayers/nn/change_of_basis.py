@@ -40,8 +40,9 @@ class ChangeOfBasis(EquivariantModule):
 
     Args:
         irreps: Irreps of input and output.
-        basis: 'polar_z' as above; 'e3nn', which changes nothing; an orthogonal matrix [3, 3], whose Wigner D matrices
-            are taken; or a mapping from irreps to matrices ``[2 l + 1, 2 l + 1]``; other irreps stay as they are.
+        basis: 'polar_z' as above; 'e3nn', which changes nothing; a matrix [3, 3], orthogonal to 64 roundings of its
+            dtype, whose Wigner D matrices are taken; or a mapping from irreps to matrices ``[2 l + 1, 2 l + 1]``; other
+            irreps stay as they are.
         inverse: Whether to go from that basis to e3nn's.
         layout: 'mul_ir' (e3nn's) or 'ir_mul', of the input.
         layout_out: Of the output; that of the input if None.

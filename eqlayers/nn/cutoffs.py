@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
-from ..checks import check_floating, check_number
-from ..errors import ConfigError
+from ..checks import check_floating
+from ..functional.cutoffs import check_cutoff, check_start, cosine, smooth
 
 
 class CosineCutoff(torch.nn.Module):
@@ -40,14 +40,13 @@ class CosineCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0) -> None:
         super().__init__()
-        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
+        self.cutoff = check_cutoff(cutoff)
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
-        half = torch.cos(lengths * (0.5 * math.pi / self.cutoff))  # its square keeps its digits where it is small
-        return torch.where(lengths >= self.cutoff, torch.zeros_like(lengths), half * half)
+        return cosine(lengths, self.cutoff)
 
     def extra_repr(self) -> str:
         """Cutoff."""
@@ -83,38 +82,15 @@ class SmoothCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0, start: float = 0.0) -> None:
         super().__init__()
-        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
-        self.start = check_number("start", start, at_least=0, unit=" of Angstrom", fix="0.0 is usual.")
-        if self.start >= self.cutoff:
-            raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.0 is usual.")
+        self.cutoff = check_cutoff(cutoff)
+        self.start = check_start(start, self.cutoff, at_least=0, unit=" of Angstrom")
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
-        v = (lengths - self.start) / (self.cutoff - self.start)
-        least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to those of a constant
-        inside = (v > least) & (v < 1 - least)
-        at = torch.where(inside, v, 0.5)  # the branch not taken must be finite, or its gradient is NaN
-        fallen = torch.sigmoid(1 / (1 - at) - 1 / at)
-        left = torch.sigmoid(1 / at - 1 / (1 - at))
-        # each half by the smaller of the two, whose derivatives keep their digits
-        found = torch.where(at < 0.5, 1 - fallen, left)
-        outside = (v < 0.5).to(v.dtype)
-        return torch.where(inside, found, torch.where(torch.isnan(v), v, outside))
+        return smooth(lengths, self.cutoff, self.start)
 
     def extra_repr(self) -> str:
         """Where it begins and ends."""
         return f"from {self.start} to {self.cutoff} A"
-
-
-def vanishing(dtype: torch.dtype) -> float:
-    r"""Largest s of which :math:`e^{-1/s}` is below all numbers of the dtype, but for those with fewer digits.
-
-    Example:
-        >>> 0.1 < math.exp(-1 / vanishing(torch.float64)) / torch.finfo(torch.float64).tiny < 1
-        True
-    """
-    if dtype == torch.float64:
-        return 1 / 709
-    return 1 / 10 if dtype == torch.float16 else 1 / 88

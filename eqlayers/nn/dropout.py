@@ -5,25 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_floating, check_integer, check_number, check_tensor
-from ..errors import DTypeError, ShapeError
-from ..graph import check_range
-from ..lowering.layout import FlatLayout
+from ..errors import ShapeError
+from ..functional.dropout import CopyNumbers, check_probability, drop_copies, drop_rows
 from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule
+from ._common.torchscript import DropoutTwin, is_tracing, operator, refuse_other_forward
 
 
-def _drawn(like: Tensor, rows: int, columns: int, p: float) -> Tensor:
-    """0 with probability p, else 1 / (1 - p), ``[rows, columns]``."""
-    noise = like.new_empty(rows, columns)
-    if p in (0.0, 1.0):
-        return noise.fill_(1 - p)
-    return noise.bernoulli_(1 - p).div_(1 - p)
-
-
+@compile_mode("script")  # for e3nn.util.jit
 class Dropout(EquivariantModule):
     r"""Leaves out whole irrep copies in training; a drop-in for ``e3nn.nn.Dropout``.
 
@@ -56,16 +49,11 @@ class Dropout(EquivariantModule):
     def __init__(self, irreps: Any, p: float, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
         self.irreps = self.irreps_in = self.irreps_out = as_irreps(irreps)
-        self.p = check_number("p", p, at_least=0.0, at_most=1.0, fix="Use a probability such as 0.1.")
-        self._flat = FlatLayout(self.irreps, layout)
-        self._muls = [mul for mul, _ in self.irreps]
-        copies, first = [torch.zeros(0, dtype=torch.int64, device="cpu")], 0
-        for mul, ir in self.irreps:
-            numbers = torch.arange(first, first + mul, device="cpu")
-            copies.append(numbers.repeat_interleave(ir.dim) if layout == "mul_ir" else numbers.repeat(ir.dim))
-            first += mul
+        self.p = check_probability(p)
+        copies = CopyNumbers(self.irreps, layout)
+        self._flat, self._muls = copies.flat, copies.muls
         #: Number of the copy in every column.
-        self.register_buffer("_copies", torch.cat(copies), persistent=False)
+        self.register_buffer("_copies", torch.tensor(copies.numbers, dtype=torch.int64, device="cpu"), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, ..., irreps.dim]`` to the same; a row without batch is a batch of one.
@@ -73,20 +61,30 @@ class Dropout(EquivariantModule):
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
+        if is_tracing():
+            drawn: Tensor = torch.ops.eqlayers.layer_dropout(x, self._muls, self._copies, self.p, self.training)
+            return drawn
         self._flat.check("x", x)
         check_same_kind(x=x)
         if not self.training or not x.numel():
             return x
-        rows = x.shape[0] if x.ndim > 1 else 1
-        # group by group, as e3nn draws them
-        noise = torch.cat([_drawn(x, rows, mul, self.p) for mul in self._muls], -1).index_select(1, self._copies)
-        if x.ndim != 2:
-            noise = noise[0] if x.ndim == 1 else noise.reshape(rows, *[1] * (x.ndim - 2), self._flat.dim)
-        return x * noise
+        return drop_copies(x, self._muls, self._copies, self.p)
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What ``torch.jit.script`` takes in its place."""
+        refuse_other_forward(self, Dropout)
+        return DropoutTwin(self, self._copies, self._muls)
 
     def extra_repr(self) -> str:
         """Irreps, probability and layout."""
         return f"{self.irreps}, p={self.p} | {self.layout}"
+
+
+@operator("layer_dropout(Tensor x, int[] muls, Tensor copies, float p, bool training) -> Tensor")
+def _run_dropout(x: Tensor, muls: list[int], copies: Tensor, p: float, training: bool) -> Tensor:
+    if x.ndim < 1 or x.shape[-1] != copies.shape[0]:
+        raise ShapeError(f"x must be [..., {copies.shape[0]}], got {list(x.shape)}. Build the layer for this width.")
+    return drop_copies(x, muls, copies, p) if training and x.numel() else x.clone()
 
 
 class DropPath(torch.nn.Module):
@@ -114,7 +112,7 @@ class DropPath(torch.nn.Module):
 
     def __init__(self, p: float) -> None:
         super().__init__()
-        self.p = check_number("p", p, at_least=0.0, at_most=1.0, fix="Use a probability such as 0.1.")
+        self.p = check_probability(p)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
         """The features, those of some graphs 0.
@@ -131,27 +129,7 @@ class DropPath(torch.nn.Module):
             ShapeError, DTypeError: The tensors do not fit each other.
             IndexRangeError: A graph is not among them (found on CPU only).
         """
-        check_floating("x", x, "[N, ...]")
-        if x.ndim == 0:
-            raise ShapeError("x must be [N, ...], got a number. Give it an axis of rows.")
-        if batch is not None:
-            check_tensor("batch", batch, f"[{x.shape[0]}]")
-            if batch.dtype != torch.int64:
-                raise DTypeError(f"batch must be int64, got {batch.dtype}. Convert it with `.long()`.")
-            if batch.ndim != 1 or batch.shape[0] != x.shape[0]:
-                raise ShapeError(
-                    f"batch must be [{x.shape[0]}], a graph for each row of x, got {list(batch.shape)}. "
-                    f"Pass None if every row is a graph."
-                )
-        if not self.training or not x.numel():
-            return x
-        if batch is None:
-            factors = _drawn(x, x.shape[0], 1, self.p)
-        else:
-            count = int(batch.max()) + 1 if num_graphs is None else check_integer("num_graphs", num_graphs, 1)
-            check_range("batch", batch, count, "graphs")
-            factors = _drawn(x, count, 1, self.p)[batch]
-        return x * factors.reshape(-1, *[1] * (x.ndim - 1))
+        return drop_rows(x, self.p, batch, self.training, num_graphs)
 
     def extra_repr(self) -> str:
         """Probability."""

@@ -16,7 +16,7 @@ from ..functional.harmonics import check_positions, read_shifts, run_edges
 from ..graph import Graph
 from ..lowering.spherical import NORMALIZATIONS, SHIFTS, edge_formula, read_degrees
 from ._common.base import FormulaModule
-from ._common.torchscript import described, is_tracing, operator, refuse_torchscript
+from ._common.torchscript import described, is_tracing, operator
 
 #: Vectors from where to where, with the sign of receiver minus sender.
 _SIGNS = {"src_to_dst": 1, "dst_to_src": -1}
@@ -132,10 +132,6 @@ class EdgeGeometry(FormulaModule):
         """All that it takes to build the layer again."""
         options = (self.normalization, str(self.irreps_in), self.direction, self.backend)
         return json.dumps([self._degrees, *options])
-
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        refuse_torchscript(self)
-        return self
 
     def extra_repr(self) -> str:
         """Irreps, options and backend."""

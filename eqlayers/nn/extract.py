@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from e3nn import o3
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
@@ -15,9 +16,11 @@ from ..errors import ConfigError, IndexRangeError, IrrepsError
 from ..lowering.layout import FlatLayout
 from ._common.base import EquivariantModule
 from ._common.columns import Columns, Copies, columns_of, copies_between, take
+from ._common.torchscript import TracedLayer, checked
 
 
-class Extract(EquivariantModule):
+@compile_mode("script")  # for e3nn.util.jit
+class Extract(TracedLayer, EquivariantModule):
     """Parts of the irreps groups of a feature, each as a tensor; a drop-in for ``e3nn.nn.Extract``.
 
     A part whose groups stand side by side is a view of the feature, without a copy.
@@ -83,7 +86,7 @@ class Extract(EquivariantModule):
         Raises:
             ShapeError, DTypeError: The feature does not fit the layer.
         """
-        self._flat.check("x", x)
+        x = checked(self._flat, "x", x)
         parts = tuple(take(x, part) for part in self._parts)
         return parts[0] if self._squeeze else parts
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from e3nn.o3 import Irreps
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from eqlayers_kernels.forms.program import Slot
@@ -21,15 +22,17 @@ from ..lowering.gates import AS_IT_IS, Part, Source, gated_formula
 from ..lowering.layout import FlatLayout
 from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule, FormulaModule
-from ._common.columns import Columns, take
+from ._common.columns import Columns, Copies, columns_of, take
 from ._common.functions import known, normalized
+from ._common.torchscript import TracedLayer, checked, is_tracing
 from .sub_products import ElementwiseTensorProduct
 
 #: Numbers of copies, and where each of these stands.
 _Runs = Sequence[tuple[int, Source]]
 
 
-class Activation(EquivariantModule):
+@compile_mode("trace")  # for e3nn.util.jit
+class Activation(TracedLayer, EquivariantModule):
     r"""Scalars through functions, scaled to unit second moment; a drop-in for ``e3nn.nn.Activation``.
 
     The factor of each is e3nn's estimate, so that checkpoints keep their numbers.
@@ -95,11 +98,16 @@ class Activation(EquivariantModule):
         if dim != -1:
             check_floating("features", features, "[..., irreps along dim, ...]")
             dim = check_integer("dim", dim, -features.ndim, features.ndim - 1, error=ShapeError)
-        self._flat.check("features", features if dim == -1 else features.movedim(dim, -1))
-        check_floating("features", features, f"[..., {self._flat.dim}]")
+            self._flat.check("features", features.movedim(dim, -1))
+        else:
+            features = checked(self._flat, "features", features)
+        if not features.is_floating_point():
+            check_floating("features", features, f"[..., {self._flat.dim}]")
         if len(self._sizes) < 2:
-            return self.acts[0](features) if self._sizes and self.acts[0] is not None else features
-        parts = features.split(self._sizes, dim)
+            for act in self.acts:  # an index takes a microsecond
+                return features if act is None else act(features)
+            return features
+        parts = features.split_with_sizes(self._sizes, dim)  # split goes through Python
         return torch.cat([part if act is None else act(part) for part, act in zip(parts, self.acts, strict=True)], dim)
 
     def extra_repr(self) -> str:
@@ -107,7 +115,8 @@ class Activation(EquivariantModule):
         return f"{self.irreps_in} -> {self.irreps_out}"
 
 
-class Gate(FormulaModule):
+@compile_mode("script")  # for e3nn.util.jit
+class Gate(TracedLayer, FormulaModule):
     r"""Scalars through functions, other irreps times activated scalars; a drop-in for ``e3nn.nn.Gate``.
 
     .. math:: \Big(\bigoplus_i \phi_i(x_i)\Big) \oplus \Big(\bigoplus_j \phi_j(g_j)\, y_j\Big)
@@ -178,6 +187,9 @@ class Gate(FormulaModule):
         sources = self._sources(groups, order)
         ends = len(self.irreps_scalars), len(self.irreps_scalars) + len(self.irreps_gates)
         self._make(sources[: ends[0]], sources[ends[0] : ends[1]], sources[ends[1] :])
+        slots = self._flat.slots
+        runs = _cut(sources[ends[1] :], [(mul, None) for mul, _ in self.mul.irreps_in1])
+        self._gated = columns_of(slots, [Copies(slots.index(s.slot), s.first, mul) for mul, (s, _) in runs], layout)
 
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
         """Copies of each group, and where they stand in the input."""
@@ -219,25 +231,37 @@ class Gate(FormulaModule):
         """The formula; None if nothing is gated."""
         return super().whole_call(dtype, device) if self._formulas else None
 
+    def called_layers(self) -> Iterable[torch.nn.Module]:
+        """The activations where they are not part of the formula."""
+        return (self.act_scalars, self.act_gates) if self._in_torch or not self._formulas else ()
+
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
 
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
-        self._flat.check("features", features)
+        features = checked(self._flat, "features", features)
         check_same_kind(features=features)
+        if is_tracing():
+            return self._composed(features)
         if not self._formulas:
             found: Tensor = self.act_scalars(take(features, self._columns[0]))
             return found
         lead = features.shape[:-1]
         operands = [as_rows(features, lead)]
         if self._in_torch:
-            scalars, gates = (take(operands[0], columns) for columns in self._columns)
+            # functions such as softplus take ten times as long of columns that are not contiguous
+            scalars, gates = (take(operands[0], columns).contiguous() for columns in self._columns)
             given = torch.cat([self.act_scalars(scalars), self.act_gates(gates)], -1)
             operands.append(given.to(features.dtype))  # some functions compute in float32 under autocast
         (z,) = run_formula(self._formulas[0], operands, None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+    def _composed(self, features: Tensor) -> Tensor:
+        """The same by the layers inside, which TorchScript can hold."""
+        scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
+        return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from e3nn import o3
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ..algebra import as_irreps, representation_matrix
+from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_number, got
 from ..errors import ConfigError, IrrepsError
 from ..lowering.layout import FlatLayout
 from ._common.base import EquivariantModule
 from ._common.functions import NormalizedFunction
-from ._common.grids import Grid, rotation_constants, sphere_constants
+from ._common.grids import Grid, constants_of, rotation_constants, sphere_constants
+from ._common.torchscript import TracedLayer, checked
+from .wigner import WignerD
 
 
-class S2Activation(EquivariantModule):
+@compile_mode("script")  # for e3nn.util.jit
+class S2Activation(TracedLayer, EquivariantModule):
     r"""A function of the signal on the sphere, point by point; a drop-in for ``e3nn.nn.S2Activation``.
 
     .. math:: A^l \mapsto \int \phi\Big(\sum_k A^k \cdot Y^k(x)\Big)\, Y^l(x)\, dx
@@ -32,7 +37,7 @@ class S2Activation(EquivariantModule):
         res: Points in beta, even and at least 2 lmax + 2, which has one point less in alpha; or both numbers.
         normalization: 'component', 'norm' or 'integral'.
         lmax_out: Highest degree of the output; None for that of the input.
-        random_rot: Whether every call turns the grid by a rotation drawn from torch's generator.
+        random_rot: Whether every call turns the grid by a rotation drawn from torch's generator; up to degree 12.
 
     Attributes:
         irreps_in, irreps_out: Of input and output.
@@ -78,6 +83,11 @@ class S2Activation(EquivariantModule):
         self.to_s2 = Grid(sphere_constants, lmax, *points, normalization, None)
         self.from_s2 = Grid(sphere_constants, lmax_out, *points, normalization, lmax)
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
+        self._set_turns()
+
+    def _set_turns(self) -> None:
+        if self.random_rot:
+            self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
 
     def forward(self, features: Tensor) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
@@ -85,26 +95,27 @@ class S2Activation(EquivariantModule):
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
-        self._flat.check("features", features)
-        turn = self._turn(features) if self.random_rot else None
-        if turn is not None:
-            features = features @ representation_matrix(self.irreps_in, turn).to(features).T
-        sha, shb = self.to_s2.of(features, "sha", "shb")
+        features = checked(self._flat, "features", features)
+        angles = self._angles(features) if self.random_rot else None
+        if angles is not None:
+            features = features @ self.turn_in(angles).to(features.dtype).T
+        sha, shb = constants_of(self.to_s2, features, "sha", "shb")
         orders, betas, _ = shb.shape
-        lead = features.shape[:-1]
         # matrix products in place of e3nn's Fourier transforms, which are slower at the sizes of grids
         by_order = (features @ shb.flatten(0, 1).T).unflatten(-1, (orders, betas)).transpose(-1, -2)
         values = self.act.f(by_order @ sha.T)
-        sha, shb = self.from_s2.of(values, "sha", "shb")
-        by_order = (values @ sha).transpose(-1, -2).reshape(*lead, sha.shape[1] * betas)
+        sha, shb = constants_of(self.from_s2, values, "sha", "shb")
+        by_order = (values @ sha).transpose(-1, -2).flatten(-2)
         out: Tensor = (by_order @ shb.flatten(0, 1)) * self.act.cst
-        return out if turn is None else out @ representation_matrix(self.irreps_out, turn).to(out)
+        return out if angles is None else out @ self.turn_out(angles).to(out.dtype)
 
     @staticmethod
-    def _turn(features: Tensor) -> Tensor:
-        """A rotation, drawn as e3nn draws it."""
-        angles = o3.rand_angles(dtype=features.dtype, device=features.device)
-        return o3.angles_to_matrix(*(angle.double().cpu() for angle in angles))
+    def _angles(features: Tensor) -> Tensor:
+        """Those of a rotation, drawn as `o3.rand_angles` draws them, which torch.func cannot trace; float64."""
+        kind: dict[str, Any] = {"dtype": features.dtype, "device": features.device}
+        alpha, gamma = (2 * math.pi * torch.rand(2, **kind)).double()
+        beta = torch.rand((), **kind).double().mul(2).sub(1).acos()
+        return torch.stack([alpha, beta, gamma])
 
     def extra_repr(self) -> str:
         """Irreps and points."""
@@ -141,7 +152,8 @@ def _points(res: Any, lmax: int, lmax_out: int) -> tuple[int, int]:
     return beta, alpha
 
 
-class SO3Activation(torch.nn.Module):
+@compile_mode("script")  # for e3nn.util.jit
+class SO3Activation(TracedLayer, EquivariantModule):
     r"""A function of the signal on the rotations, point by point; a drop-in for ``e3nn.nn.SO3Activation``.
 
     A signal is the sum of Wigner matrices times coefficients: 2l + 1 copies of each degree l. See
@@ -184,14 +196,17 @@ class SO3Activation(torch.nn.Module):
         check_choice("normalization", normalization, ("component",))
         resolution = check_integer("resolution", resolution, 1)
         ratio = check_number("aspect_ratio", aspect_ratio, at_least=0.5, fix="Use 2.")
-        self.lmax_in, self.lmax_out = check_integer("lmax_in", lmax_in, 0), check_integer("lmax_out", lmax_out, 0)
-        self.irreps_in, self.irreps_out = (
-            o3.Irreps([(2 * l + 1, (l, 1)) for l in range(lmax + 1)]) for lmax in (self.lmax_in, self.lmax_out)
-        )
-        self.grid_in = Grid(rotation_constants, self.lmax_in, resolution, ratio, False)
-        self.grid_out = Grid(rotation_constants, self.lmax_out, resolution, ratio, True)
+        self._set_degrees(check_integer("lmax_in", lmax_in, 0), check_integer("lmax_out", lmax_out, 0))
+        self.grid_in = Grid(rotation_constants, self.lmax_in, resolution, ratio)
+        self.grid_out = Grid(rotation_constants, self.lmax_out, resolution, ratio)
         self.act = NormalizedFunction(act)
         self.resolution = resolution
+
+    def _set_degrees(self, lmax_in: int, lmax_out: int) -> None:
+        self.lmax_in, self.lmax_out = lmax_in, lmax_out
+        self.irreps_in, self.irreps_out = (
+            o3.Irreps([(2 * l + 1, (l, 1)) for l in range(lmax + 1)]) for lmax in (lmax_in, lmax_out)
+        )
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
 
     def forward(self, features: Tensor) -> Tensor:
@@ -200,11 +215,11 @@ class SO3Activation(torch.nn.Module):
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
-        self._flat.check("features", features)
-        (there,) = self.grid_in.of(features, "D")
+        features = checked(self._flat, "features", features)
+        (there,) = constants_of(self.grid_in, features, "D")
         values = self.act.f((features * there.shape[-1] ** -0.5) @ there.flatten(0, 2).T)
-        (back,) = self.grid_out.of(values, "_weighted")
-        out: Tensor = values @ back.flatten(0, 2)
+        back, weights = constants_of(self.grid_out, values, "D", "qw")
+        out: Tensor = values @ (back * weights[:, None, None]).flatten(0, 2)
         return out * (self.act.cst * back.shape[-1] ** 0.5)
 
     def extra_repr(self) -> str:

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_flag, check_number
-from ..ops.call import check_same_kind, widest_under_autocast
+from ..functional.norms import run_layer_norm, run_rms_norm
 from ._common.copies import CopyModule
-
-
-def _spread(factors: list[Tensor], muls: list[int]) -> Tensor:
-    """One number ``[..., 1]`` for each group to one for each copy."""
-    return torch.cat([one.expand(*one.shape[:-1], mul) for one, mul in zip(factors, muls, strict=True)], -1)
 
 
 class LayerNorm(CopyModule):
@@ -80,33 +75,7 @@ class LayerNorm(CopyModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The features do not fit the layer.
         """
-        self._flat.check("x", x)
-        weight = bias = None
-        if self.weight is not None and self.bias is not None:
-            x, weight, bias = widest_under_autocast(x, self.weight, self.bias)
-        check_same_kind(x=x, **({} if weight is None or bias is None else {"weight": weight, "bias": bias}))
-        if not x.numel():
-            return x.clone()
-        scalars, squares = self._squares(x)
-        if self._counts[True]:
-            scalars = self._standard(scalars, None if weight is None else self._of(weight, True), bias)
-        if self._counts[False]:
-            factors = [(mean + self.eps).rsqrt() for mean in self._group_means(squares)]
-            squares = _spread(factors, self._counts[False])
-            squares = squares if weight is None else squares * self._of(weight, False)
-        return self._scaled(x, squares, scalars)
-
-    def _standard(self, scalars: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Torch's layer norm of each group."""
-        muls = self._counts[True]
-        weights, biases = (
-            [None] * len(muls) if all_of is None else all_of.split(muls, -1) for all_of in (weight, bias)
-        )
-        parts = [
-            torch.nn.functional.layer_norm(part, (mul,), w, b, self.eps).to(scalars.dtype)
-            for part, mul, w, b in zip(scalars.split(muls, -1), muls, weights, biases, strict=True)
-        ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return run_layer_norm(self._plan, x, self.weight, self.bias, self.eps, self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, numbers and layout."""
@@ -175,18 +144,7 @@ class RMSNorm(CopyModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The features do not fit the layer.
         """
-        self._flat.check("x", x)
-        weight = None
-        if self.weight is not None:
-            x, weight = widest_under_autocast(x, self.weight)
-        check_same_kind(x=x, **({} if weight is None else {"weight": weight}))
-        if not x.numel():
-            return x.clone()
-        means, muls = self._group_means(self._squares(x)[1]), self._counts[False]
-        if self.over == "all":
-            means, muls = [torch.cat(means, -1).mean(-1, keepdim=True)], [sum(muls)]
-        numbers = _spread([(mean + self.eps).rsqrt() for mean in means], muls)
-        return self._scaled(x, numbers if weight is None else numbers * weight, x.narrow(-1, 0, 0))
+        return run_rms_norm(self._plan, x, self.weight, self.over, self.eps, self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, numbers and layout."""

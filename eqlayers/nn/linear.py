@@ -24,6 +24,7 @@ from ._common.linear_paths import (
     LinearInstruction,
     check_channels,
     e3nn_channels,
+    joined,
     mixed,
     read_biases,
     read_linear,
@@ -128,6 +129,8 @@ class Linear(EquivariantModule):
         read = [(number, path) for number, path in enumerate(paths) if 0 not in path.path_shape]
         self._arriving = [[pair for pair in read if pair[1].i_out == i] for i in range(len(self.irreps_out))]
         self._biased = flags
+        alone = len(self._out.slots) == 1 and (layout == "ir_mul" or self._out.slots[0].dim == 1)  # is not copied
+        self._in_parts = owns[1] and channels[0] is None and not alone
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
         self.num_paths = len(paths)
@@ -225,32 +228,34 @@ class Linear(EquivariantModule):
         batch = math.prod(lead)
         x = features
         if len(lead) != 1 or lead != lead_x:
-            x = features.expand(*lead, *axis, self._in.dim).reshape(batch, *axis, self._in.dim)
+            x = x.expand(*lead, *axis, self._in.dim).reshape(batch, *axis, self._in.dim)
         if not self.shared_weights:
             w = w.expand(*lead, *lead_w, self.weight_numel).reshape(batch, *lead_w, self.weight_numel)
-        y = self._map(x, w, (batch, *([] if self.f_out is None else [self.f_out])))
-        if len(lead) != 1:
-            y = y.reshape(*lead, *y.shape[1:])
+        y = self._map(x, w)
+        y = y if len(lead) == 1 else y.reshape(*lead, *y.shape[1:])
         return self._add_bias(y, b) if self.bias_numel else y
 
-    def _map(self, x: Tensor, w: Tensor, lead: tuple[int, ...]) -> Tensor:
-        if self._factor is not None:  # one factor for all paths: one multiplication instead of one per path
-            w = w * self._factor
-        blocks, matrices = x.split([slot.mul * slot.dim for slot in self._in.slots], -1), self._weights.parts(w)
-        flat = []
+    def _map(self, x: Tensor, w: Tensor) -> Tensor:
+        # one factor for all paths: one multiplication instead of one per path
+        matrices = self._weights.parts(w if self._factor is None else w * self._factor)
+        if self._factor is None:
+            matrices = [m * path.path_weight for m, path in zip(matrices, self._paths, strict=True)]
+        return joined(lambda part: self._columns(part, matrices), x, w, self._out.dim, self._in_parts)
+
+    def _columns(self, x: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
+        """Each group of the result, flat."""
+        slots, lead = self._in.slots, x.shape[:1] if self.f_out is None else (x.shape[0], self.f_out)
+        blocks = (x,) if len(slots) == 1 else x.split_with_sizes([slot.mul * slot.dim for slot in slots], -1)
+        flat: list[tuple[Tensor | None, tuple[int, ...]]] = []
         for target, arriving in zip(self._out.slots, self._arriving, strict=True):
-            total = None
+            total, shape = None, (*lead, target.mul * target.dim)
             for number, path in arriving:
-                matrix = matrices[number] if self._factor is not None else matrices[number] * path.path_weight
-                piece = mixed(
-                    *(blocks[path.i_in], matrix, self._in.slots[path.i_in]),
-                    *(self.shared_weights, self.f_in is not None, self.layout),
-                ).reshape(*lead, target.mul * target.dim)
+                of = blocks[path.i_in], matrices[number], slots[path.i_in]
+                piece = mixed(*of, self.shared_weights, self.f_in is not None, self.layout).reshape(shape)
                 total = piece if total is None else total + piece
-            flat.append(x.new_zeros(*lead, target.mul * target.dim) if total is None else total)
-        if len(flat) == 1:
-            return flat[0]
-        return torch.cat(flat, -1) if flat else x.new_zeros(*lead, 0)
+            flat.append((total, shape))
+        like = next((total for total, _ in flat if total is not None), x)  # autocast gives products another dtype
+        return [like.new_zeros(shape) if total is None else total for total, shape in flat]
 
     def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
         parts, start = [], 0
@@ -259,7 +264,7 @@ class Linear(EquivariantModule):
             part = b.narrow(-1, start, size) if flag else b.new_zeros(*b.shape[:-1], size)
             start += size if flag else 0
             parts.append(part)
-        return y + torch.cat(parts, -1)
+        return y + torch.cat(parts, -1).to(y.dtype)  # of another dtype under autocast
 
     def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
         if value is None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag
-from ..ops.call import check_same_kind
-from ._common.copies import CopyModule, root
+from ..functional.norms import in_float32, root
+from ..lowering.layout import FlatLayout
+from ._common.copies import CopyModule
+from ._common.torchscript import TracedLayer, checked
 from .tensor_product import TensorProduct
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class Norm(torch.nn.Module):
+class Norm(TracedLayer):
     r"""Norm of each irrep copy, :math:`\sqrt{\sum_m x_{um}^2}`; a drop-in for ``e3nn.o3.Norm``.
 
     The gradient of the norm of a zero is zero. Norms below the root of the smallest number of the dtype are zero.
@@ -36,6 +37,7 @@ class Norm(torch.nn.Module):
         IrrepsError, ConfigError: The irreps cannot be read, or an option.
 
     Example:
+        >>> import torch
         >>> Norm("2x1o")(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0])).tolist()
         [5.0, 2.0]
     """
@@ -49,6 +51,7 @@ class Norm(torch.nn.Module):
         paths = [(i, i, i, "uuu", False, ir.dim) for i, (_, ir) in enumerate(irreps)]
         self.tp = TensorProduct(irreps, irreps, scalars, paths, layout=layout, backend=backend)
         self.irreps_in, self.irreps_out = irreps, scalars.simplify()
+        self._flat = FlatLayout(irreps, layout)
         self.squared = check_flag("squared", squared)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -57,8 +60,13 @@ class Norm(torch.nn.Module):
         Raises:
             ShapeError, DTypeError: The features do not fit the layer.
         """
-        squares: Tensor = self.tp(features, features)
-        return squares if self.squared else root(squares)
+        features = checked(self._flat, "features", features)
+        if self.squared:
+            squares: Tensor = self.tp(features, features)
+            return squares
+        (wide,), dtype = in_float32(features=features)
+        assert wide is not None
+        return root(self.tp(wide, wide)).to(dtype)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} | {self.tp.layout}, backend {self.tp.backend or 'auto'})"
@@ -84,6 +92,7 @@ class MeanSquaredNorm(CopyModule):
         IrrepsError, ConfigError: The irreps cannot be read, or an option.
 
     Example:
+        >>> import torch
         >>> MeanSquaredNorm("2x1o", scaled=False)(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 1.0]))
         tensor([13.])
     """
@@ -110,12 +119,13 @@ class MeanSquaredNorm(CopyModule):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         self._flat.check("features", features)
-        check_same_kind(features=features)
-        squares = self._squares(features)[1]
+        (wide,), dtype = in_float32(features=features)
+        assert wide is not None
+        squares = self._squares(wide)[1]
         if self.over == "batch":
             rows = squares.reshape(-1, self._out) if squares.numel() else squares.new_zeros(1, self._out)
-            return rows.mean(0)
-        return torch.cat(self._group_means(squares), -1) if self._counts[False] else squares
+            return rows.mean(0).to(dtype)
+        return (self._group_means(squares) if self._counts[False] else squares).to(dtype)
 
     def extra_repr(self) -> str:
         """Irreps, what the mean is over, and layout."""

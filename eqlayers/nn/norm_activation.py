@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..checks import check_flag, check_function, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
-from ..ops.call import check_same_kind, widest_under_autocast
+from ..functional.norms import in_float32
 from ._common.copies import CopyModule
+from ._common.torchscript import TracedLayer, checked, is_tracing
 from .norm import Norm
 from .sub_products import ElementwiseTensorProduct
 
@@ -19,7 +21,8 @@ from .sub_products import ElementwiseTensorProduct
 SMALLEST = 1e-8
 
 
-class NormActivation(CopyModule):
+@compile_mode("trace")  # for e3nn.util.jit
+class NormActivation(TracedLayer, CopyModule):
     r"""Every irrep copy times a function of its norm; a drop-in for ``e3nn.nn.NormActivation``.
 
     .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
@@ -85,30 +88,48 @@ class NormActivation(CopyModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or the function changes the shape.
         """
-        self._flat.check("features", features)
-        biases = None
-        if self.bias:
-            features, biases = widest_under_autocast(features, self.biases)
-            check_same_kind(features=features, biases=biases)
-        else:
-            check_same_kind(features=features)
+        features = checked(self._flat, "features", features)
+        (given, biases), dtype = in_float32(features=features, biases=self.biases if self.bias else None)
+        assert given is not None
+        features = given
         if not self._flat.dim:
-            return features.clone()
-        norms = self._norms(self._squares(features)[1])
-        factors = self.scalar_nonlinearity(norms if biases is None else norms + biases)
-        check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
-        if factors.shape != norms.shape:
-            raise ShapeError(
-                f"the result of scalar_nonlinearity must be {list(norms.shape)}, as its argument, got "
-                f"{list(factors.shape)}. Pass a function of one number, such as torch.sigmoid."
-            )
-        factors = factors.to(norms.dtype)  # some functions compute in float32 under autocast
-        return self._scaled(features, factors / norms if self.normalize else factors, features.narrow(-1, 0, 0))
+            return features.to(dtype, copy=True)
+        traced = is_tracing()  # TorchScript can hold plain torch, no formulas
+        squares = self._plain_squares(features) if traced else self._squares(features)[1]
+        norms = self._norms(squares, torch.finfo(dtype).tiny)
+        # in the dtype of the layer, which weights of the function have, too
+        factors = self.scalar_nonlinearity((norms if biases is None else norms + biases).to(dtype))
+        if not traced:
+            check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
+            if factors.shape != norms.shape:
+                raise ShapeError(
+                    f"the result of scalar_nonlinearity must be {list(norms.shape)}, as its argument, got "
+                    f"{list(factors.shape)}. Pass a function of one number, such as torch.sigmoid."
+                )
+        factors = factors.to(norms.dtype)  # some functions compute in another under autocast
+        numbers = factors / norms if self.normalize else factors
+        found = self._plain_scaled(features, numbers) if traced else self._scaled(features, numbers, features[..., :0])
+        return found.to(dtype)
 
-    def _norms(self, squares: Tensor) -> Tensor:
+    def _blocks(self, x: Tensor) -> list[Tensor]:
+        """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""
+        ways = {s: (s.mul, s.dim) if self.layout == "mul_ir" else (s.dim, s.mul) for s in self._flat.slots if s.mul}
+        return [x.narrow(-1, s.start, s.mul * s.dim).unflatten(-1, way) for s, way in ways.items()]
+
+    def _plain_squares(self, x: Tensor) -> Tensor:
+        axis = -1 if self.layout == "mul_ir" else -2
+        return torch.cat([block.square().sum(axis) for block in self._blocks(x)], -1)
+
+    def _plain_scaled(self, x: Tensor, numbers: Tensor) -> Tensor:
+        axis = -1 if self.layout == "mul_ir" else -2
+        factors = numbers.split(self._counts[False], -1)
+        blocks = zip(self._blocks(x), factors, strict=True)
+        return torch.cat([(block * one.unsqueeze(axis)).flatten(-2) for block, one in blocks], -1)
+
+    def _norms(self, squares: Tensor, tiny: float) -> Tensor:
         """Roots of squares; of small ones a constant, whose derivatives are 0."""
-        # not one whose square is 0 in the dtype, which would be no bound
-        least = max(SMALLEST if self.epsilon is None else self.epsilon, torch.finfo(squares.dtype).tiny ** 0.5)
+        # not one whose square is 0, which would be no bound, nor one that the function would get as 0
+        least = max(SMALLEST if self.epsilon is None else self.epsilon, torch.finfo(squares.dtype).tiny ** 0.5, tiny)
         small = squares < least * least
         # the inner choice keeps what is infinite at zero out of derivatives, which the outer one multiplies by 0
         roots = torch.where(small, torch.ones_like(squares), squares).sqrt()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_flag
-from ..errors import ConfigError
 from ..forms.program import FormCall
 from ..lowering.paths import Instruction, normalise, read_instructions, variances
 from ..lowering.plan import ProductPlan
@@ -208,12 +207,6 @@ class ProductLayer(E3nnState, EquivariantModule):
         """Paths with many scalars, where one set of weights serves all samples."""
         dense = self.plan.dense if self.shared_weights and self.backend != "reference" else None
         return 0 if dense is None else len(dense.program.paths)
-
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        raise ConfigError(
-            f"a layer must be a tensor product or a linear map to be scripted, got {type(self).__name__}. Use "
-            f"torch.compile or torch.export, or trace it with torch.jit.trace."
-        )
 
     def extra_repr(self) -> str:
         """Irreps, paths and weights as in e3nn, then layout and backend."""

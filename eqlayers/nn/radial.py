@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,15 +10,17 @@ import torch
 from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
-from ..checks import check_floating, check_integer, check_items, check_module, check_number, check_optional
+from ..checks import check_floating, check_integer, check_items, check_module, check_optional
 from ..errors import ConfigError, ShapeError
+from ..functional.cutoffs import check_cutoff, check_power, check_start, polynomial
+from ..functional.radial import bessel
 from ..functional.tabled import TabledWeights
 from .activation import NormalizedActivation
 from .tabled_basis import KnotBasis
 
 
 class PolynomialCutoff(torch.nn.Module):
-    r"""Smooth envelope with p - 1 continuous derivatives: 1 at r = 0, 0 beyond the cutoff.
+    r"""Polynomial envelope: 1 at r = 0, 0 beyond the cutoff; p - 1 derivatives are 0 at r = 0, two at the cutoff.
 
     .. math:: f(u) = 1 - \tfrac{(p+1)(p+2)}{2} u^p + p(p+2) u^{p+1} - \tfrac{p(p+1)}{2} u^{p+2}, \quad u = r / r_c
 
@@ -42,35 +43,18 @@ class PolynomialCutoff(torch.nn.Module):
 
     def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
         super().__init__()
-        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
-        fix = "The derivative must be continuous; 6 is usual."
-        power = check_number("p", p, at_least=2, at_most=100, fix=fix)
+        self.cutoff, power = check_cutoff(cutoff), check_power(p)
         self.p = int(power) if power == int(power) else power  # an integer is a constant for every compiler
 
     def forward(self, lengths: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
-        # in float64: close to the cutoff it is a small difference of large numbers, which in float32 goes below 0
-        p, u = self.p, lengths.to(torch.float64) / self.cutoff
-        beyond = u >= 1
-        u = torch.where(beyond, 1.0, u)  # the branch not taken must be finite, or its gradient is NaN
-        inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
-        # torch 2.6 has no gradient of a power that may change
-        found = torch.where(beyond, torch.zeros_like(u), 1 - u ** float(p) * inner)
-        return torch.where(found < 0, torch.zeros_like(u), found).to(lengths.dtype)  # a rounding below 0; NaN stays
+        return polynomial(lengths, self.cutoff, float(self.p))
 
     def extra_repr(self) -> str:
         """Cutoff and power."""
         return f"{self.cutoff} A, p={self.p}"
-
-
-def _sin_over(t: Tensor) -> Tensor:
-    """``sin(t) / t`` with finite derivatives of every order at 0, where those of torch.sinc are NaN from the second."""
-    small, s = t.abs() < 0.2, t * t  # the series leaves 0.2**12 / 13! = 7e-19
-    series = 1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110))))
-    away = torch.where(small, 1.0, t)  # the branch not taken must be finite, or its gradient is NaN
-    return torch.where(small, series, away.sin() / away)
 
 
 class RadialBasis(torch.nn.Module):
@@ -116,10 +100,8 @@ class RadialBasis(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.num_basis = check_integer("num_basis", num_basis, 1, fix="8 is usual.")
-        self.cutoff = check_number("cutoff", cutoff, above=0, at_most=1e6, unit=" of Angstrom")
-        self.start = check_number("start", start, fix="0.0 is usual.")
-        if self.start >= self.cutoff:
-            raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.0 is usual.")
+        self.cutoff = check_cutoff(cutoff)
+        self.start = check_start(start, self.cutoff)
         self.envelope: Any = check_optional(check_module, "envelope", envelope)
         if envelope is None and p is not None:
             self.envelope = PolynomialCutoff(cutoff, p)
@@ -192,9 +174,7 @@ class BesselBasis(RadialBasis):
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom to ``[..., num_basis]``, without the envelope."""
-        n = torch.arange(1, self.num_basis + 1, dtype=x.dtype, device=x.device)
-        k = math.pi / self.cutoff * n
-        return (2 / self.cutoff) ** 0.5 * k * _sin_over(x[..., None] * k)
+        return bessel(x, self.num_basis, self.cutoff)
 
 
 class KeepsTable(torch.nn.Module):

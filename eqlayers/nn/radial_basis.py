@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from ..checks import check_flag, check_integer
-from .cutoffs import vanishing
+from ..functional import radial as functions
 from .radial import RadialBasis
 
 
 class _Spaced(RadialBasis):
     """Bases of e3nn: with ``inside``, functions that are 0 at both ends, or nearly so."""
 
-    _fewest = 1  # functions of those that reach the ends
+    _fewest = 2  # functions of those that reach the ends
 
     def __init__(
         self,
@@ -38,23 +38,7 @@ class _Spaced(RadialBasis):
         return super().extra_repr() + ("" if self.inside else ", on the ends")
 
 
-class _Bumps(_Spaced):
-    """One function around each of equally spaced lengths, its width their distance."""
-
-    _fewest = 2
-
-    def functions(self, x: Tensor) -> Tensor:
-        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        steps = self.num_basis + (1 if self.inside else -1)
-        centre = torch.arange(self.num_basis, dtype=x.dtype, device=x.device) + (1 if self.inside else 0)
-        return self.bump(x[..., None] * (steps / (self.cutoff - self.start)) - centre)
-
-    def bump(self, d: Tensor) -> Tensor:
-        """The function, of the distance to its middle, of any shape."""
-        raise NotImplementedError
-
-
-class GaussianBasis(_Bumps):
+class GaussianBasis(_Spaced):
     r"""Gaussians around equally spaced lengths: :math:`b_n(r) = e^{-(r - r_n)^2 / \Delta^2} f(r) / 1.12`.
 
     Without the envelope it is ``e3nn.math.soft_one_hot_linspace(..., basis="gaussian", cutoff=inside)``: the squares
@@ -79,12 +63,12 @@ class GaussianBasis(_Bumps):
         torch.Size([10, 8])
     """
 
-    def bump(self, d: Tensor) -> Tensor:
-        """``exp(-d^2)``, scaled."""
-        return torch.exp(-d * d) / 1.12
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.gaussian(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
-class CosineBasis(_Bumps):
+class CosineBasis(_Spaced):
     r"""Half waves around equally spaced lengths: :math:`b_n(r) = \cos(\tfrac{\pi}{2} d)\, f(r)` where :math:`|d| < 1`.
 
     Here :math:`d = (r - r_n) / \Delta`. Without the envelope it is ``e3nn.math.soft_one_hot_linspace(...,
@@ -107,12 +91,12 @@ class CosineBasis(_Bumps):
 
     _ends = 0
 
-    def bump(self, d: Tensor) -> Tensor:
-        """A cosine where it is positive first."""
-        return torch.where((d >= -1) & (d < 1), torch.cos(0.5 * math.pi * d), torch.zeros_like(d))
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.cosine(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
-class SmoothFiniteBasis(_Bumps):
+class SmoothFiniteBasis(_Spaced):
     r"""Bumps with continuous derivatives of every order: :math:`b_n(r) = 1.14136\, e^{-2 d^2 / (1 - d^2)}`.
 
     Here :math:`d = (r - r_n) / \Delta`, and a function is 0 where :math:`|d| \ge 1`. It is
@@ -148,12 +132,9 @@ class SmoothFiniteBasis(_Bumps):
     ) -> None:
         super().__init__(num_basis, cutoff, p, start=start, inside=inside, envelope=envelope)
 
-    def bump(self, d: Tensor) -> Tensor:
-        """The product of two soft steps, up and down."""
-        s = (1 - d) * (1 + d)
-        inside = s > vanishing(d.dtype)  # nearer to the ends, all derivatives round to 0
-        at = torch.where(inside, s, 1.0)  # the branch not taken must be finite, or its gradient is NaN
-        return torch.where(inside, 1.14136 * torch.exp(2 - 2 / at), torch.zeros_like(d))
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.smooth_finite(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
 class FourierBasis(_Spaced):
@@ -179,17 +160,11 @@ class FourierBasis(_Spaced):
                 [0.0000, 0.0000]])
     """
 
-    _ends = 0
+    _ends, _fewest = 0, 1
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        u = x[..., None] / (self.cutoff - self.start)
-        n = torch.arange(self.num_basis, dtype=x.dtype, device=x.device)
-        factor = (0.25 + self.num_basis / 2) ** -0.5
-        if not self.inside:
-            return torch.cos(math.pi * n * u) * factor
-        waves = torch.sin(math.pi * (n + 1) * u) * factor
-        return torch.where((u >= 0) & (u < 1), waves, torch.zeros_like(waves))  # at the start, slopes are those inside
+        return functions.fourier(x, self.num_basis, self.cutoff - self.start, self.inside)
 
 
 class ChebyshevBasis(RadialBasis):
@@ -216,8 +191,4 @@ class ChebyshevBasis(RadialBasis):
 
     def functions(self, x: Tensor) -> Tensor:
         """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
-        t = 1 - 2 * x / (self.cutoff - self.start)
-        found = [torch.ones_like(t), t]
-        while len(found) < self.num_basis:
-            found.append(2 * t * found[-1] - found[-2])
-        return torch.stack(found[: self.num_basis], -1)
+        return functions.chebyshev(x, self.num_basis, self.cutoff - self.start)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,10 @@ class ZBL(KeepsFloat64):
 
     with the universal screening function :math:`\phi` and the envelope :math:`f` of :class:`PolynomialCutoff`. Pairs
     farther than the sum of their radii :math:`R` add nothing, and neighbour lists must reach as far.
+
+    At r = 0 the energy of two atoms is infinite, its limit, and their force, which has no direction, is 0; derivatives
+    by all other lengths are as without that pair. An edge of length 0 from an atom to itself, as padding makes them,
+    adds nothing.
 
     Args:
         p: Power of the envelope, from 2 to 100.
@@ -99,10 +105,13 @@ class ZBL(KeepsFloat64):
         charge, radius = z.to(lengths.dtype), self.radii[z].to(lengths.dtype)
         exponent, prefactor = self.screening.to(lengths.dtype)
         root = charge**exponent
-        scaled = lengths * (root[src] + root[dst]) / (_BOHR * prefactor)
+        met = lengths == 0
+        r = torch.where(met, 1.0, lengths)  # the branch not taken must be finite, or its gradient is NaN
+        scaled = r * (root[src] + root[dst]) / (_BOHR * prefactor)
         screened = sum(c * torch.exp(-d * scaled) for c, d in zip(_FACTORS, _DECAYS, strict=True))
-        pairs = 0.5 * _COULOMB * charge[src] * charge[dst] / lengths * screened
-        pairs = pairs * self.envelope(lengths / (radius[src] + radius[dst]))
+        pairs = 0.5 * _COULOMB * charge[src] * charge[dst] / r * screened
+        pairs = pairs * self.envelope(r / (radius[src] + radius[dst]))
+        pairs = torch.where(met, torch.where(src == dst, 0.0, math.inf).to(pairs.dtype), pairs)
         return lengths.new_zeros(z.shape[0]).index_add(0, dst, pairs) * self.factor.to(lengths.dtype)
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from e3nn import o3
+from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
@@ -17,6 +18,7 @@ from ..lowering.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
 from ._common.columns import Copies, columns_of, same_order, take
+from ._common.torchscript import TracedLayer, checked
 from ._common.weights import output_mask
 from .extract import Split
 
@@ -149,7 +151,8 @@ class Sort(EquivariantModule):
         return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
 
 
-class Identity(EquivariantModule):
+@compile_mode("trace")  # for e3nn.util.jit
+class Identity(TracedLayer, EquivariantModule):
     """The feature itself; a drop-in for ``e3nn.nn.Identity``.
 
     Args:
@@ -187,8 +190,7 @@ class Identity(EquivariantModule):
         Raises:
             ShapeError, DTypeError: The feature does not fit the layer.
         """
-        self._flat.check("features", features)
-        return features
+        return checked(self._flat, "features", features)
 
     def extra_repr(self) -> str:
         """Irreps and layout."""

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..checks import check_choice, check_integer, check_tensor
-from ..errors import ConfigError, ShapeError
+from ..algebra import as_irreps
+from ..checks import check_choice, check_integer
+from ..errors import ConfigError
 from ..functional import as_graph
-from ..functional.product import as_rows
-from ..functional.so2 import run_rows
+from ..functional.so2 import run_convolution, run_linear
 from ..lowering.so2 import HARMONICS_AT_Y
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.so2_layer import SO2Layer
 from ._common.so2_weights import check_convertible, so2_weights
 from .edge_frame import EdgeFrame
@@ -76,7 +75,6 @@ class SO2Linear(SO2Layer):
         backend: str | None = None,
     ) -> None:
         super().__init__(irreps_in, irreps_out, mmax, parity, internal_weights, layout, backend)
-        self._lower(None)
 
     def forward(self, x: Tensor, scales: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
         """Map the features.
@@ -92,24 +90,8 @@ class SO2Linear(SO2Layer):
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
-        self._in.check("x", x)
-        w = self._weights(weight)
-        lead = tuple(x.shape[:-1])
-        if scales is not None:
-            self._check_scales(scales)
-            x, w, scales = widest_under_autocast(x, w, scales)
-            check_same_kind(x=x, scales=scales, **({"weight": w} if self.weight_numel else {}))
-            lead = broadcast_lead(x=lead, scales=scales.shape[:-1])
-            scales = as_rows(scales, lead)
-        else:
-            x, w = widest_under_autocast(x, w)
-            check_same_kind(x=x, **({"weight": w} if self.weight_numel else {}))
-        x = as_rows(x, lead)
-        one = x.new_ones(1, 1).expand(x.shape[0], 1)
-        form = self._plain if scales is None else self._scaled
-        packed = self._mixed(run_rows(form, x, one, self._for_both(scales), None, self.backend), w)
-        z = run_rows(self._back, packed, one.to(packed.dtype), None, None, self.backend)
-        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+        self._plan.flat.check("x", x)
+        return run_linear(self._plan, x, self._weights(weight), scales, self.backend)
 
 
 class SO2Convolution(SO2Layer):
@@ -164,12 +146,12 @@ class SO2Convolution(SO2Layer):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps_in, irreps_out, mmax, parity, internal_weights, layout, backend)
-        least = max([ir.l for _, ir in (*self.irreps_in, *self.irreps_out)], default=0)
+        irreps = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        least = max([ir.l for part in irreps for _, ir in part], default=0)
         fix = f"The irreps have degrees to {least}."
-        self.lmax = least if lmax is None else check_integer("lmax", lmax, least, fix=fix)
-        self.frame = EdgeFrame(self.lmax)
-        self._lower(self.lmax)
+        degree = least if lmax is None else check_integer("lmax", lmax, least, fix=fix)
+        super().__init__(*irreps, mmax, parity, internal_weights, layout, backend, degree)
+        self.lmax, self.frame = degree, EdgeFrame(degree)
 
     @classmethod
     def from_tensor_product(
@@ -215,7 +197,7 @@ class SO2Convolution(SO2Layer):
         like = product.weight if product.weight_numel or mixing is None else mixing.weight
         with torch.device(like.device):
             self = cls(product.irreps_in1, out, **kind)
-        weight = so2_weights(self._map, product, mixing, normalization)
+        weight = so2_weights(self._plan.map, product, mixing, normalization)
         self.to(like.device, like.dtype)
         with torch.no_grad():
             self.weight.copy_(weight)
@@ -250,39 +232,9 @@ class SO2Convolution(SO2Layer):
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
-        self._in.check("x", x)
+        self._plan.flat.check("x", x)
         graph = as_graph(edge_index, x.shape[0], num_nodes)
-        given = {"x": x, "frames": frames, "weight": self._weights(weight)}
-        wanted: dict[str, tuple[int, ...]] = {
-            "x": (graph.num_src, self._in.dim),
-            "frames": (graph.num_edges, self.frame.dim),
-        }
+        w = self._weights(weight)
         if isinstance(frames, Tensor) and frames.shape == (graph.num_edges, 3):
-            given["frames"] = self.frame(frames)
-        if scales is not None:
-            self._check_scales(scales)
-            given["scales"], wanted["scales"] = scales, (graph.num_edges, self.num_scales)
-        if envelope is not None:
-            given["envelope"], wanted["envelope"] = envelope, (graph.num_edges,)
-        for name, shape in wanted.items():
-            if check_tensor(name, given[name], "with a row for each node or edge").shape != shape:
-                raise ShapeError(f"{name} must be {list(shape)}, got {list(given[name].shape)}. {_FIXES[name]}")
-        given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
-        check_same_kind(**{name: t for name, t in given.items() if name != "weight" or self.weight_numel})
-        to_edges, to_nodes = graph.halves()
-        d, factors = given["frames"], self._for_both(given.get("scales"))
-        form = self._plain if factors is None else self._scaled
-        packed = run_rows(form, given["x"], d, factors, to_edges, self.backend)
-        mixed = self._mixed(packed, given["weight"])
-        if envelope is not None:
-            d = d * given["envelope"].unsqueeze(-1)
-        mixed, d = widest_under_autocast(mixed, d)
-        return run_rows(self._back, mixed, d, None, to_nodes, self.backend)
-
-
-_FIXES = {
-    "x": "Flatten batch axes into one graph.",
-    "frames": "Make them by the layer's frame, or pass vectors [E, 3]; the layer's lmax must be that of the frames.",
-    "scales": "Give a row for each edge.",
-    "envelope": "Give a number for each edge.",
-}
+            frames = self.frame(frames)
+        return run_convolution(self._plan, x, frames, graph, scales, envelope, w, self.frame.dim, self.backend)

@@ -83,11 +83,9 @@ class SpeciesLinear(EquivariantModule):
             check_range("kind", kind, 1, "species")
             return self.linear(features, self.weight[0])
         if being_traced():
-            parts = [
-                self.linear(features, self.weight[n]) * (kind == n)[:, None].to(features.dtype)
-                for n in range(self.num_species)
-            ]
-            return torch.stack(parts).sum(0)
+            parts = [self.linear(features, self.weight[n]) for n in range(self.num_species)]
+            chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]
+            return torch.stack(chosen).sum(0)
         check_range("kind", kind, self.num_species, "species")
         order = kind.argsort(stable=True)
         sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows

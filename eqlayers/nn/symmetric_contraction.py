@@ -281,10 +281,6 @@ class SymmetricContraction(FormulaModule):
             return not self.one_hot
         return y.requires_grad or not (_is_hidden(y) or bool(_is_one_hot(y).all()))
 
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        refuse_torchscript(self)
-        return self
-
     def __getstate__(self) -> dict[str, Any]:
         """All but the formulas, which are made again."""
         return {name: value for name, value in self.__dict__.items() if name != "_formulas"}

@@ -101,7 +101,8 @@ def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """
     if not under_autocast(tensors[0].device.type):
         return tensors
-    widest = functools.reduce(torch.promote_types, (t.dtype for t in tensors if t.shape[-1]), tensors[0].dtype)
+    said = (t.dtype for t in tensors if not t.ndim or t.shape[-1])
+    widest = functools.reduce(torch.promote_types, said, tensors[0].dtype)
     return tuple(t.to(widest) for t in tensors)
 
 

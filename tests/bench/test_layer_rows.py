@@ -13,7 +13,13 @@ from eqlayers.bench.layer_cases import CATALOGUE, CATALOGUE_BESIDE_TORCH, PLAIN,
 from eqlayers.bench.layer_rows import PAIRS, Pair, build_row
 
 CPU = torch.device("cpu")
-IRREPS = {"CartesianTensor": "2x0e+2x2e+1x4e", "WignerD": "0e+1o+2e"}
+IRREPS = {
+    "CartesianTensor": "2x0e+2x2e+1x4e",
+    **dict.fromkeys(("WignerD", "S2Activation"), "0e+1o+2e"),
+    "SO3Activation": "1x0e+3x1e",
+    "Activation": "3x0e+2x0o+2x1o",
+    "AttentionAggregate": "8x0e+4x1o",
+}
 
 
 def case_of(layer: str) -> LayerCase:

@@ -19,6 +19,12 @@ from .cases import ROWS, Case, relaid, results, turned
 EPS = torch.finfo(torch.float64).eps
 #: What a result may be off by, relative to its largest element: sums of some hundred terms in layers of layers.
 EXACT = 2000 * EPS
+#: Layers that are matrix products, or end with one: under autocast in its dtype, as torch.nn.Linear.
+MATRICES = {"Linear", "IrrepwiseLinear", "LowRankLinear", "SpeciesLinear", "RadialNetwork", "SO2Linear"}
+MATRICES |= {"S2Activation", "SO3Activation", "EquivariantAttention"}
+#: Layers that are float32 under autocast, whatever came.
+WIDE = {"Norm", "MeanSquaredNorm", "LayerNorm", "RMSNorm", "BatchNorm", "BatchRMSNorm", "NormActivation"}
+WIDE |= {"AttentionAggregate"}
 
 
 def call(layer: torch.nn.Module, given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
@@ -152,12 +158,22 @@ def precision(case: Case) -> None:
 
 
 def autocast(case: Case) -> None:
-    """Runs under autocast to bfloat16, to the digits of bfloat16."""
+    """Runs under autocast to bfloat16, to the digits of bfloat16; results have the dtype of their kind of layer."""
     layer, given = case.layer(dtype=torch.float32), case.arguments(dtype=torch.float32)
     wanted = call(case.layer(dtype=torch.float32), given)
     with torch.autocast("cpu", torch.bfloat16):
         found = call(layer, given)
     close(found, wanted, 16 * torch.finfo(torch.bfloat16).eps)
+    kind = case.name.partition(",")[0]
+    assert {value.dtype for value in found} == {torch.bfloat16 if kind in MATRICES else torch.float32}
+    if kind in WIDE:
+        rounded = case.arguments(dtype=torch.bfloat16)
+        exact = {k: v.float() if v.is_floating_point() else v for k, v in rounded.items()}
+        wanted = call(case.layer(dtype=torch.float32), exact)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = call(case.layer(dtype=torch.float32), rounded)
+        assert {value.dtype for value in found} == {torch.float32}
+        close(found, wanted, 16 * torch.finfo(torch.bfloat16).eps)
 
 
 def device(case: Case) -> None:

@@ -17,22 +17,38 @@ from typing import Any
 import pytest
 import torch
 
-NAMES = (
-    "ElementwiseTensorProduct",
-    "FullTensorProduct",
-    "FullyConnectedTensorProduct",
-    "Linear",
-    "Norm",
-    "SphericalHarmonics",
-    "TensorProduct",
-    "TensorSquare",
-)
+#: Package of e3nn -> its classes of which `eqlayers.nn` has one of the same name.
+CLASSES = {
+    "o3": (
+        "ElementwiseTensorProduct",
+        "FullTensorProduct",
+        "FullyConnectedTensorProduct",
+        "Linear",
+        "Norm",
+        "SphericalHarmonics",
+        "TensorProduct",
+        "TensorSquare",
+    ),
+    "nn": (
+        "Activation",
+        "BatchNorm",
+        "Dropout",
+        "Extract",
+        "ExtractIr",
+        "Gate",
+        "Identity",
+        "NormActivation",
+        "S2Activation",
+        "SO3Activation",
+    ),
+    "io": ("CartesianTensor",),
+}
+NAMES = tuple(name for names in CLASSES.values() for name in names)
 
 
 def swap() -> dict[str, int]:
     """Put our classes into e3nn's loaded modules; how many attributes changed, by class."""
     import e3nn
-    from e3nn import o3
 
     from eqlayers import nn
 
@@ -42,7 +58,11 @@ def swap() -> dict[str, int]:
         except ImportError as error:  # an optional dependency of e3nn is missing; no test can use the module either
             if (error.name or "e3nn").startswith("e3nn"):
                 raise
-    table = {getattr(o3, name): getattr(nn, name) for name in NAMES}
+    table = {
+        getattr(sys.modules[f"e3nn.{package}"], name): getattr(nn, name)
+        for package in CLASSES
+        for name in CLASSES[package]
+    }
     changed = dict.fromkeys(NAMES, 0)
     for module_name, module in list(sys.modules.items()):
         if module_name.split(".")[0] != "e3nn":

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from plugin import CLASSES
+
 HERE = Path(__file__).resolve().parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "eqlayers"
 LAYERS = ("e3nn", "eqlayers")
@@ -119,9 +121,9 @@ def page(outcomes: Mapping[str, Mapping[str, Outcome]]) -> str:
         "# e3nn's own tests",
         "",
         f"The complete published tests of e3nn {version('e3nn')} (its source distribution), run twice: with e3nn's",
-        "layers, and with ours in the place of `TensorProduct`, `FullyConnectedTensorProduct`,",
-        "`ElementwiseTensorProduct`, `FullTensorProduct`, `TensorSquare`, `Linear`, `Norm` and `SphericalHarmonics` in "
-        "every module of e3nn.",
+        "layers, and with ours in their place in every module of e3nn:",
+        *(f"- of `e3nn.{package}`: {', '.join(f'`{name}`' for name in names)};" for package, names in CLASSES.items()),
+        "",
         "`make test-e3nn` runs them and writes this page.",
         "",
         f"torch {version('torch')}, Python {platform.python_version()}.",

@@ -19,7 +19,9 @@ def model() -> nn.Module:
     return nn.Sequential(o3.Linear("2x0e", "2x0e"))
 
 
-TARGETS = r"targets must be of convolution, product, linear, harmonics, contraction, gate, norm, or None for all, got "
+TARGETS = (
+    r"targets must be of convolution, product, linear, harmonics, contraction, gate, norm, grid, or None for all, got "
+)
 MODULE = r"model must be a torch\.nn\.Module, got "
 LAYER = r"module must be an e3nn\.o3\.{}, or of a class derived from it, got "
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {

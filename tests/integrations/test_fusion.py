@@ -236,7 +236,7 @@ def test_scripted(network: Any, inputs: Any, standins: Any) -> None:
     for model in (nn.ModuleList([scatter]), nn.ModuleList([network.blocks[0]])):
         accelerate(model)
         with pytest.raises(
-            ConfigError, match=r"must hold no fused convolution.*targets=\('product', 'linear', 'harmonics'\)"
+            ConfigError, match=r"must hold no replacement but.*targets=\('product', 'linear', 'harmonics'\)"
         ):
             torch.jit.script(model)
     model = nn.Sequential(o3.Linear("2x0e + 1o", "3x0e + 1o"), o3.TensorSquare("3x0e + 1o"))

@@ -209,7 +209,7 @@ def test_what_is_no_layer_of_these_stays() -> None:
     model = nn.ModuleList(
         [
             e3nn_nn.FullyConnectedNet([3, 4], torch.tanh),
-            e3nn_nn.Extract("3x0e + 2x1o", ["3x0e"], [(0,)]),
+            o3.ToS2Grid(2, 6),
             nn.Linear(3, 3),
         ]
     )

@@ -63,7 +63,7 @@ def test_molecules_of_a_loader() -> None:
     molecules = load_mini(None, TARGETS["U0"])
     ends = np.cumsum(molecules.n_atoms)
     samples = [
-        RadiusGraph(CUTOFF)(Data(pos=torch.from_numpy(molecules.pos[end - n : end])))
+        RadiusGraph(CUTOFF, cells=False)(Data(pos=torch.from_numpy(molecules.pos[end - n : end])))
         for end, n in zip(ends[-7:], molecules.n_atoms[-7:], strict=True)
     ]
     seen = 0
@@ -109,12 +109,27 @@ def test_potentials_take_the_batches(crystals: list[Any]) -> None:
     mixed = [*crystals[:2], molecule("CH3OH")]
     species = sorted({int(z) for atoms in mixed for z in atoms.numbers})
     potential = Potential(ToyNetwork(len(species), cutoff=CUTOFF), species).double()
-    samples = [RadiusGraph(CUTOFF, cells=True)(data_of(atoms)) for atoms in mixed]
-    (batch,) = DataLoader(samples, batch_size=3)
-    energy = potential(Structures.of(batch))["energy"]
+    samples = [RadiusGraph(CUTOFF)(data_of(atoms)) for atoms in mixed]
     alone = [potential(Structures.of(sample))["energy"] for sample in samples[:2]]
-    alone.append(potential(Structures.of(RadiusGraph(CUTOFF)(data_of(mixed[2]))))["energy"])
-    torch.testing.assert_close(energy, torch.cat(alone), rtol=0, atol=1e-11)
+    alone.append(potential(Structures.of(RadiusGraph(CUTOFF, cells=False)(data_of(mixed[2]))))["energy"])
+    for order in ([0, 1, 2], [2, 0, 1]):  # a loader drops what the first structure has not
+        (batch,) = DataLoader([samples[n] for n in order], batch_size=3)
+        energy = potential(Structures.of(batch))["energy"]
+        torch.testing.assert_close(energy, torch.cat([alone[n] for n in order]), rtol=0, atol=1e-11)
+
+
+def test_boxes_of_structures_without_periods() -> None:
+    """None, one of zeros, as ASE's molecules have it, and one that is given."""
+    box = 7.0 * torch.eye(3, dtype=torch.float64)
+    for cell, wanted in ((None, 1000.0), (torch.zeros(3, 3), 1000.0), (box, 7.0)):
+        found = RadiusGraph(CUTOFF)(Data(pos=WATER, cell=cell, pbc=False))
+        assert torch.equal(found.cell, wanted * torch.eye(3, dtype=torch.float64)[None])
+        assert found.pbc.tolist() == [[False] * 3]
+        assert found.shifts.abs().max() == 0
+        torch.testing.assert_close(
+            EdgeVectors()(found).edge_vec, WATER[found.edge_index[1]] - WATER[found.edge_index[0]]
+        )
+        assert "shifts" not in RadiusGraph(CUTOFF, cells=False)(Data(pos=WATER, cell=cell, pbc=False))
 
 
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True)]
@@ -167,10 +182,10 @@ def test_graphs_move_with_their_samples() -> None:
 
 
 def test_texts_and_copies() -> None:
-    transforms = [RadiusGraph(5), RadiusGraph(4.5, cells=True), EdgeVectors(), EdgeHarmonics("0e + 2e", "norm")]
+    transforms = [RadiusGraph(5), RadiusGraph(4.5, cells=False), EdgeVectors(), EdgeHarmonics("0e + 2e", "norm")]
     assert [repr(copy.deepcopy(t)) for t in transforms] == [
         "RadiusGraph(cutoff=5)",
-        "RadiusGraph(cutoff=4.5, cells=True)",
+        "RadiusGraph(cutoff=4.5, cells=False)",
         "EdgeVectors()",
         "EdgeHarmonics(1x0e+1x2e, norm)",
     ]
@@ -189,6 +204,11 @@ BAD: list[tuple[type[Exception], str, Any]] = [
         lambda: EdgeVectors()(Data(pos=WATER)),
     ),
     (DataError, "cell must be there where pbc is true, got none", lambda: RadiusGraph(3.0)(Data(pos=WATER, pbc=True))),
+    (
+        DataError,
+        r"data.pbc must be false with cells=False, got a structure with periods. Use RadiusGraph\(cutoff\)",
+        lambda: RadiusGraph(3.0, cells=False)(Data(pos=WATER, cell=9 * torch.eye(3))),
+    ),
     (
         ShapeError,
         r"data.cell must be \[3, 3\] of one structure, got \[3\]",

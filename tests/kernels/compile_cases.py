@@ -6,20 +6,24 @@ Reads cases as JSON from standard input and writes one result per case.
 import json
 import math
 import sys
+from unittest import mock
 
 import torch
 import triton
 
 from eqlayers.bench.kernels import compile_all
+from eqlayers.bench.ptx.emulator import Emulator, emulated
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.segment import launch
 from eqlayers_kernels.triton.segment.kernels import segment_kernel
+from tests.kernels.layer_kinds import KINDS, orders
 
 
 def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, shift=0, channels_last=True):
@@ -95,6 +99,20 @@ def with_table(target, kind):
         return [vars(aot.resources(kernel)) for _, kernel in compiled]
 
 
+def of_layer(target, name, dtype):
+    """Of the kernels of a layer's values and two derivatives, which are compiled and not run."""
+    kind, dtype, kernels = KINDS[name], getattr(torch, dtype), {}
+
+    def launch(self, kernel, compiled, grid, args):
+        kernels[id(compiled)] = compiled
+
+    with mock.patch.object(Emulator, "launch", launch), emulated(target):
+        on = processor(*aot.TARGETS[target][:2], availability.release())
+        with mock.patch.object(availability, "processor_of", return_value=on):
+            orders(kind.layer("triton", dtype), kind.arguments(dtype))
+    return [vars(aot.resources(compiled)) for compiled in kernels.values()]
+
+
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
@@ -105,5 +123,6 @@ if __name__ == "__main__":
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
         "forms": [same_form(**case) for case in request.get("forms", [])],
         "tables": [with_table(**case) for case in request.get("tables", [])],
+        "layers": [of_layer(**case) for case in request.get("layers", [])],
     }
     json.dump(answer, sys.stdout)

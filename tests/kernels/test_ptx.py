@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("triton")
 
+from .layer_kinds import QUICK
+
 TESTS = Path(__file__).parents[1]
 #: What -> processor, files, and which of their tests: some of every family, layout, dtype and order.
 SOME = {
@@ -22,6 +24,7 @@ SOME = {
     "older processor": ("sm_80", ["kernels/test_triton_forms.py"], "all_modes and mul_ir-True"),
     "formulas": ("sm_90", ["backends/test_triton_formulas.py"], "definition"),
     "tables": ("sm_90", ["backends/test_triton_tables.py"], "other_dtypes or no_edges"),
+    "layers": ("sm_90", ["backends/test_triton_layers.py"], " or ".join(QUICK)),
     "segments": ("sm_90", ["backends/test_triton.py"], "batching or dtype or scale"),
 }
 FILES = ["backends/test_triton*.py", "kernels/test_triton_forms.py", "kernels/test_triton_formula.py"]

@@ -23,6 +23,8 @@ from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.segment import launch
 
+from .layer_kinds import KINDS, QUICK
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Name -> what pip installs into the folder of a release; `make triton-releases` does it.
 RELEASES = {path.stem.rpartition("-")[2]: path for path in sorted(ROOT.glob("requirements-triton-*.txt"))}
@@ -253,3 +255,27 @@ def test_kernels_that_read_tables_compile_within_their_budget(tmp_path, target):
         assert kernels
         for used in kernels:
             assert over(case, {key: [n] for key, n in used.items()}) == []
+
+
+def check_layers(cases: list[dict], tmp_path: Path, release: str = "installed") -> None:
+    found = ask(tmp_path, release, layers=cases)["layers"]
+    assert all(found)
+    pairs = [(case, used) for case, kernels in zip(cases, found, strict=True) for used in kernels]
+    assert [excess for case, used in pairs for excess in over(case, {key: [n] for key, n in used.items()})] == []
+
+
+def test_kernels_of_layers_compile_within_their_budget(tmp_path):
+    """Processors and dtypes take turns."""
+    turns = itertools.cycle(itertools.product(("sm_80", "gfx942", "sm_90", "sm_100"), ("float32", "float64")))
+    cases = [
+        {"name": name, "target": target, "dtype": dtype} for name, (target, dtype) in zip(QUICK, turns, strict=False)
+    ]
+    check_layers(cases, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("target", aot.TARGETS)
+def test_kernels_of_all_layers_compile_within_their_budget(tmp_path, release, target):
+    cases = [{"name": name, "target": target, "dtype": dtype} for name in KINDS for dtype in ("float32", "float64")]
+    check_layers(cases, tmp_path, release)

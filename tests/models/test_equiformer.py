@@ -51,6 +51,36 @@ def test_every_property_of_a_potential_holds(name: str) -> None:
     assert report.ok, str(report)
 
 
+def test_a_cell_smaller_than_the_cutoff_and_atoms_alone() -> None:
+    """Atoms that see their own images, along the axis of the frames, too; forces and stress by finite differences."""
+    neighbor_list = pytest.importorskip("eqlayers.periodic").neighbor_list
+    potential = built(hidden="2x0e + 2x1o", layers=1)
+    cell = torch.tensor([[2.2, 0.1, 0.0], [0.0, 2.5, 0.0], [0.0, 0.1, 2.9]], dtype=torch.float64)
+    pos = torch.tensor([[0.0, 0.0, 0.0], [1.1, 1.2, 1.3]], dtype=torch.float64)
+    move, strain = torch.randn_like(pos), torch.randn_like(cell)
+    strain = strain + strain.T
+    for atoms, box, fewest in ((1, cell, 9), (2, cell, 36), (2, 20 * cell, 2), (1, 20 * cell, 0)):
+
+        def at(t: float, atoms: int = atoms, box: Tensor = box) -> Structures:
+            turn = torch.eye(3, dtype=torch.float64) + t * strain
+            places, lattice = (pos[:atoms] + t * move[:atoms]) @ turn, box @ turn
+            index, shifts = neighbor_list(places.numpy(), lattice.numpy(), True, 4.0)
+            index, shifts = torch.from_numpy(index), torch.from_numpy(shifts).double()
+            return Structures(torch.tensor([6, 8])[:atoms], places, index, cell=lattice[None], shifts=shifts)
+
+        def energy(t: float) -> float:
+            return float(potential(at(t))["energy"].detach())
+
+        found = potential(at(0.0), ["forces", "stress"])
+        edges = at(0.0).edge_index.shape[1]
+        assert edges >= fewest
+        work = float(-(found["forces"] * move[:atoms]).sum() + (found["stress"] * strain).sum() * box.det().abs())
+        h = 1e-4
+        slope = (8 * (energy(h) - energy(-h)) - energy(2 * h) + energy(-2 * h)) / (12 * h)
+        assert abs(work - slope) < 1e-9 * max(1.0, abs(work))
+        assert (edges == 0) == (work == 0)
+
+
 def test_the_formula_by_hand() -> None:
     """A step, edge by edge and head by head, in dense arrays."""
     torch.manual_seed(0)

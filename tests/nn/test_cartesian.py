@@ -132,3 +132,12 @@ def test_errors() -> None:
         layer.from_vectors(torch.zeros(3), torch.zeros(2))
     with pytest.raises(ConfigError, match="traceless must be True or False, got 'no'"):
         CartesianTensor("ij", "no")  # type: ignore[arg-type]
+
+
+def test_the_matrix_loses_no_digits_on_the_way_through_other_dtypes() -> None:
+    tensor = CartesianTensor("ijkl=jikl=klij")
+    x = torch.randn(3, 21, dtype=torch.float64)
+    exact = (x @ tensor.change_of_basis.flatten(1)).view(3, 3, 3, 3, 3)
+    for layer in (tensor, tensor.double(), tensor.bfloat16(), tensor.double()):
+        torch.testing.assert_close(layer.to_cartesian(x), exact, rtol=0, atol=1e-14)
+        torch.testing.assert_close(layer.from_cartesian(exact), x, rtol=0, atol=1e-13)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,15 +11,21 @@ from e3nn import nn as theirs
 from e3nn import o3
 
 from eqlayers.bench.implementation import default_dtype
-from eqlayers.errors import ConfigError, IndexRangeError
+from eqlayers.errors import ConfigError, DTypeError, IndexRangeError
+from eqlayers.functional import edge_softmax
 from eqlayers.nn import (
     AttentionAggregate,
     BatchNorm,
+    BatchRMSNorm,
     DropPath,
     FormulaLayer,
     FullyConnectedTensorProduct,
+    LayerNorm,
+    Linear,
+    Norm,
     NormActivation,
     PolynomialCutoff,
+    RMSNorm,
     SmoothCutoff,
     SO2Convolution,
     SpeciesLinear,
@@ -74,6 +81,81 @@ def test_an_epsilon_whose_square_is_zero(dtype: torch.dtype) -> None:
         z.sum().backward()
         assert bool(torch.isfinite(z).all())
         assert bool(torch.isfinite(x.grad).all())
+
+
+NORMS: dict[str, Callable[[], torch.nn.Module]] = {
+    "Norm": lambda: Norm("2x1o + 2x0e"),
+    "LayerNorm": lambda: LayerNorm("2x1o + 2x0e"),
+    "RMSNorm": lambda: RMSNorm("2x1o + 2x0e"),
+    "RMSNorm, all": lambda: RMSNorm("2x1o + 2x0e", over="all"),
+    "BatchNorm": lambda: BatchNorm("2x1o + 2x0e"),
+    "BatchNorm, instance": lambda: BatchNorm("2x1o + 2x0e", instance=True),
+    "BatchRMSNorm": lambda: BatchRMSNorm("2x1o + 2x0e"),
+    "NormActivation": lambda: NormActivation("2x1o + 2x0e", torch.tanh),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 300.0])
+@pytest.mark.parametrize("make", NORMS.values(), ids=NORMS)
+def test_norms_of_half_precision_are_computed_in_float32(
+    make: Callable[[], torch.nn.Module], size: float, dtype: torch.dtype
+) -> None:
+    """In float16 the square of 300 is infinite, that of 1e-4 zero, and the slope at zero 1e-5 ** -1.5."""
+    layer, wide = make().to(dtype), make().double()
+    x = (size * torch.randn(3, 8)).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    for mode in (True, False):
+        found, wanted = layer.train(mode)(x), wide.train(mode)(exact)
+        assert found.dtype == dtype
+        factors = torch.randn(found.shape).to(dtype)
+        (slope,), (steep,) = (torch.autograd.grad(z, at, factors.to(z)) for z, at in ((found, x), (wanted, exact)))
+        for a, b in ((found, wanted), (slope, steep)):
+            # roundings of the result and of statistics that float32 sums, relative to the largest
+            bound = 3 * torch.finfo(dtype).eps * float(b.detach().abs().max()) + torch.finfo(dtype).tiny
+            torch.testing.assert_close(a.double(), b, rtol=0, atol=bound)
+    for rows in (x[:1].expand(4, 8), x[:1]):  # equal ones, and one alone
+        found = layer.train()(rows)
+        (slope,) = torch.autograd.grad(found.float().square().sum(), x)
+        assert bool(torch.isfinite(found).all())
+        assert bool(torch.isfinite(slope).all())
+
+
+def test_running_statistics_of_half_precision_are_float32() -> None:
+    layer = BatchNorm("4x1o + 2x0e").half().train()
+    layer(300 * torch.ones(5, 14).half())
+    assert layer.weight is not None
+    assert (layer.weight.dtype, layer.running_var.dtype, layer.running_mean.dtype) == (
+        torch.float16,
+        torch.float32,
+        torch.float32,
+    )
+    assert float(layer.running_var.max()) == pytest.approx(0.9 + 0.1 * 300.0**2)
+    assert layer.double().running_var.dtype == torch.float64
+    assert BatchRMSNorm("4x1o").to("meta", torch.bfloat16).running_squared_norm.dtype == torch.float32
+    with pytest.raises(DTypeError, match=r"running_var must have the dtype of input, torch.float32, got torch.float64"):
+        BatchNorm("4x1o", affine=False).double()(torch.ones(2, 12))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_shares_of_half_precision_are_computed_in_float32(dtype: torch.dtype) -> None:
+    logits, envelope = torch.randn(40, 2).mul(9).to(dtype), torch.rand(40).to(dtype)
+    index = torch.zeros(2, 40, dtype=torch.int64)
+    found = edge_softmax(logits, index, 1, envelope)
+    wanted = edge_softmax(logits.double(), index, 1, envelope.double())
+    assert found.dtype == dtype
+    assert bool(((found.double() - wanted).abs() <= torch.finfo(dtype).eps * wanted + torch.finfo(dtype).tiny).all())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert edge_softmax(logits, index, 1, envelope).dtype == torch.float32
+
+
+def test_autocast_gives_one_dtype_with_a_group_of_zeros() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        for options in ({}, {"biases": True}):
+            layer = Linear("2x0e", "1x1o + 2x0e", **options)
+            assert layer(torch.ones(3, 2)).dtype == torch.bfloat16
+            with torch.no_grad():  # in parts, where there are many rows
+                assert layer(torch.ones(300_000, 2)).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(

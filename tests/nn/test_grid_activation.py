@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -49,6 +50,31 @@ def seeded(forward: Any) -> Any:
         return forward(*args)
 
     return run
+
+
+def test_a_rotation_of_every_call_under_transforms() -> None:
+    """One for all samples or one for each, one graph that draws anew, copies, half precision and autocast."""
+    layer = S2Activation("0e + 1o + 2e", torch.tanh, 10, random_rot=True).double()
+    x = torch.randn(3, 9, dtype=torch.float64)
+    run = seeded(layer)
+    wanted = run(x)
+    assert not torch.equal(layer(x), layer(x))
+    torch.testing.assert_close(seeded(copy.deepcopy(layer))(x), wanted, rtol=0, atol=0)
+    same = seeded(torch.func.vmap(layer, randomness="same"))(x)
+    torch.testing.assert_close(same, wanted, rtol=0, atol=1e-13)
+    different = seeded(torch.func.vmap(layer, randomness="different"))(x[:1].expand(3, 9))
+    assert float((different[0] - different[1:]).abs().amax(1).min()) > 1e-4
+    jacobian = torch.func.jacrev(run)(x[0])
+    torch.testing.assert_close(jacobian, torch.autograd.functional.jacobian(run, x[0]), rtol=0, atol=1e-13)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(seeded(compiled)(x), wanted, rtol=0, atol=1e-13)
+    assert not torch.equal(compiled(x), compiled(x))
+    exported = torch.export.export(layer, (x,)).module()
+    torch.testing.assert_close(seeded(exported)(x), wanted, rtol=0, atol=1e-13)
+    single = layer.float()
+    assert copy.deepcopy(single).bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+    with torch.autocast("cpu", torch.bfloat16):
+        assert single(x.float()).dtype == torch.bfloat16
 
 
 ROTATIONS = {"2 to 1": (2, 1, TANH, 2), "1 to 2": (1, 2, torch.relu, 3), "0": (0, 0, TANH, 1)}

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eqlayers import Linear, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError
+from eqlayers.nn._common import linear_paths
 from eqlayers.testing import check_derivatives, equivariance_residual
 
 
@@ -170,3 +171,27 @@ def test_one_product_for_all_samples(layout: str, frozen: bool) -> None:
         torch.autograd.grad(layer(x).square().sum(), x)
     assert counted.calls["mm.default"] == 4
     assert "bmm.default" not in counted.calls
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+@pytest.mark.parametrize("rows", [2, 4, 5, 10])
+def test_some_rows_at_a_time_give_the_numbers_of_all(monkeypatch: pytest.MonkeyPatch, layout: str, rows: int) -> None:
+    layer = Linear("2x0e+3x1o+1x1o+1x2e", "4x0e+2x1o+1x3e", biases=True, layout=layout).double()
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(rows, layer.irreps_in.dim, dtype=torch.float64)
+    whole = layer(x)  # a tape follows
+    monkeypatch.setattr(linear_paths, "PART", 1)
+    monkeypatch.setattr(linear_paths, "LEAST_ROWS", 2 if rows < 10 else 3)
+    sizes: list[int] = []
+    columns = layer._columns
+    monkeypatch.setattr(layer, "_columns", lambda part, of: (sizes.append(len(part)), columns(part, of))[1])
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), whole, rtol=1e-14, atol=1e-14)
+        assert sizes == {2: [2], 4: [2, 2], 5: [2, 2, 1], 10: [3, 3, 3, 1]}[rows]
+        torch.testing.assert_close(torch.func.vmap(layer)(x[None])[0], whole, rtol=1e-14, atol=1e-14)
+        wrapped = torch.func.jacfwd(lambda scale: layer(scale * x))(torch.ones((), dtype=torch.float64))
+    torch.testing.assert_close(wrapped, whole - layer(0 * x), rtol=1e-13, atol=1e-13)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        few = layer.float()(x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert few.dtype == layer(x.float()).dtype

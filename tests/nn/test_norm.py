@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqlayers as eq
-from eqlayers import to_ir_mul
+from eqlayers import functional, to_ir_mul
 from eqlayers.nn import MeanSquaredNorm, Norm
 from eqlayers.testing import equivariance_residual
 
@@ -96,3 +96,10 @@ def test_text_and_bad_input() -> None:
         Norm("2x1o")(torch.zeros(5))
     with pytest.raises(eq.errors.IrrepsError, match="irreps_in must be irreps"):
         Norm("2x1q")
+
+
+def test_a_norm_of_nan_is_nan() -> None:
+    x = torch.tensor([float("nan"), 0.0, 0.0, 3.0, 4.0, 0.0, 0.0, 0.0, 0.0])
+    for found in (Norm("3x1o")(x), functional.norm(x, "3x1o")):
+        assert torch.equal(found.isnan(), torch.tensor([True, False, False]))
+        assert found[1:].tolist() == [5.0, 0.0]

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
+from eqlayers.functional.radial import sin_over
 from eqlayers.graph import Graph
 from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork
-from eqlayers.nn.radial import ScalarNetwork, _sin_over
+from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import check_derivatives
 
 
@@ -112,7 +113,7 @@ def test_sine_over_its_argument_and_its_derivatives(t: float) -> None:
     """Below 0.2 the series leaves its first missing term; above, every order divides the rounding error by t."""
     eps = 2.0**-53
     x = torch.tensor(t, dtype=torch.float64, requires_grad=True)
-    y = _sin_over(x)
+    y = sin_over(x)
     for order in range(4):
         missing = math.perm(12, order) * t ** (12 - order) / math.factorial(13)
         bound = 1.1 * missing + 4 * eps if t < 0.2 else 16 * eps * max(1.0, 1 / t) ** order

@@ -10,7 +10,7 @@ import torch
 
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
-from eqlayers.nn import ZBL, EdgeVectors
+from eqlayers.nn import ZBL, EdgeGeometry, EdgeVectors
 from eqlayers.nn._common.elements import COVALENT_RADII, covalent_radius
 
 EPS = torch.finfo(torch.float64).eps
@@ -133,5 +133,35 @@ def test_nuclei_that_meet(r: float) -> None:
         assert value.tolist() == [pytest.approx(wanted, rel=64 * EPS + 40 * r)] * 2
 
 
-def test_nuclei_at_one_place_have_infinite_energy() -> None:
-    assert ZBL()(torch.tensor([1, 8]), edges(0.0, 0.0), PAIR).isinf().all()
+def test_nuclei_at_one_place_have_infinite_energy_and_no_force() -> None:
+    """Nor do they change a derivative of any order of the others."""
+    z, others = torch.tensor([1, 8, 6]), [0.7, 0.8, 0.9, 1.0]
+    index = torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
+    found = []
+    for lengths, graph in (([0.0, 0.0, *others], Graph(index, 3)), (others, Graph(index[:, 2:], 3))):
+        at = torch.tensor(lengths, dtype=torch.float64, requires_grad=True)
+        energies = ZBL()(z, EdgeVectors(None, at, None, None), graph)
+        first = torch.autograd.grad(energies.sum(), at, create_graph=True)[0]
+        second = torch.autograd.grad(first.sum(), at, create_graph=True)[0]
+        third = torch.autograd.grad(second.sum(), at)[0]
+        found.append([energies, first, second, third])
+    assert found[0][0].isinf().tolist() == [True, True, False]
+    assert torch.equal(found[0][0][2], found[1][0][2])
+    for with_pair, without in zip(found[0][1:], found[1][1:], strict=True):
+        assert with_pair[:2].tolist() == [0.0, 0.0]
+        assert torch.equal(with_pair[2:], without)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forces_beside_atoms_at_one_place_and_edges_of_padding(dtype: torch.dtype) -> None:
+    pos = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.6, 0.0, 0.0]], dtype=dtype, requires_grad=True)
+    index = torch.tensor([[0, 1, 0, 2, 2, 2], [1, 0, 2, 0, 2, 2]])
+    z, graph = torch.tensor([1, 1, 1]), Graph(index, 3)
+    energies = ZBL()(z, EdgeGeometry("0e")(pos, graph.edge_index), graph)
+    assert energies.isinf().tolist() == [True, True, False]  # a pair at one place; not the atom with itself
+    (found,) = torch.autograd.grad(energies.sum(), pos)
+    assert found[1].tolist() == [0.0, 0.0, 0.0]
+    assert torch.equal(found[0], -found[2])
+    assert float(found[2, 0]) < -0.1
+    alone = ZBL()(z, edges(0.6, 0.6, dtype=dtype), Graph(index[:, 2:4], 3))
+    assert torch.equal(energies[2], alone[2])

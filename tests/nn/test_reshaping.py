@@ -151,6 +151,8 @@ def test_bases_of_the_user() -> None:
     turned = x @ representation_matrix(irreps, turn).T
     torch.testing.assert_close(ChangeOfBasis(irreps, turn)(x), turned, rtol=0, atol=1e-12)
     torch.testing.assert_close(ChangeOfBasis(irreps, turn, inverse=True)(turned), x, rtol=0, atol=1e-12)
+    back = ChangeOfBasis(irreps, turn.float(), inverse=True)(ChangeOfBasis(irreps, turn.float())(x))
+    torch.testing.assert_close(back, x, rtol=0, atol=1e-12)
     matrix = torch.tensor([[1.0, 2, 0], [0, 1, 0], [0, 0, 4]])
     found = ChangeOfBasis("2x1o + 0e", {"1o": matrix})(x[:, :7])
     torch.testing.assert_close(found[:, :3], x[:, :3] @ matrix.double().T)

@@ -18,12 +18,14 @@ from e3nn.util.test import assert_auto_jitable
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers import nn
 from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import Norm, SphericalHarmonics
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True), (0, 1, 1, "uvu", False)]
+SILU = torch.nn.functional.silu
 ARGS = ("2x0e + 2x1o", "2x0e + 1x1o", "2x0e + 2x1o", PATHS)
 LAYERS: dict[str, Callable[[], Any]] = {
     "internal": lambda: eq.TensorProduct(*ARGS),
@@ -43,6 +45,18 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "linear without paths": lambda: eq.Linear("2x0e", "1o"),
     "linear ir_mul": lambda: eq.Linear("2x0e + 2x1o", "3x1o", instructions=[(1, 0)], layout="ir_mul"),
     "norm": lambda: Norm("2x0e + 2x1o"),
+    "norm activation": lambda: nn.NormActivation("3x1o + 2x0e + 1o", torch.sigmoid, bias=True),
+    "norm activation ir_mul": lambda: nn.NormActivation("3x1o + 2x0e", torch.tanh, False, layout="ir_mul"),
+    "activation": lambda: nn.Activation("3x0e + 2x0o + 1o", [SILU, torch.tanh, None]),
+    "activation of one group": lambda: nn.Activation("3x0e", [SILU]),
+    "gate": lambda: nn.Gate("2x0o", [torch.tanh], "3x0o", [torch.tanh], "2x1e + 1x1o"),
+    "gate ir_mul": lambda: nn.Gate("2x0e", [abs], "2x0e + 3x0e", [SILU, torch.tanh], "5x1o", layout="ir_mul"),
+    "gate of nothing": lambda: nn.Gate("2x0e", [SILU], "", [], ""),
+    "one irrep": lambda: nn.ExtractIr("3x1o + 2x0e + 1o", "1o"),
+    "identity": lambda: nn.Identity("2x0e + 1o", "2x0e + 1o"),
+    "dropout": lambda: nn.Dropout("2x0e + 1o", 0.5).eval(),
+    "sphere": lambda: nn.S2Activation("0e + 1o + 2e", torch.tanh, 6),
+    "rotations": lambda: nn.SO3Activation(1, 1, torch.tanh, 2),
     "harmonics": lambda: SphericalHarmonics("0e + 2x1e + 2e", True, "norm"),
     "harmonics of half precision": lambda: SphericalHarmonics([2, 1], False, backend="torch").half(),
 }
@@ -51,7 +65,7 @@ LAYERS: dict[str, Callable[[], Any]] = {
 def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
     """Random inputs; weights and biases where the layer has none of its own."""
     widths = [layer.irreps_in] if hasattr(layer, "irreps_in") else [layer.irreps_in1, layer.irreps_in2]
-    dtype = next((b.dtype for b in layer.buffers() if b.numel()), torch.float32)
+    dtype = next((b.dtype for b in layer.buffers() if b.numel() and b.is_floating_point()), torch.float32)
     f_in = () if getattr(layer, "f_in", None) is None else (layer.f_in,)
     out = [torch.randn(*lead, *f_in, irreps.dim, dtype=dtype) for irreps in widths]
     if not getattr(layer, "internal_weights", True) and layer.weight_numel:
@@ -65,7 +79,11 @@ def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
 @pytest.mark.parametrize("how", ["script", "trace", "e3nn"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> None:
-    """Bit by bit, also for batches of another rank than the traced one; a warning of the tracer would be an error."""
+    """Also for batches of another rank than the traced one; a warning of the tracer would be an error.
+
+    Bit by bit, but where kernels run formulas and TorchScript the layers inside.
+    """
+    roundings = 8 if name.startswith(("gate", "norm activation")) else 0
     layer = LAYERS[name]()
     if how == "script":
         compiled = torch.jit.script(copy.deepcopy(layer))
@@ -79,7 +97,7 @@ def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> N
         for _ in range(2):  # the second call is the one that torch has optimised
             got = compiled(*inputs)
             assert got.dtype == want.dtype
-            assert torch.equal(got, want)
+            torch.testing.assert_close(got, want, rtol=0, atol=roundings * 2**-23)
 
 
 def test_right_is_compiled_too() -> None:
@@ -148,14 +166,18 @@ class Model(torch.nn.Module):
 
 
 def test_models_compile_whole() -> None:
-    gate = e3nn_nn.Gate("3x0e", [torch.tanh], "1x0e", [torch.sigmoid], "1x1o")
+    parts = "3x0e", [torch.tanh], "1x0e", [torch.sigmoid], "1x1o"
     x, y = torch.randn(3, 8), torch.randn(3, 5)
-    for last, compiles in ((Norm("4x0e + 1x1o"), torch.jit.trace), (gate, lambda model, _: jit.script(model))):
+    for last, compiles in (
+        (Norm("4x0e + 1x1o"), torch.jit.trace),
+        (e3nn_nn.Gate(*parts), lambda model, _: jit.script(model)),
+        (nn.Gate(*parts), lambda model, _: jit.script(model)),
+    ):
         model = Model(last)
         want = model(x, y)
         compiled = compiles(copy.deepcopy(model), (x, y))
-        assert torch.equal(compiled(x, y), want)
-        assert torch.equal(compiled(x[:1], y[:1]), model(x[:1], y[:1]))
+        torch.testing.assert_close(compiled(x, y), want)
+        torch.testing.assert_close(compiled(x[:1], y[:1]), model(x[:1], y[:1]))
 
 
 def test_saved_layers_run_in_a_process_that_never_built_them(tmp_path: Path) -> None:
@@ -184,14 +206,21 @@ def test_a_forward_of_ones_own_is_refused_not_left_out() -> None:
     x, y = arguments(layer, (3,))
     assert torch.equal(torch.jit.trace(layer, (x, y))(x, y), layer(x, y))
     conv = eq.TensorProductConv("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
-    with pytest.raises(ConfigError, match=r"a linear map to be scripted, got TensorProductConv\. Use torch\.compile"):
+    with pytest.raises(
+        ConfigError, match=r"a TorchScript twin to be scripted .*, got TensorProductConv, which.*Use torch\.compile"
+    ):
         torch.jit.script(conv)
 
 
-@pytest.mark.parametrize("name", ["internal", "per sample", "square", "linear", "norm"])
+CHECKED = ["internal", "per sample", "square", "linear", "norm", "norm activation", "activation", "gate", "one irrep"]
+
+
+@pytest.mark.parametrize("name", [*CHECKED, "activation of one group", "identity", "dropout", "sphere", "rotations"])
 def test_e3nns_own_check_passes(name: str) -> None:
     layer = LAYERS[name]()
-    assert jit.get_compile_mode(layer) == jit.get_compile_mode(getattr(o3, type(layer).__name__))
+    assert jit.get_compile_mode(layer) == jit.get_compile_mode(
+        getattr(o3, type(layer).__name__, None) or getattr(e3nn_nn, type(layer).__name__)
+    )
     if name != "per sample":  # e3nn draws no weights
         assert_auto_jitable(layer)
 
@@ -238,3 +267,28 @@ def test_weights_of_another_layer_in_a_scripted_one(change: Callable[[Tensor], T
         ops.layer_linear(LINEAR._spec(), x, None, None, change(LINEAR.weight), bias)
     with pytest.raises(ShapeError, match=message):
         ops.layer_linear(LINEAR._spec(), x, None, None, LINEAR.weight, change(bias))
+
+
+def test_scripted_dropout_heeds_the_mode_and_draws_what_the_layer_draws() -> None:
+    layer, x = nn.Dropout("20x0e + 20x1o", 0.5), torch.ones(7, 80)
+    scripted = torch.jit.script(layer)
+    found = []
+    for run in (layer, scripted):
+        torch.manual_seed(3)
+        found.append(run(x))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], x)
+    assert torch.equal(scripted.eval()(x), x)
+
+
+@pytest.mark.parametrize("name", [n for n in LAYERS if n.split()[0] in ("gate", "activation", "norm", "sphere", "one")])
+def test_traced_twins_refuse_other_widths_and_have_the_layers_gradients(name: str) -> None:
+    layer = LAYERS[name]()
+    scripted = torch.jit.script(layer)
+    (x,) = arguments(layer, (4,))
+    for wrong in (x[:, :-1], torch.cat([x, x[:, :1]], 1)):
+        with pytest.raises(RuntimeError, match=r"features must be \[\.\.\., \d+\] for this layer, got \[4, \d+\]"):
+            scripted(wrong)
+    x.requires_grad_()
+    want, got = (torch.autograd.grad(run(x).square().sum(), x)[0] for run in (layer, scripted))
+    torch.testing.assert_close(got, want)

@@ -212,7 +212,7 @@ def test_errors() -> None:
         matrix_to_quaternion(torch.zeros(3))
     with pytest.raises(DTypeError, match="alpha must be a floating-point tensor"):
         angles_to_quaternion(torch.tensor(1), torch.tensor(1.0), torch.tensor(1.0))
-    with pytest.raises(ShapeError, match=r"rotation must be \[\.\.\., 3, 3\] for rotation='matrix', got \[4\]"):
+    with pytest.raises(ShapeError, match=r"rotation must be \[\.\.\., 3, 3\], of the kind 'matrix', got \[4\]"):
         WignerD("1o")(torch.zeros(4))
     with pytest.raises(ShapeError, match=r"R must be \[\.\.\., 3, 3\], rotations, got \[4\]"):
         WignerD("1o").D_from_matrix(torch.zeros(4))

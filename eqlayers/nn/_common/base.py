@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ...backends import find, select, verdicts
 from ...checks import check_device, check_dtype
 from ...forms.keys import register_formula
 from ...forms.program import FormCall
+from .torchscript import refuse_torchscript
 
 
 class KeepsFloat64(torch.nn.Module):
@@ -57,6 +59,10 @@ class EquivariantModule(torch.nn.Module):
         """Number of paths that are matrix products of torch, beside the calls above."""
         return 0
 
+    def called_layers(self) -> Iterable[torch.nn.Module]:
+        """Layers inside that the call goes through; others are there for the keys of e3nn's state dict."""
+        return self.children()
+
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
@@ -68,7 +74,7 @@ class EquivariantModule(torch.nn.Module):
         whole = self.whole_call(check_dtype("dtype", dtype), check_device("device", device))
         names = [] if whole is None else [select(whole[1], self.backend).name]
         names += ["torch"] * (self.dense_paths() > 0)
-        for layer in self.children():
+        for layer in self.called_layers():
             names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
         return "+".join(dict.fromkeys(names)) or "torch"
 
@@ -92,6 +98,14 @@ class EquivariantModule(torch.nn.Module):
         elif len(lines) == 1:
             lines.append("  dense layer: torch.matmul")
         return "\n".join(lines)
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What ``torch.jit.script`` takes in its place: layers that have such a thing say so.
+
+        Raises:
+            ConfigError: This one has none.
+        """
+        refuse_torchscript(self)
 
     def _kind(self) -> str:
         return f"{self.layout}, backend {self.backend or 'auto'}"

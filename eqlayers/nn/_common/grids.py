@@ -27,7 +27,7 @@ class Grid(torch.nn.Module):
         super().__init__()
         self._source, self._arguments = source, arguments
         for name, value in self._constants().items():
-            self.register_buffer(name, value.to(torch.get_default_dtype()), persistent=not name.startswith("_"))
+            self.register_buffer(name, value.to(torch.get_default_dtype()))
 
     def _constants(self) -> dict[str, Tensor]:
         return {name: torch.from_numpy(value) for name, value in self._source(*self._arguments).items()}
@@ -45,15 +45,16 @@ class Grid(torch.nn.Module):
         same = {k: v for k, v in exact.items() if k in state_dict and state_dict[k].shape == v.shape}
         super()._load_from_state_dict({**state_dict, **same}, prefix, *rest)
 
-    def of(self, like: Tensor, *names: str) -> list[Tensor]:
-        """Some constants in the dtype of features, which must be on their device."""
-        found = [self.get_buffer(name).to(like.dtype) for name in names]
-        check_same_kind(constants=found[0], features=like)
-        return found
-
     def extra_repr(self) -> str:
         """Sizes."""
         return ", ".join(f"{name} {list(value.shape)}" for name, value in self.named_buffers())
+
+
+def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tensor]:
+    """Some constants of a grid, ours or e3nn's, in the dtype of features, which must be on their device."""
+    found = [grid.get_buffer(name).to(like.dtype) for name in names]
+    check_same_kind(constants=found[0], features=like)
+    return found
 
 
 def _quadrature(points: int) -> np.ndarray:
@@ -107,11 +108,8 @@ def sphere_constants(lmax: int, nb: int, na: int, normalization: str, lmax_in: i
 
 
 @lru_cache(maxsize=8)
-def rotation_constants(lmax: int, resolution: int, aspect_ratio: float, back: bool) -> Constants:
-    r"""Those of ``o3.SO3Grid``: Wigner matrices :math:`\sqrt{2l+1}\, D^l` on the grid, from their three factors.
-
-    For the way back to coefficients also these times their weights.
-    """
+def rotation_constants(lmax: int, resolution: int, aspect_ratio: float) -> Constants:
+    r"""Those of ``o3.SO3Grid``: Wigner matrices :math:`\sqrt{2l+1}\, D^l` on the grid, from their three factors."""
     nb, na = 2 * resolution, round(2 * aspect_ratio * resolution)
     alphas, betas = 2 * np.pi * np.arange(na) / na, np.pi * (np.arange(nb) + 0.5) / nb
     irreps = o3.Irreps([(1, (l, 1)) for l in range(lmax + 1)])
@@ -122,10 +120,7 @@ def rotation_constants(lmax: int, resolution: int, aspect_ratio: float, back: bo
         y, x = about_y[:, part, part], about_x[:, part, part]
         blocks.append(ir.dim**0.5 * torch.einsum("aij,bjk,ckl->abcil", y, x, y).flatten(-2))
     matrices = torch.cat(blocks, -1).numpy()
-    found = {"D": matrices, "qw": _quadrature(nb) / na**2, "alpha": alphas, "beta": betas, "gamma": alphas}
-    if back:
-        found["_weighted"] = matrices * found["qw"][:, None, None]
-    return found
+    return {"D": matrices, "qw": _quadrature(nb) / na**2, "alpha": alphas, "beta": betas, "gamma": alphas}
 
 
 def _turn(angle: float, first: int, second: int) -> np.ndarray:

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from eqlayers_kernels.forms.program import Slot
 
 from ...checks import check_flag, check_integer, check_items, is_integer
 from ...errors import ConfigError, IndexRangeError, IrrepsError
+from ...torch_internals import is_plain, on_tape, under_autocast
+
+#: Bytes of the rows that are mapped at a time where nothing records it: with their copies they stay in the cache.
+PART = 2**21
+#: Rows from which a matrix product has its speed.
+LEAST_ROWS = 128
 
 
 class LinearInstruction(NamedTuple):
@@ -175,3 +182,25 @@ def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool
     n = "" if shared else "n"
     inner, outer = ("du", "dw") if ir_mul else ("ud", "wd")
     return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
+
+
+def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor, width: int, moved: bool) -> Tensor:
+    """``[n, ..., width]``: the columns of a map, side by side; without a tape on a CPU some rows at a time.
+
+    Args:
+        columns: From rows of x to columns of the result.
+        x: ``[n, ...]``.
+        weights: What else the columns depend on.
+        width: Of all columns.
+        moved: Whether columns are copied anyhow, so that parts of the rows may be put into place.
+    """
+    if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
+        rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))
+        if rows > most and is_plain((x, weights)):
+            rows = math.ceil(rows / math.ceil(rows / most))  # in parts of one size
+            y = x.new_empty(x.shape[0], width)
+            for part, into in zip(x.split(rows), y.split(rows), strict=True):
+                torch.cat(columns(part), -1, out=into)
+            return y
+    found = columns(x)
+    return found[0] if len(found) == 1 else torch.cat(found, -1)

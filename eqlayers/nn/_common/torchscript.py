@@ -9,20 +9,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar, no_type_check
 
 import torch
 from torch import Tensor
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from ...errors import ConfigError, ShapeError
+from ...lowering.layout import FlatLayout
 
 __all__ = [
+    "DropoutTwin",
     "HarmonicsTwin",
     "LinearTwin",
     "ProductTwin",
     "SquareTwin",
+    "TracedLayer",
     "check_own",
+    "checked",
     "described",
     "is_tracing",
     "operator",
@@ -74,6 +78,22 @@ def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: t
     return own
 
 
+@operator("checked_width(Tensor(a) x, int width) -> Tensor(a)")
+def _checked_width(x: Tensor, width: int) -> Tensor:
+    if x.ndim < 1 or x.shape[-1] != width:
+        raise ShapeError(f"features must be [..., {width}] for this layer, got {list(x.shape)}. Build it for them.")
+    return x
+
+
+def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
+    """The features, checked now, and at every call of a layer that is being traced."""
+    if is_tracing():
+        found: Tensor = torch.ops.eqlayers.checked_width(x, flat.dim)
+        return found
+    flat.check(name, x)
+    return x
+
+
 def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) -> None:
     """Raise if a subclass changed ``forward``, which the twin would leave out.
 
@@ -87,7 +107,7 @@ def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) ->
         )
 
 
-def refuse_torchscript(module: torch.nn.Module) -> None:
+def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
     """Raise for a layer that TorchScript cannot hold.
 
     Raises:
@@ -97,6 +117,31 @@ def refuse_torchscript(module: torch.nn.Module) -> None:
         f"a layer must have a TorchScript twin to be scripted or traced, got {type(module).__name__}, which has none. "
         f"Use torch.compile or torch.export."
     )
+
+
+class _TracedTwin(torch.nn.Module):
+    """Of a layer of plain torch and of layers with twins: the graph of one call."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        own = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), None)
+        like = torch.zeros((), device="cpu") if own is None else own
+        example = torch.zeros(2, layer.irreps_in.dim, dtype=like.dtype, device=like.device)
+        self.traced = torch.jit.trace(layer, (example,), check_trace=False)
+        self.train(layer.training)
+
+    @no_type_check  # it returns one tensor or several, as the layer does; TorchScript finds out
+    def forward(self, x: Tensor):
+        """``[..., irreps_in.dim]`` to what the layer returns."""
+        return self.traced(x)
+
+
+class TracedLayer(torch.nn.Module):
+    """Mixin: ``torch.jit.script`` takes the graph of one call, in which :func:`checked` looks at the width."""
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """What ``torch.jit.script`` takes in its place."""
+        return _TracedTwin(self)
 
 
 class _Twin(torch.nn.Module):
@@ -154,3 +199,17 @@ class HarmonicsTwin(_Twin):
     def forward(self, x: Tensor) -> Tensor:
         """``[..., 3]`` to ``[..., irreps_out.dim]``."""
         return torch.ops.eqlayers.layer_harmonics(self.spec, x)
+
+
+class DropoutTwin(torch.nn.Module):
+    """Of the dropout of irrep copies, which heeds ``train`` and ``eval``."""
+
+    def __init__(self, layer: Any, copies: Tensor, muls: list[int]) -> None:
+        super().__init__()
+        self.muls, self.p, self.irreps = muls, layer.p, layer.irreps
+        self.register_buffer("copies", copies, persistent=False)
+        self.train(layer.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[batch, ..., irreps.dim]`` to the same."""
+        return torch.ops.eqlayers.layer_dropout(x, self.muls, self.copies, self.p, self.training)

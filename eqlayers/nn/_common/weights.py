@@ -84,7 +84,8 @@ class Weights:
 
     def parts(self, weight: Tensor) -> list[Tensor]:
         """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
-        pieces = weight.split([math.prod(shape) for shape in self.shapes], -1)
+        sizes = [math.prod(shape) for shape in self.shapes]
+        pieces = (weight,) if len(self.shapes) == 1 else weight.split_with_sizes(sizes, -1)
         return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:

@@ -271,7 +271,7 @@ def test_wrong_contractions_are_seen(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_torchscript_says_why_not() -> None:
     model = nn.Sequential(contraction(CASES[1]))
     accelerate(model, backend="torch")
-    with pytest.raises(ConfigError, match=r"no contraction to be scripted, got AcceleratedSymmetricContraction"):
+    with pytest.raises(ConfigError, match=r"harmonics to be scripted, got AcceleratedSymmetricContraction"):
         torch.jit.script(model)
 
 

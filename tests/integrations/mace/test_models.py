@@ -54,7 +54,7 @@ def test_every_interaction_block(interaction: str) -> None:
         assert [row.path for row in report.replaced if row.target == "convolution"] == [
             f"interactions.{number}.conv_tp" for number in range(2)
         ]
-        assert report.skipped == ()
+        assert {row.kind for row in report.skipped} <= {"Activation"}  # of the read-out, torch alone
         assert {block.conv_fusion for block in report.model.interactions} == {"eqlayers"}
 
 

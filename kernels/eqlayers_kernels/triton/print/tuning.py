@@ -162,7 +162,8 @@ FORMULA_RUN = 16
 #: Registers of a formula's kernel beside its values.
 FORMULA_POINTERS = 4
 #: Bounds of ptxas for a formula's kernels: what it may have, it uses to load ahead, and then moves values to memory.
-FORMULA_MAXNREG, FORMULA_MAXNREG_OF_SUMS = 192, 240
+#: The second is that of sums over rows, and of values in more registers than the third, which do not fit the first.
+FORMULA_MAXNREG, FORMULA_MAXNREG_OF_MANY, FORMULA_MANY = 192, 240, 184
 #: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
 TWICE = 1.25
 #: Where one program sums the rows of a node: columns at most, and rows and elements at least that it reads at once.
@@ -230,14 +231,16 @@ def channel_block(cost: Cost, channels: int, double: bool, on: Processor) -> int
     return per_thread * on.lanes
 
 
-def formula_options(on: Processor, sums: bool) -> dict[str, int]:
-    """Options of Triton's compiler for a kernel of a formula, which holds sums over rows or not.
+def formula_options(on: Processor, sums: bool, held: int) -> dict[str, int]:
+    """Options of Triton's compiler for a kernel of a formula, which holds sums over rows or not, and so many registers.
 
     Example:
-        >>> [formula_options(PROCESSORS[name], False) for name in ("cuda", "hip")]
-        [{'maxnreg': 192}, {}]
+        >>> [formula_options(PROCESSORS["cuda"], *held)["maxnreg"] for held in ((False, 90), (True, 90), (False, 220))]
+        [192, 240, 240]
+        >>> formula_options(PROCESSORS["hip"], False, 90)
+        {}
     """
-    bound = FORMULA_MAXNREG_OF_SUMS if sums else FORMULA_MAXNREG
+    bound = FORMULA_MAXNREG_OF_MANY if sums or held > FORMULA_MANY else FORMULA_MAXNREG
     return {**on.options, **({"maxnreg": bound} if "maxnreg" in on.options else {})}
 
 

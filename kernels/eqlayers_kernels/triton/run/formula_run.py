@@ -107,6 +107,11 @@ class FormulaRunner:
         """Rows of one run."""
         return tuning.row_chunk(rows, True) if piece.text.stay else 1
 
+    def _held(self, piece: Piece) -> int:
+        """Registers of a thread that values take."""
+        per_thread = 1 if piece.text.walk == "lanes" else max(1, piece.block // self.on.lanes)
+        return tuning.Cost(piece.text.order.alive, 0, 0).registers(per_thread, self.acc == torch.float64)
+
     def _calls(self, given: Mapping[str, Tensor], tables: Mapping[str, Tables], rows: int) -> Iterator[Call]:
         import triton.language as tl
 
@@ -125,7 +130,7 @@ class FormulaRunner:
                 "BLOCK": piece.block,
                 "num_warps": tuning.LANE_WARPS if text.walk == "lanes" else 1,
                 "enable_fp_fusion": self.on.fused,
-                **tuning.formula_options(self.on, text.stay),
+                **tuning.formula_options(self.on, text.stay, self._held(piece)),
             }
             yield Call(function(text.source, text.name), (segments * piece.blocks,), args, meta)
 
