@@ -121,6 +121,16 @@ def check_integer(
     return int(value)
 
 
+def fixed(value: Any) -> Any:
+    """An integer that is a constant of a compiled graph, where others may become its symbols; or anything else.
+
+    Example:
+        >>> fixed(3), fixed("3"), fixed(None)
+        (3, '3', None)
+    """
+    return operator.index(value) if is_integer(value) else value
+
+
 def check_seed(name: str, value: Any) -> int:
     """A seed of random numbers.
 

@@ -89,6 +89,7 @@ class Graph:
         self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
         self._num_src = _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
+        self._in_range = False  # known to be
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
         self._places: tuple[Tensor, tuple[object, ...], Tensor] | None = None
@@ -122,8 +123,12 @@ class Graph:
             IndexRangeError: One lies outside its nodes (found on CPU only).
         """
         src, dst = self._edge_index.to(torch.int64).unbind(0)
-        check_range("edge_index[0] (src)", src, self._num_src, "senders")
-        check_range("edge_index[1] (dst)", dst, self._num_dst, "receivers")
+        traced = being_traced()
+        if traced or not self._in_range:
+            check_range("edge_index[0] (src)", src, self._num_src, "senders")
+            check_range("edge_index[1] (dst)", dst, self._num_dst, "receivers")
+            if not (traced or wrapped_by_func(src)):
+                self._in_range = True
         return src, dst
 
     def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:

@@ -23,10 +23,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers are the parallelism; two threads on one core are far slower than one
 
 
-def pytest_collection_finish() -> None:
-    """Takes what is imported out of the garbage collection: a full one then takes 10 ms and not 200.
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> None:
+    """Takes what is there out of the garbage collection: a full one then takes 10 ms and not 500.
 
-    Memory measurements and tests of lifetimes ask for hundreds of them.
+    Memory measurements and tests of lifetimes ask for hundreds of them. Before each module, as tests import as well:
+    torch's compiler alone has half a million objects.
     """
     gc.collect()
     gc.freeze()

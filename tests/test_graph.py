@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eqlayers import Graph, TensorProductConv
-from eqlayers.errors import DTypeError, ShapeError
+from eqlayers.errors import DTypeError, IndexRangeError, ShapeError
 from eqlayers.nn import SO2Convolution
 
 
@@ -66,3 +66,17 @@ def test_bad_input() -> None:
         Graph.joined([torch.zeros(2, 0)])
     with pytest.raises(DTypeError, match="graphs must be a list of graphs"):
         Graph.joined(3)
+
+
+def test_ends_that_are_outside_are_found_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are inside are looked at once."""
+    for edges in ([[0, 3], [1, 0]], [[0, 1], [1, -1]]):
+        graph = Graph(torch.tensor(edges), 3)
+        for _ in range(2):
+            with pytest.raises(IndexRangeError):
+                _ = graph.ends
+    graph = Graph(torch.tensor([[0, 2], [1, 0]]), 3)
+    first = graph.ends
+    monkeypatch.setattr("eqlayers.graph.check_range", lambda *args: pytest.fail("looked again"))
+    for before, after in zip(first, graph.ends, strict=True):
+        torch.testing.assert_close(before, after)

@@ -13,7 +13,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ..autograd import SparseScale
 from ..autograd.product import sparse_form
 from ..backends import find
-from ..checks import check_choice, check_flag, check_tensor, check_type
+from ..checks import check_choice, check_flag, check_tensor, check_type, fixed
 from ..errors import ShapeError
 from ..graph import Graph
 from ..info.structs import SparseProductInfo, SparseScaleInfo
@@ -236,7 +236,7 @@ def spherical_harmonics(
     if backend is not None:
         find(backend)
     kind = check_choice("normalization", normalization, NORMALIZATIONS)
-    base = _harmonics(l, check_flag("normalize", normalize), kind)
+    base = _harmonics(fixed(l), check_flag("normalize", normalize), kind)
     return run_harmonics(base, x, backend)
 
 

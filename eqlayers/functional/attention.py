@@ -16,7 +16,7 @@ from ..autograd.form import call_form, sorted_edges
 from ..backends import BACKENDS, find
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
-from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor
+from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
 from ..errors import DeviceError, ShapeError
 from ..forms.program import Form, with_rows
 from ..graph import Graph
@@ -219,7 +219,9 @@ def run_aggregate(
     values, weights = widest_under_autocast(values, weights)
     check_same_kind(values=values, logits=weights)
     operands = values, weights, values.new_empty(0)
-    return run_along(form, operands, ("each", "each", "one", "dst"), graph, backend, deterministic)
+    # from edges as senders, as which kernels of convolutions sum what has a row for each
+    to_nodes = graph.halves()[1]
+    return run_along(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
 
 
 @lru_cache(maxsize=256)
@@ -278,5 +280,6 @@ def attention_aggregate(
     """
     if backend is not None:
         find(backend)
+    heads = fixed(heads)
     form, graph = _read(irreps, heads, layout), receivers(edge_index, num_nodes)
     return run_aggregate(form, values, logits, graph, heads, envelope, sink, deterministic, backend)

@@ -168,12 +168,14 @@ def run_layer_norm(
 
 def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Torch's layer norm of each group."""
+    if len(muls) == 1:  # splitting takes as long as a norm of few rows
+        return torch.layer_norm(scalars, muls, weight, bias, eps).to(scalars.dtype)
     weights, biases = ([None] * len(muls) if all_of is None else all_of.split(muls, -1) for all_of in (weight, bias))
     parts = [
-        torch.nn.functional.layer_norm(part, (mul,), w, b, eps).to(scalars.dtype)
+        torch.layer_norm(part, [mul], w, b, eps).to(scalars.dtype)
         for part, mul, w, b in zip(scalars.split(muls, -1), muls, weights, biases, strict=True)
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+    return torch.cat(parts, -1)
 
 
 def run_rms_norm(

@@ -66,8 +66,8 @@ def fourier(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
     factor = (0.25 + number / 2) ** -0.5
     if not inside:
         return torch.cos(math.pi * n * u) * factor
-    waves = torch.sin(math.pi * (n + 1) * u) * factor
-    return torch.where((u >= 0) & (u < 1), waves, torch.zeros_like(waves))  # at the start, slopes are those inside
+    u = torch.where((u >= 0) & (u < 1), u, torch.zeros_like(u))  # at the start, slopes are those inside
+    return torch.sin(math.pi * (n + 1) * u) * factor
 
 
 def chebyshev(x: Tensor, number: int, length: float) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ..checks import check_floating
+from ..checks import check_floating, fixed
 from ..errors import ShapeError
 from ..lowering.wigner import SEAM, check_degree, frame_formula, quaternion_formula, wigner_formula
 from ..ops.call import check_same_kind, widest_under_autocast
@@ -104,7 +104,7 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
         >>> wigner_blocks(half_turn, 1)[1:].view(3, 3).diagonal()
         tensor([-1.,  1., -1.])
     """
-    return run_blocks(_blocks_formula(lmax), quaternions, backend)
+    return run_blocks(_blocks_formula(fixed(lmax)), quaternions, backend)
 
 
 def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
@@ -129,7 +129,7 @@ def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Ten
         >>> (edge_frame(edge, 1)[1:].view(3, 3) @ edge).round()
         tensor([0., 5., 0.])
     """
-    return run_frame(_frame_formula(lmax), vectors, backend)
+    return run_frame(_frame_formula(fixed(lmax)), vectors, backend)
 
 
 def angles_to_quaternion(alpha: Tensor, beta: Tensor, gamma: Tensor) -> Tensor:

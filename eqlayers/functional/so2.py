@@ -14,7 +14,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends import BACKENDS, find
 from ..backends.rows import Ends, gathered, summed
-from ..checks import check_choice, check_integer, check_tensor
+from ..checks import check_choice, check_integer, check_tensor, fixed
 from ..errors import ShapeError
 from ..forms.program import Form
 from ..graph import Graph
@@ -254,5 +254,5 @@ def so2_linear(
     """
     if backend is not None:
         find(backend)
-    plan = _read(irreps_in, irreps_out, mmax, parity, layout)
+    plan = _read(irreps_in, irreps_out, fixed(mmax), parity, layout)
     return run_linear(plan, x, check_weight(plan, weight), scales, backend)

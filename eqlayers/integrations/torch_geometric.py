@@ -22,7 +22,16 @@ except ImportError as error:
         "'eqlayers[train]'"
     ) from error
 
-from ..checks import check_flag, check_function, check_integer, check_number, check_type, got, is_integer
+from ..checks import (
+    check_flag,
+    check_floating,
+    check_function,
+    check_integer,
+    check_number,
+    check_type,
+    got,
+    is_integer,
+)
 from ..errors import ConfigError, DataError, ShapeError
 from ..nn import EdgeGeometry
 from ..nn import EdgeVectors as Edges
@@ -199,6 +208,7 @@ def _read(data: Any) -> Any:
     check_type("data", data, Data, "a torch_geometric.data.Data", "Pass one structure, or a batch of a loader.")
     if not isinstance(getattr(data, "pos", None), Tensor):
         raise ConfigError(f"data must have positions pos [A, 3], got {got(data)}. Set data.pos.")
+    check_floating("data.pos", data.pos, "[A, 3]")
     return data
 
 

@@ -86,7 +86,8 @@ class S2Activation(TracedLayer, EquivariantModule):
         self._set_turns()
 
     def _set_turns(self) -> None:
-        if self.random_rot:
+        """Make what turns the grid, also of a layer whose ``random_rot`` has been set later."""
+        if self.random_rot and "turn_in" not in self._modules:
             self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
 
     def forward(self, features: Tensor) -> Tensor:
@@ -96,9 +97,10 @@ class S2Activation(TracedLayer, EquivariantModule):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         features = checked(self._flat, "features", features)
+        self._set_turns()
         angles = self._angles(features) if self.random_rot else None
         if angles is not None:
-            features = features @ self.turn_in(angles).to(features.dtype).T
+            features = features @ self.turn_in(angles).type_as(features).T
         sha, shb = constants_of(self.to_s2, features, "sha", "shb")
         orders, betas, _ = shb.shape
         # matrix products in place of e3nn's Fourier transforms, which are slower at the sizes of grids
@@ -107,7 +109,7 @@ class S2Activation(TracedLayer, EquivariantModule):
         sha, shb = constants_of(self.from_s2, values, "sha", "shb")
         by_order = (values @ sha).transpose(-1, -2).flatten(-2)
         out: Tensor = (by_order @ shb.flatten(0, 1)) * self.act.cst
-        return out if angles is None else out @ self.turn_out(angles).to(out.dtype)
+        return out if angles is None else out @ self.turn_out(angles).type_as(out)
 
     @staticmethod
     def _angles(features: Tensor) -> Tensor:
@@ -207,6 +209,7 @@ class SO3Activation(TracedLayer, EquivariantModule):
         self.irreps_in, self.irreps_out = (
             o3.Irreps([(2 * l + 1, (l, 1)) for l in range(lmax + 1)]) for lmax in (lmax_in, lmax_out)
         )
+        self._dims = self.irreps_in.dim, self.irreps_out.dim  # numbers: sizes are tensors of float32 in a traced power
         self._flat = FlatLayout(self.irreps_in, "mul_ir")
 
     def forward(self, features: Tensor) -> Tensor:
@@ -217,10 +220,10 @@ class SO3Activation(TracedLayer, EquivariantModule):
         """
         features = checked(self._flat, "features", features)
         (there,) = constants_of(self.grid_in, features, "D")
-        values = self.act.f((features * there.shape[-1] ** -0.5) @ there.flatten(0, 2).T)
+        values = self.act.f((features * self._dims[0] ** -0.5) @ there.flatten(0, 2).T)
         back, weights = constants_of(self.grid_out, values, "D", "qw")
         out: Tensor = values @ (back * weights[:, None, None]).flatten(0, 2)
-        return out * (self.act.cst * back.shape[-1] ** 0.5)
+        return out * (self.act.cst * self._dims[1] ** 0.5)
 
     def extra_repr(self) -> str:
         """Degrees and resolution."""

@@ -13,7 +13,7 @@ from ..checks import check_choice, check_flag
 from ..functional.norms import in_float32, root
 from ..lowering.layout import FlatLayout
 from ._common.copies import CopyModule
-from ._common.torchscript import TracedLayer, checked
+from ._common.torchscript import TracedLayer, checked, is_tracing, narrowed, widened
 from .tensor_product import TensorProduct
 
 
@@ -61,12 +61,15 @@ class Norm(TracedLayer):
             ShapeError, DTypeError: The features do not fit the layer.
         """
         features = checked(self._flat, "features", features)
-        if self.squared:
-            squares: Tensor = self.tp(features, features)
-            return squares
-        (wide,), dtype = in_float32(features=features)
-        assert wide is not None
-        return root(self.tp(wide, wide)).to(dtype)
+        if is_tracing():
+            return narrowed(self._found(widened(features)), features)
+        (given,), dtype = in_float32(features=features)
+        assert given is not None
+        return self._found(given).to(dtype)
+
+    def _found(self, features: Tensor) -> Tensor:
+        squares: Tensor = self.tp(features, features)
+        return squares if self.squared else root(squares)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.irreps_in} | {self.tp.layout}, backend {self.tp.backend or 'auto'})"

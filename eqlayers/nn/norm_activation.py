@@ -13,7 +13,7 @@ from ..checks import check_flag, check_function, check_number, check_tensor, got
 from ..errors import ConfigError, ShapeError
 from ..functional.norms import in_float32
 from ._common.copies import CopyModule
-from ._common.torchscript import TracedLayer, checked, is_tracing
+from ._common.torchscript import TracedLayer, checked, is_tracing, narrowed, widened
 from .norm import Norm
 from .sub_products import ElementwiseTensorProduct
 
@@ -89,27 +89,35 @@ class NormActivation(TracedLayer, CopyModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or the function changes the shape.
         """
         features = checked(self._flat, "features", features)
+        if is_tracing():
+            return self._traced(features)
         (given, biases), dtype = in_float32(features=features, biases=self.biases if self.bias else None)
         assert given is not None
-        features = given
         if not self._flat.dim:
-            return features.to(dtype, copy=True)
-        traced = is_tracing()  # TorchScript can hold plain torch, no formulas
-        squares = self._plain_squares(features) if traced else self._squares(features)[1]
-        norms = self._norms(squares, torch.finfo(dtype).tiny)
+            return given.to(dtype, copy=True)
+        norms = self._norms(self._squares(given)[1], torch.finfo(dtype).tiny)
         # in the dtype of the layer, which weights of the function have, too
         factors = self.scalar_nonlinearity((norms if biases is None else norms + biases).to(dtype))
-        if not traced:
-            check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
-            if factors.shape != norms.shape:
-                raise ShapeError(
-                    f"the result of scalar_nonlinearity must be {list(norms.shape)}, as its argument, got "
-                    f"{list(factors.shape)}. Pass a function of one number, such as torch.sigmoid."
-                )
+        check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
+        if factors.shape != norms.shape:
+            raise ShapeError(
+                f"the result of scalar_nonlinearity must be {list(norms.shape)}, as its argument, got "
+                f"{list(factors.shape)}. Pass a function of one number, such as torch.sigmoid."
+            )
         factors = factors.to(norms.dtype)  # some functions compute in another under autocast
         numbers = factors / norms if self.normalize else factors
-        found = self._plain_scaled(features, numbers) if traced else self._scaled(features, numbers, features[..., :0])
-        return found.to(dtype)
+        return self._scaled(given, numbers, given[..., :0]).to(dtype)
+
+    def _traced(self, features: Tensor) -> Tensor:
+        """The same in plain torch, which TorchScript can hold, for all dtypes."""
+        if not self._flat.dim:
+            return features.clone()
+        given = widened(features)
+        norms = self._norms(self._plain_squares(given), torch.finfo(features.dtype).tiny)
+        biased = norms + widened(self.biases) if self.bias else norms
+        factors = widened(self.scalar_nonlinearity(narrowed(biased, features)))
+        numbers = factors / norms if self.normalize else factors
+        return narrowed(self._plain_scaled(given, numbers), features)
 
     def _blocks(self, x: Tensor) -> list[Tensor]:
         """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""

@@ -36,7 +36,7 @@ tolerance: 0.0001
 model: network.yaml
 batch_size: 2
 networks:
-  TFN: {cutoff: 3.5, hidden: 2x0e + 2x1o, lmax: 1, layers: 2}
+  TFN: {cutoff: 3.5, hidden: 2x0e + 2x1o, lmax: 1, layers: 1}
 goals: {main job: {training step: {exact: 2, tables: 100000, memory: 0.5}}}
 """
 NATIVE, LIVE, COMPRESSED = (f"eqlayers, native{rest}" for rest in ("", ", live tables", ", compressed"))
@@ -88,7 +88,7 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
 
 
 def test_forces_are_of_the_order_of_an_electronvolt(folder: Path) -> None:
-    options = {"cutoff": 3.5, "hidden": "2x0e + 2x1o", "lmax": 1, "layers": 2}
+    options = {"cutoff": 3.5, "hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1}
     units = networks.units_of("TFN", options, 16, torch.device("cpu"))
     subject = networks.subject_of("TFN", options, 16, **units)
     energy, forces = subject.evaluate(subject.make(torch.float64), False)
@@ -228,7 +228,7 @@ def test_the_shipped_configuration() -> None:
     ("old", "new", "message"),
     [
         ("  TFN: {", "  TFM: {", "expected a network among mace, nequip, .*; got 'TFM'. Did you mean 'TFN'"),
-        ("layers: 2}", "layer: 2}", "networks: TFN must have options that it knows, got .*layer"),
+        ("layers: 1}", "layer: 1}", "networks: TFN must have options that it knows, got .*layer"),
         ("sizes: [32, 16]", "sizes: [30]", "sizes must be multiples of 4 atoms, got 30"),
         ("sizes: [32, 16]", "sizes: 16", "sizes must be a list of positive integers"),
         ("peers: [eager]", "peers: [eagr]", "expected a peer among eager, compiled; got 'eagr'"),

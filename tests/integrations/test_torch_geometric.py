@@ -23,7 +23,7 @@ from torch_geometric.transforms import Compose
 
 from eqlayers import Graph, TensorProduct, TensorProductConv
 from eqlayers.data import TARGETS, load_mini, radius_graph
-from eqlayers.errors import ConfigError, DataError, ShapeError
+from eqlayers.errors import ConfigError, DataError, DTypeError, ShapeError
 from eqlayers.integrations.torch_geometric import EdgeBasis, EdgeHarmonics, EdgeVectors, RadiusGraph
 from eqlayers.models import Potential, Structures
 from eqlayers.nn import BesselBasis
@@ -197,6 +197,11 @@ BAD: list[tuple[type[Exception], str, Any]] = [
     (ConfigError, "lmax must be an integer, at least 0", lambda: EdgeHarmonics(-1)),
     (ConfigError, "basis must be a function of lengths", lambda: EdgeBasis(3)),
     (ConfigError, r"data must have positions pos \[A, 3\]", lambda: RadiusGraph(3.0)(Data())),
+    (
+        DTypeError,
+        "data.pos must be a floating-point tensor",
+        lambda: RadiusGraph(3.0)(Data(pos=torch.zeros(2, 3, dtype=torch.int64))),
+    ),
     (ConfigError, "data must be a torch_geometric.data.Data", lambda: EdgeVectors()(WATER)),
     (
         ConfigError,

@@ -95,7 +95,6 @@ QUICK = {
         lambda: nn.NormActivation("4x0e + 4x1o", SIGMOID, bias=True), rows(features="4x0e + 4x1o"), CHANNELS
     ),
     "batch_norm": Kind(lambda: nn.BatchNorm("4x0e + 4x1o").eval(), rows(input="4x0e + 4x1o"), CHANNELS),
-    "squared_norms": Kind(lambda: nn.Norm(FRAMED), rows(features=FRAMED), PRODUCTS),
     "own_triple": Kind(triple, rows(x="5x0e + 5x1o", y="5x1o"), CHANNELS),
     "own_along_edges": Kind(
         lambda: along_edges(5), {**rows(4, x=5), **rows(7, r=15), "weight": (5,), "graph": EDGES}, ENDS
@@ -114,6 +113,7 @@ QUICK = {
 }
 #: The same in another layout, and what has more kernels: convolutions, rotations, frames of higher degree.
 KINDS = QUICK | {
+    "squared_norms": Kind(lambda: nn.Norm(FRAMED), rows(features=FRAMED), PRODUCTS),
     "gate_in_ir_mul": Kind(lambda: gate("ir_mul"), rows(features=GATED), CHANNELS),
     "gate_of_other_functions": Kind(
         lambda: nn.Gate("4x0e", [torch.cos], "4x0e", [torch.square], "4x1o"), rows(features="8x0e + 4x1o"), CHANNELS

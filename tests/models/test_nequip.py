@@ -13,7 +13,7 @@ pytest.importorskip("ase")  # the check makes its examples with it
 pytest.importorskip("vesin")
 
 OPTIONS = {
-    "parity": {"hidden": "4x0e + 4x0o + 4x1o + 4x1e + 2x2e + 2x2o", "lmax": 2, "layers": 4},
+    "parity": {"hidden": "4x0e + 4x0o + 2x1o + 2x1e + 2x2o", "lmax": 2, "layers": 4},
     "one step": {"hidden": "8x0e", "lmax": 1, "layers": 1},
     "usual": {"hidden": "6x0e + 6x1o + 6x2e", "lmax": 2, "layers": 3, "radial_hidden": (8, 8), "cutoff_p": 5},
 }

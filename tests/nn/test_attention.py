@@ -338,3 +338,12 @@ FULL = {"x": torch.ones(4, 4), "edge_attr": torch.ones(6, 1), "edge_scalars": to
 def test_wrong_arguments(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()
+
+
+def test_weighted_messages_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum over neighbours is part of the kernels, forward and backward."""
+    monkeypatch.setattr("eqlayers.backends.forms._run_row_by_row", lambda *args: pytest.fail("messages in memory"))
+    layer = AttentionAggregate("4x0e + 2x1o", 2)
+    values, logits = numbers(6, 10).requires_grad_(), numbers(6, 2).requires_grad_()
+    layer(values, logits, Graph(EDGES, 4)).square().sum().backward()
+    assert values.grad is not None

@@ -167,6 +167,27 @@ def test_one_graph(name: str) -> None:
     torch.testing.assert_close(call(found, operands), call(function, operands), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: F.edge_frame(x[:, :3], n),
+        lambda x, n: F.wigner_blocks(x[:, :4], n),
+        lambda x, n: F.spherical_harmonics(n, x[:, :3], True),
+        lambda x, n: F.so2_linear(x, "2x0e + 2x3o", "2x3o", x.new_ones(8 + 4 * n), n),
+        lambda x, n: F.attention_aggregate(x[:4, :12], x[:4, :n], "12x0e", n, EDGES, 4),
+        lambda x, n: F.radial_basis(x, "chebyshev", n),
+    ],
+)
+def test_numbers_that_change_are_constants_of_graphs(function: Callable[[Tensor, int], Tensor]) -> None:
+    """A compiler makes symbols of them, which formulas and programs cannot have."""
+    for dynamic in (None, True):
+        torch.compiler.reset()
+        found = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="eager")
+        for number in (2, 3, 1):
+            x = normal(5, 16)
+            torch.testing.assert_close(found(x, number), function(x, number), rtol=0, atol=1e-14)
+
+
 def test_nothing_is_left_out_of_what_is_not_trained() -> None:
     x = normal(4, IRREPS.dim)
     assert F.dropout(x, IRREPS, 0.9, training=False) is x

@@ -139,3 +139,16 @@ def test_text_and_bad_input() -> None:
         S2Activation("0e + 1o + 2e", TANH, 4)
     with pytest.raises(ConfigError, match="res must be even, got 7"):
         S2Activation("0e + 1o + 2e", TANH, 7)
+
+
+def test_turns_may_be_set_later() -> None:
+    layer, made = (S2Activation("0e + 1o", TANH, 6, random_rot=turns).double() for turns in (False, True))
+    x = torch.randn(3, 4, dtype=torch.float64)
+    plain = layer(x)
+    layer.random_rot, found = True, []
+    for one in (layer, made):
+        torch.manual_seed(3)
+        found.append(one(x))
+    assert torch.equal(*found)
+    layer.random_rot = False
+    assert torch.equal(layer(x), plain)

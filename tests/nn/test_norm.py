@@ -80,6 +80,15 @@ def test_mean_squares_by_hand(scaled: bool) -> None:
     assert torch.equal(batch(x[:0]), torch.zeros(7, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("squared", [True, False])
+def test_half_precision_under_autocast_is_float32(squared: bool) -> None:
+    x = torch.full((2, 3), 200.0, dtype=torch.float16)
+    with torch.autocast("cpu", torch.bfloat16):
+        for found in (Norm("1o", squared)(x), functional.norm(x, "1o", squared)):
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found, torch.full((2, 1), 120000.0 if squared else 120000.0**0.5))
+
+
 def test_norms_are_invariant_and_those_of_torch() -> None:
     norm = Norm("4x0o + 3x1o + 2x2e").double()
     for determinant in (1, -1):

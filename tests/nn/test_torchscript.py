@@ -100,6 +100,29 @@ def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> N
             torch.testing.assert_close(got, want, rtol=0, atol=roundings * 2**-23)
 
 
+@pytest.mark.parametrize("how", ["script", "e3nn"])
+@pytest.mark.parametrize("name", [n for n in LAYERS if n.startswith(("norm", "gate", "activation", "one", "sphere"))])
+def test_scripts_of_one_graph_take_other_dtypes(name: str, how: str) -> None:
+    """They are traced in float32, and the graph holds no dtype: moved, they give that of the layer, and its digits."""
+    layer = LAYERS[name]()
+    scripted = (torch.jit.script if how == "script" else jit.compile)(copy.deepcopy(layer))
+    for dtype in (torch.float64, torch.float16, torch.float32):
+        layer, scripted = LAYERS[name]().to(dtype), scripted.to(dtype)
+        (x,) = arguments(layer, (4,))
+        got, want = scripted(x.to(dtype)), layer(x.to(dtype))
+        assert got.dtype == want.dtype == dtype
+        # constants of a script that were rounded to float32 stay so, and in the end to float16
+        bound = 2**-8 if dtype == torch.float16 or name == "sphere" else 16 * torch.finfo(dtype).eps
+        torch.testing.assert_close(got, want, rtol=bound, atol=bound)
+
+
+def test_scripts_have_the_digits_of_float64() -> None:
+    for name in ("rotations", "sphere", "norm", "norm activation"):
+        layer = LAYERS[name]().double()
+        x = torch.randn(4, layer.irreps_in.dim, dtype=torch.float64)
+        torch.testing.assert_close(torch.jit.script(copy.deepcopy(layer))(x), layer(x), rtol=1e-14, atol=1e-14)
+
+
 def test_right_is_compiled_too() -> None:
     for name in ("internal", "per sample", "ir_mul"):
         layer = LAYERS[name]()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...algebra import representation_matrix
 from ...ops.call import check_same_kind
+from .torchscript import is_tracing
 
 Constants = Mapping[str, np.ndarray]
 
@@ -52,6 +53,8 @@ class Grid(torch.nn.Module):
 
 def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tensor]:
     """Some constants of a grid, ours or e3nn's, in the dtype of features, which must be on their device."""
+    if is_tracing():  # a conversion to the dtype of now would be part of the graph
+        return [grid.get_buffer(name).type_as(like) for name in names]
     found = [grid.get_buffer(name).to(like.dtype) for name in names]
     check_same_kind(constants=found[0], features=like)
     return found

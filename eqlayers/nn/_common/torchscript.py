@@ -17,6 +17,8 @@ from torch.jit import is_tracing  # type: ignore[attr-defined]
 
 from ...errors import ConfigError, ShapeError
 from ...lowering.layout import FlatLayout
+from ...ops.call import ACCUMULATE
+from ...torch_internals import under_autocast
 
 __all__ = [
     "DropoutTwin",
@@ -29,8 +31,10 @@ __all__ = [
     "checked",
     "described",
     "is_tracing",
+    "narrowed",
     "operator",
     "refuse_other_forward",
+    "widened",
 ]
 _Layer = TypeVar("_Layer")
 _READABLE = ("weight_numel", "bias_numel", "internal_weights", "shared_weights")
@@ -92,6 +96,28 @@ def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
         return found
     flat.check(name, x)
     return x
+
+
+@operator("widened(Tensor(a) x) -> Tensor(a)")
+def _widened(x: Tensor) -> Tensor:
+    return x.to(ACCUMULATE[x.dtype]).view_as(x)  # the tracer takes what is the same tensor for the same value
+
+
+@operator("narrowed(Tensor(a) found, Tensor given) -> Tensor(a)")
+def _narrowed(found: Tensor, given: Tensor) -> Tensor:
+    return found if under_autocast(given.device.type) else found.to(given.dtype)
+
+
+def widened(x: Tensor) -> Tensor:
+    """As ``functional.norms.in_float32``, of what a graph is called with: ``Tensor.to`` would keep the traced dtype."""
+    found: Tensor = torch.ops.eqlayers.widened(x)
+    return found
+
+
+def narrowed(found: Tensor, given: Tensor) -> Tensor:
+    """The way back, to the dtype of what was given."""
+    out: Tensor = torch.ops.eqlayers.narrowed(found, given)
+    return out
 
 
 def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) -> None:
