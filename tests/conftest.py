@@ -25,10 +25,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
-    """Takes what is there out of the garbage collection: a full one then takes 10 ms and not 500.
+    """Takes what is there out of the garbage collection: a full one then takes 10 ms and not 100.
 
-    Memory measurements and tests of lifetimes ask for hundreds of them. Before each module, as tests import as well:
-    torch's compiler alone has half a million objects.
+    Memory measurements and tests of lifetimes ask for hundreds of them. Before each module, as tests import as well.
     """
     gc.collect()
     gc.freeze()
