@@ -35,8 +35,8 @@ class AttentionAggregate(EquivariantModule):
 
     Head h has the h-th share of the copies of every irrep. The weights are :func:`eqlayers.functional.edge_softmax`,
     with an envelope within the sums: an edge that comes to the cutoff vanishes from its node with as many derivatives
-    as the envelope, even if it is the only one. The sum over neighbours is part of the kernel of the backend 'cpu', so
-    that weighted messages are never stored there.
+    as the envelope, even if it is the only one. The sum over neighbours is part of the kernel, so that weighted
+    messages are never stored; but on GPUs they are where a head has several copies of an irrep.
 
     Args:
         irreps: Of the messages and of the result.

@@ -269,5 +269,5 @@ def test_a_product_in_two_places(float64: None, convolutions: list[Any]) -> None
 def test_scripting_says_what_to_do() -> None:
     model = E3nnForm()
     accelerate(model, check=False)
-    with pytest.raises(ConfigError, match="must hold no fused convolution"):
+    with pytest.raises(ConfigError, match="must hold no replacement but products"):
         torch.jit.script(model)

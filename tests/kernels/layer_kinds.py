@@ -108,7 +108,7 @@ QUICK = {
     "weights_of_heads": Kind(
         lambda: AttentionAggregate(FEATURES, 2),
         {**rows(7, values=FEATURES, logits=2), **HEADS, "nodes": torch.zeros(4, dtype=torch.int64)},
-        PRODUCTS,
+        SUMS,
     ),
 }
 #: The same in another layout, and what has more kernels: convolutions, rotations, frames of higher degree.

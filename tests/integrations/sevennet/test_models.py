@@ -84,7 +84,7 @@ def test_torchscript_says_what_to_do_and_works_after_the_way_back() -> None:
     block = network.get_submodule("1_convolution")
     accelerate(network)
     assert type(block.convolution) is AcceleratedMessages
-    with pytest.raises(ConfigError, match="must hold no fused convolution"):
+    with pytest.raises(ConfigError, match="must hold no replacement but products"):
         script(block)
     deaccelerate(network)
     assert script(block) is not None
