@@ -117,6 +117,16 @@ def find(name: str) -> Backend:
     return BACKENDS[name]
 
 
+def check_backend(name: str | None) -> None:
+    """Raise unless it is the name of a backend, or None.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if name is not None:
+        find(name)
+
+
 def select(call: Call, name: str | None = None) -> Backend:
     """The backend that runs ``call``: the named one, or the first that accepts.
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..backends import find
+from ..backends import check_backend
 from .check import Verdict
 from .config import check_known
 from .goals import Record, device_seconds, judge
@@ -147,8 +147,7 @@ def run_layers(
         ConfigError: An unknown peer or backend, or a GPU where there is none.
     """
     check_known("peer", peers or (), LAYER_PEERS, "--peers")
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     device = find_device(suite.device, suite.name)
     with threads(num_threads or suite.threads):
         say("copy bandwidth and peak of multiply-adds")

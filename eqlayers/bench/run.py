@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_function, check_integer, check_items, check_type
 from ..nn import TensorProduct
 from .check import Verdict, check
@@ -64,8 +64,7 @@ def run_suite(
     check_type("suite", suite, Suite, "a Suite", "Take what read_suite(name) returns.")
     peers = None if peers is None else check_items("peers", peers, "a list of names, or None", "Pass a list.")
     num_threads = None if num_threads is None else check_integer("num_threads", num_threads, 1)
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     check_function("say", say)
     check_function("keep", keep)
     check_known("peer", suite.peers if peers is None else peers, PEERS, "peers")

@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ..autograd import SparseScale
 from ..autograd.product import sparse_form
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_choice, check_flag, check_tensor, check_type, fixed
 from ..errors import ShapeError
 from ..graph import Graph
@@ -233,8 +233,7 @@ def spherical_harmonics(
         >>> spherical_harmonics([0, 1], torch.tensor([0.0, 2.0, 0.0]), True, "component")
         tensor([1.0000, 0.0000, 1.7321, 0.0000])
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     kind = check_choice("normalization", normalization, NORMALIZATIONS)
     base = _harmonics(fixed(l), check_flag("normalize", normalize), kind)
     return run_harmonics(base, x, backend)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..autograd.form import call_form, sorted_edges
-from ..backends import BACKENDS, find
+from ..backends import BACKENDS, check_backend
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
@@ -278,8 +278,7 @@ def attention_aggregate(
         >>> attention_aggregate(torch.ones(3, 10), torch.zeros(3, 2), "4x0e + 2x1o", 2, edge_index, 3)[:, 0]
         tensor([0.5000, 0.0000, 0.6667])
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     heads = fixed(heads)
     form, graph = _read(irreps, heads, layout), receivers(edge_index, num_nodes)
     return run_aggregate(form, values, logits, graph, heads, envelope, sink, deterministic, backend)

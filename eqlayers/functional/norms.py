@@ -12,7 +12,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_choice, check_flag, check_floating, check_number
 from ..errors import ShapeError
 from ..lowering.layout import LAYOUTS, FlatLayout
@@ -243,8 +243,7 @@ def norm(
         >>> norm(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0]), "2x1o").tolist()
         [5.0, 2.0]
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     squared, plan = check_flag("squared", squared), _read(irreps, layout, False, "norm", True)
     FlatLayout.check(plan.flat, "x", x)
     (wide,), dtype = in_float32(x=x)
@@ -290,8 +289,7 @@ def layer_norm(
         >>> layer_norm(torch.tensor([1.0, 3.0, 0.0, 3.0, 4.0]), "2x0e + 1o", normalization="norm")
         tensor([-1.0000,  1.0000,  0.0000,  0.6000,  0.8000])
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     plan, eps = _read(irreps, layout, True, normalization), check_number("eps", eps, above=0.0, fix="Use 1e-5.")
     scalars = sum(plan.counts[True])
     _check_numbers("weight", weight, scalars + sum(plan.counts[False]))
@@ -336,8 +334,7 @@ def rms_norm(
         >>> rms_norm(torch.tensor([1.0, 3.0, 0.0, 0.0]), "1x0e + 1x1o", over="all", eps=1e-12)
         tensor([0.7071, 2.1213, 0.0000, 0.0000])
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     over, eps = check_choice("over", over, ("irrep", "all")), check_number("eps", eps, above=0.0, fix="Use 1e-5.")
     plan = _read(irreps, layout, False, normalization)
     _check_numbers("weight", weight, sum(plan.counts[False]))

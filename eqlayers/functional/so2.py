@@ -12,7 +12,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..backends import BACKENDS, find
+from ..backends import BACKENDS, check_backend
 from ..backends.rows import Ends, gathered, summed
 from ..checks import check_choice, check_integer, check_tensor, fixed
 from ..errors import ShapeError
@@ -252,7 +252,6 @@ def so2_linear(
         >>> so2_linear(torch.ones(2, 2), "2x0e", "0e", torch.tensor([1.0, 2.0]))[:, 0]  # (1 + 2) over the root of 2
         tensor([2.1213, 2.1213])
     """
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     plan = _read(irreps_in, irreps_out, fixed(mmax), parity, layout)
     return run_linear(plan, x, check_weight(plan, weight), scales, backend)

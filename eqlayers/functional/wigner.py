@@ -12,7 +12,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.formula import Formula
 
 from ..algebra import as_irreps
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_choice, check_flag, check_floating
 from ..errors import ShapeError
 from ..forms.program import Form
@@ -193,8 +193,7 @@ def wigner_D(
         tensor([-1., -1., -1.,  1.,  1.,  1.])
     """
     kind = check_choice("kind", kind, ROTATIONS)
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     turning = _read(irreps, layout, kind, False)
     blocks = run_turned(turning.formulas, kind, check_rotation(kind, rotation), True, backend)
     return full_matrix(blocks, _places(irreps, layout, str(blocks.device)), turning.flat.dim)
@@ -238,6 +237,5 @@ def rotate(
         tensor([-1.,  2., -3., -4.,  5., -6.])
     """
     kind, inverse = check_choice("kind", kind, KINDS), check_flag("inverse", inverse)
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     return run_rotate(_read(irreps, layout, kind, inverse), x, rotation, backend)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_flag, check_items, check_module, check_number, got
 from ..errors import BackendError, ConfigError
 from ..nn import Linear
@@ -90,8 +90,7 @@ def accelerate(
         2 of 3 modules and 80 of 80 parameters are in layers that eqlayers knows
     """
     check_module("model", model)
-    if backend is not None:
-        find(backend)
+    check_backend(backend)
     wanted = _read_targets(targets)
     inplace, check = check_flag("inplace", inplace), check_flag("check", check)
     if radial not in (None, "table"):

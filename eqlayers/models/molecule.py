@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..backends import find
+from ..backends import check_backend
 from ..checks import check_choice, check_integer, check_number, check_tensor, check_type
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..graph import Graph, check_range
@@ -91,8 +91,7 @@ class MoleculeNetwork(KeepsFloat64):
         if check_integer("lmax", lmax, 0, fix="1 is usual.") > LARGEST_DEGREE:
             raise ConfigError(f"lmax must be at most {LARGEST_DEGREE}, got {lmax}. 1 is usual.")
         layers = check_integer("layers", layers, 0, fix="3 are usual.")
-        if backend is not None:
-            find(backend)
+        check_backend(backend)
         self.readout = check_choice("readout", readout, READOUTS)
         self.pooling = check_choice("pooling", pooling, ("sum", "mean"))
         irreps = as_irreps(hidden, "hidden")

@@ -90,7 +90,6 @@ class SO2Linear(SO2Layer):
         Raises:
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
-        self._plan.flat.check("x", x)
         return run_linear(self._plan, x, self._weights(weight), scales, self.backend)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ...backends import find, select, verdicts
+from ...backends import check_backend, select, verdicts
 from ...checks import check_device, check_dtype
 from ...forms.keys import register_formula
 from ...forms.program import FormCall
@@ -46,8 +46,7 @@ class EquivariantModule(torch.nn.Module):
 
     def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
         super().__init__()
-        if backend is not None:
-            find(backend)
+        check_backend(backend)
         self.layout = layout
         self.backend = backend
 
