@@ -228,6 +228,7 @@ CASES: dict[str, Case] = {
     "register_product": Case(ops.register_product, {"name": "times", "channels": "u,u->u"}, {
         "name": "name", "channels": "channels"}),
     "find": Case(backends.find, {"name": "cpu"}, {"name": "backend"}),
+    "check_backend": Case(backends.check_backend, {"name": "cpu"}, {"name": "backend"}),
     "check_derivatives": Case(testing.check_derivatives, {
         "fn": torch.sin, "inputs": [torch.zeros(1, dtype=torch.float64, requires_grad=True)], "order": 1}, {
         "fn": "function", "inputs": "tensors", "order": "width", "tolerance": "positive", "step": "positive",

@@ -14,6 +14,17 @@ from tests.integrations.conftest import IRREPS, PATHS
 EDGES = 20
 
 
+class Bent(nn.Module):
+    """A function with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin() * self.slope
+
+
 class Layer(nn.Module):
     """A product with weights from a network, and what comes with every edge."""
 

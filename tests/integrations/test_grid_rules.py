@@ -18,19 +18,9 @@ import eqlayers
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.nonlinear import AcceleratedS2Activation, AcceleratedSO3Activation
+from tests.integrations.forms import Bent
 
 silu, tanh, SIGNAL = torch.nn.functional.silu, torch.tanh, "0e + 1o + 2e"
-
-
-class Bent(nn.Module):
-    """A function with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sin() * self.slope
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {

@@ -19,6 +19,7 @@ from eqlayers.errors import ConfigError, MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedTensorProduct
 from eqlayers.integrations.nonlinear import AcceleratedGate
+from tests.integrations.forms import Bent
 
 silu, tanh = torch.nn.functional.silu, torch.tanh
 
@@ -82,17 +83,6 @@ def test_numbers_of_gates(name: str, dtype: torch.dtype, close: Any) -> None:
     assert deaccelerate(model)[0] is layer
     for key, value in results(model, x).items():
         assert torch.equal(value, before[key])
-
-
-class Bent(nn.Module):
-    """A function with a parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.sin() * self.slope
 
 
 def test_functions_with_parameters_train(close: Any) -> None:
