@@ -85,7 +85,7 @@ def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: t
 @operator("checked_width(Tensor(a) x, int width) -> Tensor(a)")
 def _checked_width(x: Tensor, width: int) -> Tensor:
     if x.ndim < 1 or x.shape[-1] != width:
-        raise ShapeError(f"features must be [..., {width}] for this layer, got {list(x.shape)}. Build it for them.")
+        raise ShapeError(f"features must be [..., {width}] for this layer, got {list(x.shape)}. Build one for this.")
     return x
 
 
