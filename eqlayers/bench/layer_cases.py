@@ -33,21 +33,37 @@ _OF_ALL = {"layer": "text", "rows": "counts", "peers": "texts"}
 _DEGREES = {"lmax": "counts"}
 _CONTRACTION = {"in": "text", "out": "text", "channels": "count", "elements": "count", "correlation": "count"}
 _IRREPS = {"irreps": "text"}
-#: Layers of the catalogue that are made from irreps alone; see layer_rows.py.
-CATALOGUE = (
-    *("Linear", "Norm", "BatchNorm", "Gate", "Activation", "NormActivation", "S2Activation", "SO3Activation"),
-    *("Extract", "CartesianTensor", "WignerD", "GaussianBasis", "CosineBasis", "SmoothFiniteBasis", "FourierBasis"),
-)
-CATALOGUE_BESIDE_TORCH = ("LayerNorm", "RMSNorm", "AttentionAggregate")
+#: Layers of the catalogue that are made from irreps alone, see `pairs`, by their peer.
+CATALOGUE = {
+    "e3nn": (
+        *("Linear", "IrrepwiseLinear", "LowRankLinear", "SpeciesLinear"),
+        *("ElementwiseTensorProduct", "FullTensorProduct", "TensorSquare", "SO3Linear", "TensorDot", "SO3Scale"),
+        *("Norm", "BatchNorm"),
+        *("Gate", "Activation", "NormActivation", "S2Activation", "SO3Activation", "Dropout"),
+        *("Extract", "ExtractIr", "Identity", "Separable"),
+        *("CartesianTensor", "WignerD", "RotateFeatures", "EdgeFrame", "EquivariantAttention"),
+        *("GaussianBasis", "CosineBasis", "SmoothFiniteBasis", "FourierBasis", "RadialNetwork"),
+    ),
+    PLAIN: (
+        *("FormulaLayer", "BatchRMSNorm", "LayerNorm", "RMSNorm", "MeanSquaredNorm", "GatedNonlinearity", "DropPath"),
+        *("Split", "Merge", "Sort", "ChangeOfBasis", "AttentionAggregate", "SO2Linear", "SO2Convolution"),
+        *("BesselBasis", "ChebyshevBasis", "PolynomialCutoff", "CosineCutoff", "SmoothCutoff", "AgnesiTransform"),
+        "ZBL",
+    ),
+}
+PEER_OF = {layer: peer for peer, layers in CATALOGUE.items() for layer in layers}
 #: Layers whose rows are edges or vectors.
-OF_EDGES = ("SphericalHarmonics", "EdgeGeometry", "AttentionAggregate")
+OF_EDGES = (
+    *("SphericalHarmonics", "EdgeGeometry", "AttentionAggregate", "EquivariantAttention"),
+    *("SO2Linear", "SO2Convolution", "EdgeFrame", "AgnesiTransform", "ZBL", "RadialNetwork"),
+    *(layer for layer in PEER_OF if layer.endswith(("Basis", "Cutoff")) and layer != "ChangeOfBasis"),
+)
 #: layer -> its fields beside those of all, and its peers
 KINDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "SphericalHarmonics": (_DEGREES, ("e3nn", "e3nn-compiled")),
     "EdgeGeometry": (_DEGREES, ("e3nn", "e3nn-compiled")),
     "SymmetricContraction": (_CONTRACTION, ("mace-torch", "einsum")),
-    **dict.fromkeys(CATALOGUE, (_IRREPS, ("e3nn",))),
-    **dict.fromkeys(CATALOGUE_BESIDE_TORCH, (_IRREPS, (PLAIN,))),
+    **{layer: (_IRREPS, (peer,)) for layer, peer in PEER_OF.items()},
 }
 OPTIONS: dict[str, tuple[str, Any]] = {
     "dtypes": ("texts", ["float32"]),

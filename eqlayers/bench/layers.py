@@ -15,11 +15,12 @@ from .config import check_known
 from .goals import Record, device_seconds, judge
 from .implementation import OURS, why_refused
 from .layer_cases import LAYER_PEERS, LayerCase, LayerSuite
-from .layer_rows import PAIRS, build_row
+from .layer_rows import build_row
 from .layer_subjects import Candidate, Outputs, Subject, build, leaf
 from .machine import describe, find_device, keep_random_state, release, threads
 from .measure import Call, copy_bandwidth, summary
 from .memory import peak_extra, refusal
+from .pairs import PAIRS
 from .roofline import limit, peak_rate, tensor_bytes
 from .run import Say, empty_row, nothing, quiet, ratios_of, time_all
 

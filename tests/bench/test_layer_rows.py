@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from eqlayers.bench import layers
+from eqlayers.bench.config import find_config
 from eqlayers.bench.implementation import OURS
-from eqlayers.bench.layer_cases import CATALOGUE, CATALOGUE_BESIDE_TORCH, PLAIN, LayerCase, read_layer_suite
-from eqlayers.bench.layer_rows import PAIRS, Pair, build_row
+from eqlayers.bench.layer_cases import KINDS, PEER_OF, LayerCase, read_layer_suite
+from eqlayers.bench.layer_rows import build_row
+from eqlayers.bench.pairs import PAIRS, Pair
+from tests.catalogue.test_layers import CASES as LAYERS
 
 CPU = torch.device("cpu")
 IRREPS = {
@@ -18,16 +21,37 @@ IRREPS = {
     **dict.fromkeys(("WignerD", "S2Activation"), "0e+1o+2e"),
     "SO3Activation": "1x0e+3x1e",
     "Activation": "3x0e+2x0o+2x1o",
-    "AttentionAggregate": "8x0e+4x1o",
+    **dict.fromkeys(("AttentionAggregate", "EquivariantAttention"), "8x0e+4x1o"),
+    **dict.fromkeys(("SO2Linear", "SO2Convolution"), "3x0e+2x1o+2x1e+1x2e"),
+    **dict.fromkeys(("EdgeFrame", "RotateFeatures"), "0e+1o+2e"),
+    "FormulaLayer": "4x1e",
+    "SO3Linear": "3x0e+3x1o+3x2e",
+}
+
+
+#: Layers of the list whose rows are in another suite.
+ELSEWHERE = {
+    **dict.fromkeys(("TensorProduct", "FullyConnectedTensorProduct", "TensorProductConv"), "cpu"),
+    **dict.fromkeys(("SphericalHarmonics", "EdgeGeometry", "SymmetricContraction"), "layers"),
+    "Interaction": "step",
 }
 
 
 def case_of(layer: str) -> LayerCase:
-    return LayerCase("a", layer, 4, "float64", options={"irreps": IRREPS.get(layer, "3x0e+2x1o+2x2e")})
+    rows = 60 if layer == "DropPath" else 4  # three graphs
+    return LayerCase("a", layer, rows, "float64", options={"irreps": IRREPS.get(layer, "3x0e+2x1o+2x2e")})
+
+
+def test_every_layer_of_the_list_is_timed() -> None:
+    classes = {case.name.split(",")[0] for case in LAYERS}
+    assert classes == {*PAIRS, *ELSEWHERE}
+    assert not set(PAIRS) & set(ELSEWHERE)
+    assert {layer for layer, suite in ELSEWHERE.items() if suite == "layers"} == set(KINDS) - set(PAIRS)
+    assert all(find_config(suite).is_file() for suite in ELSEWHERE.values())
 
 
 def test_the_table_is_that_of_the_configurations() -> None:
-    assert set(PAIRS) == {*CATALOGUE, *CATALOGUE_BESIDE_TORCH}
+    assert set(PAIRS) == set(PEER_OF)
     assert {case.layer for case in read_layer_suite("catalogue").cases} == set(PAIRS)
 
 
@@ -35,8 +59,7 @@ def test_the_table_is_that_of_the_configurations() -> None:
 def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
     case = case_of(layer)
     subject = build_row(case, CPU)
-    peer = PLAIN if layer in CATALOGUE_BESIDE_TORCH else "e3nn"
-    assert list(subject.makers) == [OURS, peer]
+    assert list(subject.makers) == [OURS, PEER_OF[layer]]
     items = [make() for make in subject.makers.values()]
     assert len(items[0].weights) == len(items[1].weights)
     cotangents, tangent = layers._drawn(items[0], subject, torch.float64)
