@@ -29,6 +29,7 @@ from ._common.linear_paths import (
     read_biases,
     read_linear,
     weight_slices,
+    with_bias,
 )
 from ._common.torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
 from ._common.weights import Weights, output_mask, ownership
@@ -130,7 +131,7 @@ class Linear(EquivariantModule):
         self._arriving = [[pair for pair in read if pair[1].i_out == i] for i in range(len(self.irreps_out))]
         self._biased = flags
         alone = len(self._out.slots) == 1 and (layout == "ir_mul" or self._out.slots[0].dim == 1)  # is not copied
-        self._in_parts = owns[1] and channels[0] is None and not alone
+        self._in_parts = channels[0] is None and not alone
         factors = {path.path_weight for path in paths}
         self._factor = factors.pop() if len(factors) == 1 else None
         self.num_paths = len(paths)
@@ -233,16 +234,24 @@ class Linear(EquivariantModule):
             w = w.expand(*lead, *lead_w, self.weight_numel).reshape(batch, *lead_w, self.weight_numel)
         y = self._map(x, w)
         y = y if len(lead) == 1 else y.reshape(*lead, *y.shape[1:])
-        return self._add_bias(y, b) if self.bias_numel else y
+        return with_bias(y, b, self._biased, self._out.slots) if self.bias_numel else y
+
+    def _by_row(self, x: Tensor, w: Tensor) -> Tensor:
+        """Checked ``[n, irreps_in.dim]`` by weights ``[n, weight_numel]``, also where the layer's are shared."""
+        x, w = widest_under_autocast(x, w)
+        check_same_kind(features=x, weight=w)
+        return self._map(x, w)
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:
+        shared = w.ndim == len(self._lead_w) + 1
         # one factor for all paths: one multiplication instead of one per path
         matrices = self._weights.parts(w if self._factor is None else w * self._factor)
         if self._factor is None:
             matrices = [m * path.path_weight for m, path in zip(matrices, self._paths, strict=True)]
-        return joined(lambda part: self._columns(part, matrices), x, w, self._out.dim, self._in_parts)
+        moved = shared and self._in_parts
+        return joined(lambda part: self._columns(part, matrices, shared), x, w, self._out.dim, moved)
 
-    def _columns(self, x: Tensor, matrices: Sequence[Tensor]) -> list[Tensor]:
+    def _columns(self, x: Tensor, matrices: Sequence[Tensor], shared: bool) -> list[Tensor]:
         """Each group of the result, flat."""
         slots, lead = self._in.slots, x.shape[:1] if self.f_out is None else (x.shape[0], self.f_out)
         blocks = (x,) if len(slots) == 1 else x.split_with_sizes([slot.mul * slot.dim for slot in slots], -1)
@@ -251,20 +260,11 @@ class Linear(EquivariantModule):
             total, shape = None, (*lead, target.mul * target.dim)
             for number, path in arriving:
                 of = blocks[path.i_in], matrices[number], slots[path.i_in]
-                piece = mixed(*of, self.shared_weights, self.f_in is not None, self.layout).reshape(shape)
+                piece = mixed(*of, shared, self.f_in is not None, self.layout).reshape(shape)
                 total = piece if total is None else total + piece
             flat.append((total, shape))
         like = next((total for total, _ in flat if total is not None), x)  # autocast gives products another dtype
         return [like.new_zeros(shape) if total is None else total for total, shape in flat]
-
-    def _add_bias(self, y: Tensor, b: Tensor) -> Tensor:
-        parts, start = [], 0
-        for flag, slot in zip(self._biased, self._out.slots, strict=True):
-            size = slot.mul * slot.dim
-            part = b.narrow(-1, start, size) if flag else b.new_zeros(*b.shape[:-1], size)
-            start += size if flag else 0
-            parts.append(part)
-        return y + torch.cat(parts, -1).to(y.dtype)  # of another dtype under autocast
 
     def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
         if value is None:

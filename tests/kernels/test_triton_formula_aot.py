@@ -65,9 +65,9 @@ def test_a_contraction_compiles_within_its_budget(tmp_path: Path) -> None:
     check_budgets(tmp_path, cases)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("target", aot.TARGETS)
+@pytest.mark.parametrize(
+    "target", [pytest.param(target, marks=[] if target == "sm_90" else [pytest.mark.slow]) for target in aot.TARGETS]
+)
 @pytest.mark.parametrize("order", ["gradients", "second gradients"])
 def test_derivatives_of_a_contraction_compile_within_their_budget(tmp_path: Path, target: str, order: str) -> None:
     check_budgets(tmp_path, [{"sample": "contraction", "order": order, "dtype": "float32", "target": target}])

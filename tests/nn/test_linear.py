@@ -184,7 +184,7 @@ def test_some_rows_at_a_time_give_the_numbers_of_all(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(linear_paths, "LEAST_ROWS", 2 if rows < 10 else 3)
     sizes: list[int] = []
     columns = layer._columns
-    monkeypatch.setattr(layer, "_columns", lambda part, of: (sizes.append(len(part)), columns(part, of))[1])
+    monkeypatch.setattr(layer, "_columns", lambda part, *of: (sizes.append(len(part)), columns(part, *of))[1])
     with torch.no_grad():
         torch.testing.assert_close(layer(x), whole, rtol=1e-14, atol=1e-14)
         assert sizes == {2: [2], 4: [2, 2], 5: [2, 2, 1], 10: [3, 3, 3, 1]}[rows]

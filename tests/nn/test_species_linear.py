@@ -8,9 +8,15 @@ from e3nn import o3
 from torch.nn.functional import one_hot
 
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.nn import Linear, SpeciesLinear
+from eqlayers.nn import Linear, SpeciesLinear, species_linear
 
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
+
+
+@pytest.fixture(params=[0, 10**9], ids=["species by species", "gathered weights"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways, whatever the number of atoms."""
+    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", request.param)
 
 
 @pytest.fixture
@@ -72,10 +78,34 @@ def test_traced_and_mapped_it_is_the_same(layer: SpeciesLinear) -> None:
     torch.testing.assert_close(many, torch.stack([want, 2 * want]), rtol=1e-14, atol=1e-14)
 
 
+def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    numel = layer.linear.weight_numel
+    ways: list[int] = []
+    by_row = layer.linear._by_row
+    monkeypatch.setattr(layer.linear, "_by_row", lambda x, w: (ways.append(len(x)), by_row(x, w))[1])
+    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # six atoms of three species, or two of two
+    for atoms in (1, 2, 6, 7):
+        layer(torch.randn(atoms, layer.irreps_in.dim, dtype=torch.float64), KIND[:1].expand(atoms))
+    assert ways == [1, 2, 6]
+
+
+def test_autocast_and_frozen_weights(layer: SpeciesLinear) -> None:
+    x = torch.randn(7, layer.irreps_in.dim, requires_grad=True)
+    layer.float().requires_grad_(False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x, KIND)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), layer(x, KIND), rtol=0.1, atol=0.1)
+    (grad,) = torch.autograd.grad(layer(x, KIND).sum(), x)
+    assert float(grad.abs().min()) > 0
+
+
 def test_bad_input(layer: SpeciesLinear) -> None:
     x = torch.randn(7, layer.irreps_in.dim, dtype=torch.float64)
     with pytest.raises(DTypeError, match="kind must be int64"):
         layer(x, KIND.float())
+    with pytest.raises(ShapeError, match=r"features must be \[\.\.\., 23\]"):
+        layer(x[:, 1:], KIND)
     with pytest.raises(ShapeError, match="Give one row per atom"):
         layer(x, KIND[:3])
     with pytest.raises(IndexRangeError, match=r"kind must lie in \[0, 3\)"):

@@ -204,3 +204,13 @@ def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor
             return y
     found = columns(x)
     return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:
+    """Results plus the biases of the groups that have some."""
+    parts, start = [], 0
+    for flag, slot in zip(flags, slots, strict=True):
+        size = slot.mul * slot.dim
+        parts.append(bias.narrow(-1, start, size) if flag else bias.new_zeros(*bias.shape[:-1], size))
+        start += size if flag else 0
+    return y + torch.cat(parts, -1).to(y.dtype)  # of another dtype under autocast

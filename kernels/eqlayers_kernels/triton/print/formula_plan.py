@@ -85,6 +85,7 @@ def _groups(
     What is summed over rows is not cut: a kernel adds to no other's sum over rows.
     """
     terms, popular = terms_of(base, slots), popularity(base)
+    most = min(on.registers, tuning.FORMULA_REGISTERS)
     steps = schedule(base, terms, stay, kept(base, stay), popular).steps
     left = list(dict.fromkeys((step.slot, -1 if stay else step.rank) for step in steps if step.kind == "total"))
 
@@ -93,7 +94,7 @@ def _groups(
         for slot, rank in left[:count]:
             some[slot] = some.get(slot, ()) + tuple(term for term in terms[slot] if rank in (-1, term[1]))
         order = schedule(base, some, stay, kept(base, stay), popular)
-        fits = Cost(order.alive, 0, order.accesses).registers(lanes, double) <= on.registers
+        fits = Cost(order.alive, 0, order.accesses).registers(lanes, double) <= most
         return order, fits and order.accesses <= tuning.FORMULA_ACCESSES
 
     guess = len(left)

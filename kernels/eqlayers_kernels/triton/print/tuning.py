@@ -161,6 +161,8 @@ FORMULA_ACCESSES = 200
 FORMULA_RUN = 16
 #: Registers of a formula's kernel beside its values.
 FORMULA_POINTERS = 4
+#: Registers of a formula's kernel that its values take at most; with more, second derivatives of sums over rows spill.
+FORMULA_REGISTERS = 190
 #: Bounds of ptxas for a formula's kernels: what it may have, it uses to load ahead, and then moves values to memory.
 #: The second is that of sums over rows, and of values in more registers than the third, which do not fit the first.
 FORMULA_MAXNREG, FORMULA_MAXNREG_OF_MANY, FORMULA_MANY = 192, 240, 184
