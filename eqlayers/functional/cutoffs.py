@@ -57,13 +57,12 @@ def vanishing(dtype: torch.dtype) -> float:
 def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
     """See `polynomial_cutoff`."""
     # in float64: close to the cutoff it is a small difference of large numbers, which in float32 goes below 0
-    u = lengths.to(torch.float64) / cutoff
-    beyond = u >= 1
-    u = torch.where(beyond, 1.0, u)  # the branch not taken must be finite, or its gradient is NaN
-    inner = (p + 1) * (p + 2) / 2 - p * (p + 2) * u + p * (p + 1) / 2 * u * u
+    r = lengths.to(torch.float64)
+    u = (r / cutoff).clamp(max=1.0)
     # torch 2.6 has no gradient of a power that may change
-    found = torch.where(beyond, torch.zeros_like(u), 1 - u**p * inner)
-    return torch.where(found < 0, torch.zeros_like(u), found).to(lengths.dtype)  # a rounding below 0; NaN stays
+    found = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
+    found = found.clamp(min=0.0)  # a rounding below 0; NaN stays
+    return torch.where(r >= cutoff, 0.0, found).to(lengths.dtype)
 
 
 def cosine(lengths: Tensor, cutoff: float) -> Tensor:
@@ -76,14 +75,12 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
     """See `smooth_cutoff`."""
     v = (lengths - start) / (cutoff - start)
     least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to those of a constant
-    inside = (v > least) & (v < 1 - least)
-    at = torch.where(inside, v, 0.5)  # the branch not taken must be finite, or its gradient is NaN
-    fallen = torch.sigmoid(1 / (1 - at) - 1 / at)
-    left = torch.sigmoid(1 / at - 1 / (1 - at))
-    # each half by the smaller of the two, whose derivatives keep their digits
-    found = torch.where(at < 0.5, 1 - fallen, left)
-    outside = (v < 0.5).to(v.dtype)
-    return torch.where(inside, found, torch.where(torch.isnan(v), v, outside))
+    at = v.clamp(least, 1 - least)
+    exponent = 1 / (1 - at) - 1 / at
+    first = exponent < 0
+    # each half by the smaller of two sigmoids, whose derivatives keep their digits
+    smaller = torch.sigmoid(torch.where(first, exponent, -exponent))
+    return torch.where(v >= 1 - least, 0.0, torch.where(first, 1 - smaller, smaller))
 
 
 # -- functions --------------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ import math
 
 import torch
 from torch import Tensor
+from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_choice, check_flag, check_floating, check_integer
 from ..errors import ConfigError
+from ..torch_internals import all_above
 from .cutoffs import check_cutoff, check_start, vanishing
 
 
@@ -20,12 +22,19 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
     r""":math:`\sqrt{2/r_c}\,\sin(n \pi x / r_c) / x`."""
     n = torch.arange(1, number + 1, dtype=x.dtype, device=x.device)
     k = math.pi / length * n
-    return (2 / length) ** 0.5 * k * sin_over(x[..., None] * k)
+    t, scale, near = x[..., None] * k, (2 / length) ** 0.5 * k, 0.2
+    if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out what is below this alone
+        if all_above(x, near * length / math.pi):
+            return scale * (t.sin() / t)  # the numbers of what follows
+    return scale * sin_over(t, near)
 
 
-def sin_over(t: Tensor) -> Tensor:
-    """``sin(t) / t`` with finite derivatives of every order at 0, where those of torch.sinc are NaN from the second."""
-    small, s = t.abs() < 0.2, t * t  # the series leaves 0.2**12 / 13! = 7e-19
+def sin_over(t: Tensor, near: float) -> Tensor:
+    """``sin(t) / t`` with finite derivatives of every order at 0, where those of torch.sinc are NaN from the second.
+
+    Below ``near`` they are those of its series, as they lose digits there as differences of large numbers.
+    """
+    small, s = t.abs() < near, t * t  # the series leaves 0.2**12 / 13! = 7e-19
     series = 1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110))))
     away = torch.where(small, 1.0, t)  # the branch not taken must be finite, or its gradient is NaN
     return torch.where(small, series, away.sin() / away)

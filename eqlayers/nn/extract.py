@@ -165,6 +165,8 @@ class Split(EquivariantModule):
                     f"as the feature has them; Extract takes groups in any order."
                 )
         self._parts = [columns_of(self._flat.slots, cut, layout) for cut in cuts]
+        plain = all(len(part) == 1 and part[0].slot is None for part in self._parts)
+        self._widths = [part[0].length for part in self._parts] if plain else None
 
     def _sizes(self, given: list[Any]) -> list[int]:
         """Copies of each part."""
@@ -190,6 +192,8 @@ class Split(EquivariantModule):
             ShapeError, DTypeError: The feature does not fit the layer.
         """
         self._flat.check("x", x)
+        if self._widths is not None:
+            return x.split_with_sizes(self._widths, -1)  # one gradient for all
         return tuple(take(x, part) for part in self._parts)
 
     def extra_repr(self) -> str:

@@ -94,15 +94,14 @@ class ZBL(KeepsFloat64):
                 f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from "
                 "one neighbour list."
             )
-        if not being_traced() and z.device.type == "cpu":  # elsewhere a look would wait for the device
-            unknown = self.radii[z.clamp(0, len(self.radii) - 1)] == 0
-            unknown |= (z < 1) | (z >= len(self.radii))
-            if bool(unknown.any()):
-                raise IndexRangeError(
-                    f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "
-                    f"{sorted(set(z[unknown].tolist()))}. Leave out the repulsion, or these elements."
-                )
-        charge, radius = z.to(lengths.dtype), self.radii[z].to(lengths.dtype)
+        looked = z.is_cpu and not being_traced()  # elsewhere a look would wait for the device
+        radius = self.radii[z.clamp(0, len(self.radii) - 1) if looked else z]
+        if looked and not bool(radius.all()):  # both ends are 0, too
+            raise IndexRangeError(
+                f"z must hold elements with a covalent radius, 1 to {len(COVALENT_RADII)}, got also "
+                f"{sorted(set(z[radius == 0].tolist()))}. Leave out the repulsion, or these elements."
+            )
+        charge, radius = z.to(lengths.dtype), radius.to(lengths.dtype)
         exponent, prefactor = self.screening.to(lengths.dtype)
         root = charge**exponent
         met = lengths == 0

@@ -17,7 +17,7 @@ from ..errors import ConfigError, IrrepsError, ShapeError
 from ..lowering.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
-from ._common.columns import Copies, columns_of, same_order, take
+from ._common.columns import Copies, columns_of, reordered, same_order, whole_row
 from ._common.torchscript import TracedLayer, checked
 from ._common.weights import output_mask
 from .extract import Split
@@ -47,7 +47,7 @@ class Merge(EquivariantModule):
         given = check_items("irreps", irreps, "a list of irreps", "Give those of each feature.")
         self.irreps_ins = tuple(as_irreps(one, f"irreps[{n}]") for n, one in enumerate(given))
         self.irreps_out = sum(self.irreps_ins, o3.Irreps([]))
-        self._flat = [FlatLayout(one, layout) for one in self.irreps_ins]
+        self._flat = {f"features[{n}]": FlatLayout(one, layout) for n, one in enumerate(self.irreps_ins)}
 
     def forward(self, *features: Tensor) -> Tensor:
         """``[..., irreps.dim]`` of each; leading axes broadcast. Returns ``[..., irreps_out.dim]``.
@@ -62,13 +62,15 @@ class Merge(EquivariantModule):
             )
         if not features:
             raise ShapeError("features must be at least one, got none. Build the layer with irreps.")
-        names = [f"features[{n}]" for n in range(len(features))]
-        for name, flat, value in zip(names, self._flat, features, strict=True):
+        for (name, flat), value in zip(self._flat.items(), features, strict=True):
             flat.check(name, value)
-        features = widest_under_autocast(*features)
-        check_same_kind(**dict(zip(names, features, strict=True)))
-        lead = broadcast_lead(**{name: value.shape[:-1] for name, value in zip(names, features, strict=True)})
-        return torch.cat([value.expand(*lead, value.shape[-1]) for value in features], -1)
+        given = dict(zip(self._flat, widest_under_autocast(*features), strict=True))
+        check_same_kind(**given)
+        first = features[0].shape[:-1]
+        if any(value.shape[:-1] != first for value in features):
+            lead = broadcast_lead(**{name: value.shape[:-1] for name, value in given.items()})
+            given = {name: value.expand(*lead, value.shape[-1]) for name, value in given.items()}
+        return torch.cat([*given.values()], -1)
 
     def extra_repr(self) -> str:
         """Irreps and layout."""
@@ -115,6 +117,7 @@ class Sort(EquivariantModule):
         self._back = columns_of(self._out.slots, back, layout)
         there = [Copies(i, 0, self.irreps_in[i].mul) for i in self.groups]
         self._there = columns_of(self._flat.slots, there, layout)
+        self._wholes = [whole_row(columns, self._flat.dim) for columns in (self._there, self._back)]
 
     def _firsts(self, same: list[int]) -> list[tuple[int, int]]:
         """Of groups that are joined, the first copy of each in the whole."""
@@ -129,7 +132,7 @@ class Sort(EquivariantModule):
         """
         self._flat.check("x", x)
         if self.layout == "mul_ir" or all(len(same) == 1 for same in self._joined):
-            return take(x, self._there)
+            return reordered(x, self._there, self._wholes[0])
         blocks = [
             x.narrow(-1, slot.start, slot.mul * slot.dim).reshape(*x.shape[:-1], slot.dim, slot.mul)
             for slot in self._flat.slots
@@ -144,7 +147,7 @@ class Sort(EquivariantModule):
             ShapeError, DTypeError: The feature does not fit the layer.
         """
         self._out.check("x", x)
-        return take(x, self._back)
+        return reordered(x, self._back, self._wholes[1])
 
     def extra_repr(self) -> str:
         """Irreps and layout."""

@@ -113,7 +113,7 @@ def test_sine_over_its_argument_and_its_derivatives(t: float) -> None:
     """Below 0.2 the series leaves its first missing term; above, every order divides the rounding error by t."""
     eps = 2.0**-53
     x = torch.tensor(t, dtype=torch.float64, requires_grad=True)
-    y = sin_over(x)
+    y = sin_over(x, 0.2)
     for order in range(4):
         missing = math.perm(12, order) * t ** (12 - order) / math.factorial(13)
         bound = 1.1 * missing + 4 * eps if t < 0.2 else 16 * eps * max(1.0, 1 / t) ** order

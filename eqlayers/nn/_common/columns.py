@@ -62,6 +62,25 @@ def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
     return torch.cat(parts, -1) if parts else x.narrow(-1, 0, 0)
 
 
+def whole_row(columns: Sequence[Columns], dim: int) -> tuple[list[int], list[int]] | None:
+    """Widths of the pieces that a row falls into, and the numbers of those that the columns are; None if not all."""
+    order = sorted(range(len(columns)), key=lambda n: columns[n].start)
+    ends = [(columns[n].start, columns[n].start + columns[n].length) for n in order]
+    if any(one.slot is not None for one in columns) or [a for a, _ in ends] != [0, *(b for _, b in ends)][:-1]:
+        return None
+    if not ends or ends[-1][1] != dim:
+        return None
+    return [b - a for a, b in ends], [order.index(n) for n in range(len(columns))]
+
+
+def reordered(x: Tensor, columns: Sequence[Columns], whole: tuple[list[int], list[int]] | None) -> Tensor:
+    """What `take` gives; of all columns by one split, whose gradient is one piece of memory."""
+    if whole is None or len(columns) < 2:
+        return take(x, columns)
+    parts = x.split_with_sizes(whole[0], -1)
+    return torch.cat([parts[n] for n in whole[1]], -1)
+
+
 def copies_between(copies: Sequence[Copies], first: int, last: int) -> list[Copies]:
     """The copies from number ``first`` to before ``last``, counted over all groups."""
     out, start = [], 0
