@@ -108,7 +108,7 @@ def being_traced() -> bool:
 
 def all_above(x: Tensor, least: float) -> bool:
     """Whether all numbers are larger, and may be looked at: on a CPU, where nobody traces or transforms."""
-    return x.is_cpu and x.numel() > 0 and is_plain((x,)) and float(x.detach().min()) > least
+    return x.is_cpu and is_plain((x,)) and x.numel() > 0 and float(x.detach().min()) > least
 
 
 @contextmanager

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
+from eqlayers.functional import radial
 from eqlayers.functional.radial import sin_over
 from eqlayers.graph import Graph
-from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork
+from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork, SmoothCutoff
 from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import check_derivatives
 
@@ -120,6 +121,51 @@ def test_sine_over_its_argument_and_its_derivatives(t: float) -> None:
         assert abs(float(mpmath.mpf(y.item()) - sinc_derivative(t, order))) <= bound, order
         if order < 3:
             (y,) = torch.autograd.grad(y, x, create_graph=True)
+
+
+def all_orders(layer: torch.nn.Module, r: torch.Tensor) -> list[torch.Tensor]:
+    """Values, and the first to third derivatives of their sum."""
+    found = [layer(r)]
+    for _ in range(3):
+        found.append(torch.autograd.grad(found[-1].sum(), r, create_graph=True)[0])
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_short_length_changes_no_number_of_others(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[bool] = []
+    look = radial.all_above
+    monkeypatch.setattr(radial, "all_above", lambda x, least: (looks.append(look(x, least)), looks[-1])[1])
+    basis = BesselBasis(8, 5.0)
+    r = torch.linspace(0.4, 6.0, 40, dtype=dtype)
+    long, mixed = r.clone().requires_grad_(), torch.cat([torch.tensor([0.0, 0.3], dtype=dtype), r]).requires_grad_()
+    for alone, among in zip(all_orders(basis, long), all_orders(basis, mixed), strict=True):
+        assert bool((alone == among[2:]).all())
+        assert bool(among.isfinite().all())
+    assert looks == [True, False]
+    with torch.inference_mode():
+        assert bool((basis(r) == basis(mixed)[2:]).all())
+
+
+def test_lengths_are_not_looked_at_where_values_do_not_count() -> None:
+    basis = BesselBasis(3, 5.0).double()
+    r = torch.tensor([0.5, 1.0, 4.0], dtype=torch.float64)
+    mapped = torch.func.vmap(basis)(r[:, None])[:, 0]
+    torch.testing.assert_close(mapped, basis(r), rtol=1e-15, atol=0)
+    traced = torch.jit.trace(basis, (r,))
+    at_zero = torch.zeros(2, dtype=torch.float64)
+    torch.testing.assert_close(traced(at_zero), basis(at_zero), rtol=0, atol=0)
+    compiled = torch.compile(basis, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(at_zero), basis(at_zero), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("p", [2, 2.5, 6])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_an_envelope_is_nothing_beyond_the_cutoff(dtype: torch.dtype, p: float) -> None:
+    r = torch.tensor([5.0, 5.5, 1e4, math.inf], dtype=dtype, requires_grad=True)
+    for cut in (PolynomialCutoff(5.0, p), SmoothCutoff(5.0)):
+        assert all(float(v.detach().abs().max()) == 0 for v in all_orders(cut, r))
+        assert bool((cut(torch.linspace(4.9, 5.0, 1000, dtype=dtype)) >= 0).all())
 
 
 def test_lengths_of_any_shape() -> None:

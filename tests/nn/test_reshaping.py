@@ -15,7 +15,9 @@ import eqlayers as eq
 from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
+from eqlayers.lowering.layout import FlatLayout
 from eqlayers.nn import ChangeOfBasis, Extract, ExtractIr, Identity, Linear, Merge, Separable, Sort, Split
+from eqlayers.nn._common.columns import Columns, whole_row
 
 IRREPS = o3.Irreps("2x1o + 3x0e + 3x1o + 1x2e")
 MIXED = "2x0e + 3x1o + 2x2e + 1x3o + 1x1e"
@@ -206,3 +208,32 @@ def test_bad_input(error: type[Exception], text: str, call: Any) -> None:
 def test_bad_features(layer: torch.nn.Module) -> None:
     with pytest.raises(eq.errors.ShapeError, match=r"must be \[\.\.\., 6\]"):
         layer(torch.zeros(5))
+
+
+@pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
+def test_gradients_of_parts_are_put_together_once(layout: str) -> None:
+    """Each view of its own would have a gradient of the whole row."""
+    x = torch.randn(4, IRREPS.dim, dtype=torch.float64, requires_grad=True)
+    groups = [str(group) for group in IRREPS]
+    parts = Split(IRREPS, groups, layout=layout)(x)
+    assert {part.grad_fn for part in parts} == {parts[0].grad_fn}
+    sort = Sort("2x1o + 3x0e + 1x2e", layout=layout)  # nothing to join
+    rows = x[:, : sort.irreps_in.dim]
+    found = sort(rows)
+    want = torch.cat([rows[:, 6:9], rows[:, :6], rows[:, 9:14]], 1)
+    assert bool((found == want).all())
+    assert bool((sort.back(found) == rows).all())
+    weight = torch.randn_like(found)
+    (grad,) = torch.autograd.grad((sort.back(found * 2) * weight).sum(), x)
+    assert bool((grad[:, : sort.irreps_in.dim] == 2 * weight).all())
+
+
+def test_columns_that_are_not_the_whole_row() -> None:
+    whole = [Columns(4, 2), Columns(0, 4)]
+    assert whole_row(whole, 6) == ([4, 2], [1, 0])
+    assert whole_row(whole, 7) is None
+    assert whole_row([Columns(0, 4), Columns(0, 4)], 8) is None
+    assert whole_row([Columns(1, 5)], 6) is None
+    assert whole_row([], 0) is None
+    slot = FlatLayout(o3.Irreps("2x1o"), "ir_mul").slots[0]
+    assert whole_row([Columns(0, 3, slot), Columns(3, 3, slot, 1)], 6) is None
