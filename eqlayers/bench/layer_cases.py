@@ -51,6 +51,10 @@ CATALOGUE = {
         "ZBL",
     ),
 }
+#: Rounding errors allowed of the largest entry of each result, for all layers and for some: e3nn's matrix exponentials
+#: and angles have more, in the definition, too.
+ROUNDINGS = 64
+ROUNDINGS_OF = dict.fromkeys(("WignerD", "RotateFeatures", "EdgeFrame"), 1024)
 PEER_OF = {layer: peer for peer, layers in CATALOGUE.items() for layer in layers}
 #: Layers whose rows are edges or vectors.
 OF_EDGES = (

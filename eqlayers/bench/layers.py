@@ -14,7 +14,7 @@ from .check import Verdict
 from .config import check_known
 from .goals import Record, device_seconds, judge
 from .implementation import OURS, why_refused
-from .layer_cases import LAYER_PEERS, LayerCase, LayerSuite
+from .layer_cases import LAYER_PEERS, ROUNDINGS, ROUNDINGS_OF, LayerCase, LayerSuite
 from .layer_rows import build_row
 from .layer_subjects import Candidate, Outputs, Subject, build, leaf
 from .machine import describe, find_device, keep_random_state, release, threads
@@ -23,9 +23,6 @@ from .memory import peak_extra, refusal
 from .pairs import PAIRS
 from .roofline import limit, peak_rate, tensor_bytes
 from .run import Say, empty_row, nothing, quiet, ratios_of, time_all
-
-#: Allowed difference from float64, in rounding errors of the largest entry of each result.
-ROUNDINGS = 64
 
 
 def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tensor) -> Call:
@@ -95,8 +92,8 @@ def exact_results(subject: Subject, direction: str, cotangents: Outputs, tangent
     return {name: torch.stack(p).sum(0) if "w" in name else torch.cat(p) for name, p in found.items()}
 
 
-def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype) -> Verdict:
-    """Whether a call returns the exact results."""
+def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype, roundings: int = ROUNDINGS) -> Verdict:
+    """Whether a call returns the exact results, to so many rounding errors of the largest entry of each."""
     try:
         results = call()
     except Exception as raised:  # whatever a peer raises is its result
@@ -113,7 +110,7 @@ def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype) -> Verdict
             return Verdict("wrong", None, f"{name} must be {list(reference.shape)}, got {list(value.shape)}")
         if not value.isfinite().all():
             return Verdict("wrong", None, f"{name} has numbers that are not finite")
-        allowed = ROUNDINGS * torch.finfo(dtype).eps * scales[name.rstrip("0123456789")]
+        allowed = roundings * torch.finfo(dtype).eps * scales[name.rstrip("0123456789")]
         error = float((value.detach().double() - reference).abs().max())
         shares[name] = 0.0 if error == 0 else error / allowed if allowed else math.inf
     name, worst = max(shares.items(), key=lambda entry: entry[1])
@@ -190,6 +187,7 @@ def _run_case(
     bandwidth, peak = head["copy_bandwidth"]["median"], head["peak_rate"][case.dtype]
     fastest = None if peak is None else peak["median"] * torch.get_num_threads()
     cotangents, tangent = _drawn(items[0], subject, getattr(torch, case.dtype))
+    allowed = ROUNDINGS_OF.get(case.layer, ROUNDINGS)
     limits: dict[str, Record] = {}
     ratios: list[Record] = []
     for direction in case.directions:
@@ -199,7 +197,7 @@ def _run_case(
         rows = []
         for item, make in zip(items, calls, strict=True):
             refused = dict(item.cannot).get(direction)
-            verdict = Verdict("failed", None, refused) if refused else compare(make(), exact, tangent.dtype)
+            verdict = Verdict("failed", None, refused) if refused else compare(make(), exact, tangent.dtype, allowed)
             rows.append(empty_row(item.name, "", direction, verdict, item.note))
         moved = _moved(items[0], subject, direction, exact, cotangents, tangent)
         work = subject.operations[direction]

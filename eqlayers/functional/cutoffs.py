@@ -62,7 +62,7 @@ def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
     # torch 2.6 has no gradient of a power that may change
     found = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
     found = found.clamp(min=0.0)  # a rounding below 0; NaN stays
-    return torch.where(r >= cutoff, 0.0, found).to(lengths.dtype)
+    return (found * (r < cutoff).to(r.dtype)).to(lengths.dtype)
 
 
 def cosine(lengths: Tensor, cutoff: float) -> Tensor:
@@ -77,10 +77,10 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
     least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to those of a constant
     at = v.clamp(least, 1 - least)
     exponent = 1 / (1 - at) - 1 / at
-    first = exponent < 0
-    # each half by the smaller of two sigmoids, whose derivatives keep their digits
-    smaller = torch.sigmoid(torch.where(first, exponent, -exponent))
-    return torch.where(v >= 1 - least, 0.0, torch.where(first, 1 - smaller, smaller))
+    first = (exponent < 0).to(v.dtype)
+    # each half by the smaller of two sigmoids, whose derivatives keep their digits; where() is slow on CPUs
+    smaller = torch.sigmoid((2 * first - 1) * exponent)
+    return (first + (1 - 2 * first) * smaller) * (v < 1 - least).to(v.dtype)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ def _upper(irreps: str, rows: int) -> Tensor:
     """Directions between the plane and the pole y, where our frame is the shortest rotation to that pole."""
     drawn = vectors(irreps, rows)
     drawn[:, 1] = drawn[:, 1].abs() + 0.1
+    drawn[:, 0] += drawn[:, 0].sign()  # e3nn's angles have no derivatives at the pole
     return drawn
 
 
