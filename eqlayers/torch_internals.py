@@ -106,11 +106,6 @@ def being_traced() -> bool:
     return is_compiling() or traced_for_others() or (_IS_2_6 and TracingContext.try_get() is not None)
 
 
-def all_above(x: Tensor, least: float) -> bool:
-    """Whether all numbers are larger, and may be looked at: on a CPU, where nobody traces or transforms."""
-    return x.is_cpu and is_plain((x,)) and x.numel() > 0 and float(x.detach().min()) > least
-
-
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
     """What is computed inside is a constant for the trace that is running: tables that follow from an info alone.

@@ -58,10 +58,10 @@ def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
     """See `polynomial_cutoff`."""
     # in float64: close to the cutoff it is a small difference of large numbers, which in float32 goes below 0
     r = lengths.to(torch.float64)
-    u = (r / cutoff).clamp(max=1.0)
+    u = torch.minimum(r / cutoff, r.new_ones(()))  # clamp() has no gradient of NaN
     # torch 2.6 has no gradient of a power that may change
     found = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
-    found = found.clamp(min=0.0)  # a rounding below 0; NaN stays
+    found = torch.maximum(found, r.new_zeros(()))  # a rounding below 0; NaN stays
     return (found * (r < cutoff).to(r.dtype)).to(lengths.dtype)
 
 
@@ -75,7 +75,7 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
     """See `smooth_cutoff`."""
     v = (lengths - start) / (cutoff - start)
     least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to those of a constant
-    at = v.clamp(least, 1 - least)
+    at = torch.minimum(torch.maximum(v, v.new_full((), least)), v.new_full((), 1 - least))
     exponent = 1 / (1 - at) - 1 / at
     first = (exponent < 0).to(v.dtype)
     # each half by the smaller of two sigmoids, whose derivatives keep their digits; where() is slow on CPUs

@@ -14,7 +14,7 @@ from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_choice, check_flag, check_floating, check_integer
 from ..errors import ConfigError
-from ..torch_internals import all_above
+from ..torch_internals import is_plain
 from .cutoffs import check_cutoff, check_start, vanishing
 
 
@@ -24,9 +24,14 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
     k = math.pi / length * n
     t, scale, near = x[..., None] * k, (2 / length) ** 0.5 * k, 0.2
     if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out what is below this alone
-        if all_above(x, near * length / math.pi):
+        if all_above(x, 1.01 * near * length / math.pi):
             return scale * (t.sin() / t)  # the numbers of what follows
     return scale * sin_over(t, near)
+
+
+def all_above(x: Tensor, least: float) -> bool:
+    """Whether all numbers are larger, and may be looked at: on a CPU, where nobody traces or transforms."""
+    return x.is_cpu and is_plain((x,)) and x.numel() > 0 and float(x.detach().min()) > least
 
 
 def sin_over(t: Tensor, near: float) -> Tensor:
@@ -34,7 +39,8 @@ def sin_over(t: Tensor, near: float) -> Tensor:
 
     Below ``near`` they are those of its series, as they lose digits there as differences of large numbers.
     """
-    small, s = t.abs() < near, t * t  # the series leaves 0.2**12 / 13! = 7e-19
+    small = t.abs() < near
+    s = torch.where(small, t * t, 0.0)  # the series leaves 0.2**12 / 13! = 7e-19
     series = 1 - s / 6 * (1 - s / 20 * (1 - s / 42 * (1 - s / 72 * (1 - s / 110))))
     away = torch.where(small, 1.0, t)  # the branch not taken must be finite, or its gradient is NaN
     return torch.where(small, series, away.sin() / away)

@@ -131,6 +131,7 @@ class Split(EquivariantModule):
     """Parts of a feature that follow each other, by numbers of irrep copies or by irreps.
 
     In 'mul_ir' all parts are views; in 'ir_mul' those that do not cut through the copies of a group above degree 0.
+    As those of torch.split, they must not be changed in place where gradients are recorded.
 
     Args:
         irreps: Irreps of the feature.
@@ -166,7 +167,7 @@ class Split(EquivariantModule):
                 )
         self._parts = [columns_of(self._flat.slots, cut, layout) for cut in cuts]
         plain = all(len(part) == 1 and part[0].slot is None for part in self._parts)
-        self._widths = [part[0].length for part in self._parts] if plain else None
+        self._widths = [part[0].length for part in self._parts] if plain and len(cuts) > 1 else None
 
     def _sizes(self, given: list[Any]) -> list[int]:
         """Copies of each part."""
@@ -193,7 +194,11 @@ class Split(EquivariantModule):
         """
         self._flat.check("x", x)
         if self._widths is not None:
-            return x.split_with_sizes(self._widths, -1)  # one gradient for all
+            return x.split_with_sizes(self._widths, -1)
+        return self._views(x)
+
+    def _views(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Each part alone, which may be changed in place; its gradient is a whole row."""
         return tuple(take(x, part) for part in self._parts)
 
     def extra_repr(self) -> str:

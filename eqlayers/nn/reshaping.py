@@ -257,7 +257,8 @@ class Separable(EquivariantModule):
         Raises:
             ShapeError, DTypeError: The feature does not fit the layer, or a result the irreps of its module.
         """
-        parts = self.split(x)
+        self.split._flat.check("x", x)
+        parts = self.split._views(x)  # modules may change them in place
         merged: Tensor = self.merge(*(module(part) for module, part in zip(self.parts, parts, strict=True)))
         return merged
 

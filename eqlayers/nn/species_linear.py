@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_integer, check_tensor
-from ..errors import DTypeError, ShapeError
+from ..errors import DeviceError, DTypeError, ShapeError
 from ..graph import check_range
 from ..torch_internals import being_traced, unwrapped
 from ._common.base import EquivariantModule
@@ -90,14 +90,19 @@ class SpeciesLinear(EquivariantModule):
             chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]
             return torch.stack(chosen).sum(0)
         check_range("kind", kind, self.num_species, "species")
+        if kind.device != features.device:
+            raise DeviceError(
+                f"kind must be on the device of features, {features.device}, got {kind.device}. Move it with "
+                f"`.to('{features.device}')`."
+            )
         atoms, numel = len(kind), self.linear.weight_numel
         if not atoms * numel:
             return self.linear(features, self.weight[0])
-        if atoms * numel <= WEIGHTS_OF_A_MAP * min(atoms, self.num_species):
+        sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows
+        if atoms * numel <= WEIGHTS_OF_A_MAP * sum(size > 0 for size in sizes):
             self.linear._in.check("features", features)
             return self.linear._by_row(features, self.weight[kind])
         order = kind.argsort(stable=True)
-        sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows
         sorted_rows = features.index_select(0, order).split(sizes)
         mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
         back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

@@ -165,6 +165,9 @@ def test_an_envelope_is_nothing_beyond_the_cutoff(dtype: torch.dtype, p: float) 
     r = torch.tensor([5.0, 5.5, 1e4, math.inf], dtype=dtype, requires_grad=True)
     for cut in (PolynomialCutoff(5.0, p), SmoothCutoff(5.0)):
         assert all(float(v.detach().abs().max()) == 0 for v in all_orders(cut, r))
+        (grad,) = torch.autograd.grad(cut(nan := (r * torch.nan)).sum(), nan)
+        assert bool(cut(nan).isnan().all())
+        assert bool(grad.isnan().all())
         assert bool((cut(torch.linspace(4.9, 5.0, 1000, dtype=dtype)) >= 0).all())
 
 

@@ -237,3 +237,12 @@ def test_columns_that_are_not_the_whole_row() -> None:
     assert whole_row([], 0) is None
     slot = FlatLayout(o3.Irreps("2x1o"), "ir_mul").slots[0]
     assert whole_row([Columns(0, 3, slot), Columns(3, 3, slot, 1)], 6) is None
+
+
+def test_modules_of_parts_may_change_them_in_place() -> None:
+    x = torch.randn(3, 10, requires_grad=True)
+    layer = Separable("4x0e + 2x1o", ["4x0e", "2x1o"], [torch.nn.ReLU(inplace=True), None])
+    (grad,) = torch.autograd.grad(layer(x * 1).sum(), x)
+    torch.testing.assert_close(grad[:, :4], (x[:, :4] > 0).float())
+    (alone,) = Split("10x0e", [10])(x * 1)
+    assert bool((alone.relu_() >= 0).all())

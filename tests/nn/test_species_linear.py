@@ -7,7 +7,7 @@ import torch
 from e3nn import o3
 from torch.nn.functional import one_hot
 
-from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.nn import Linear, SpeciesLinear, species_linear
 
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
@@ -83,10 +83,14 @@ def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, m
     ways: list[int] = []
     by_row = layer.linear._by_row
     monkeypatch.setattr(layer.linear, "_by_row", lambda x, w: (ways.append(len(x)), by_row(x, w))[1])
-    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # six atoms of three species, or two of two
-    for atoms in (1, 2, 6, 7):
-        layer(torch.randn(atoms, layer.irreps_in.dim, dtype=torch.float64), KIND[:1].expand(atoms))
-    assert ways == [1, 2, 6]
+    monkeypatch.setattr(species_linear, "WEIGHTS_OF_A_MAP", 2 * numel)  # two atoms of each species that is present
+    for kinds in ([0], [0, 0], [0, 0, 0], [0, 0, 0, 2], [0, 1, 2, 2, 2, 2], [0, 1, 2, 2, 2, 2, 2]):
+        layer(torch.randn(len(kinds), layer.irreps_in.dim, dtype=torch.float64), torch.tensor(kinds))
+    assert ways == [1, 2, 4, 6]
+    with pytest.raises(DeviceError, match="kind must be on the device of features, cpu, got meta"):
+        layer(
+            torch.randn(2, layer.irreps_in.dim, dtype=torch.float64), torch.zeros(2, dtype=torch.int64, device="meta")
+        )
 
 
 def test_autocast_and_frozen_weights(layer: SpeciesLinear) -> None:

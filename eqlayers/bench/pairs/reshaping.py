@@ -59,8 +59,11 @@ class PlainBasis(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[N, dim]`` to the same."""
         groups = x.split([group.dim for group in self.irreps], 1)
-        blocks = [group.unflatten(1, (-1, ir.dim)) for group, (_, ir) in zip(groups, self.irreps, strict=True)]
-        return torch.cat([(b @ self.get_buffer(f"matrix{n}")).flatten(1) for n, b in enumerate(blocks)], 1)
+        found = [
+            group if ir.l == 0 else (group.reshape(-1, ir.dim) @ self.get_buffer(f"matrix{n}")).view(len(x), -1)
+            for n, (group, (_, ir)) in enumerate(zip(groups, self.irreps, strict=True))
+        ]
+        return torch.cat(found, 1)
 
 
 class Halves(torch.nn.Module):
