@@ -16,7 +16,7 @@ from ._common.base import EquivariantModule
 from .linear import Linear
 
 #: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
-WEIGHTS_OF_A_MAP = 30_000
+WEIGHTS_OF_A_MAP = 40_000
 
 
 class SpeciesLinear(EquivariantModule):
