@@ -120,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
     about = "radial networks by tables: errors against knots, time and memory with and without"
     tabled = add("tables", about, "--threads", "--runs", config="tables")
     tabled.add_argument("--potential", help="file of a trained potential in place of the networks", metavar="FILE")
-    about = "harmonics, geometry of edges and symmetric contraction, beside e3nn's and MACE's"
+    about = "harmonics, edges, contractions and layers of the catalogue, beside e3nn's, MACE's or plain torch"
     add("layers", about, "--peers", "--threads", "--runs", "--backend", "--only", config="layers")
     options = ("--peers", "--threads", "--runs", "--only")
     add("cold", "time first calls in fresh processes, with empty and filled caches", *options, config="cold")

@@ -1,4 +1,4 @@
-"""`eqlayers bench layers`: harmonics, geometry of edges and symmetric contraction, beside e3nn's and MACE's."""
+"""`eqlayers bench layers`: one layer at a time, beside e3nn's, MACE's or the plainest torch."""
 
 from __future__ import annotations
 

@@ -25,19 +25,19 @@ def _channelwise(in1: o3.Irreps, in2: o3.Irreps, keep: o3.Irreps) -> tuple[o3.Ir
     return out, list(paths)
 
 
-def _connected(in1: o3.Irreps, in2: o3.Irreps, out: o3.Irreps) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
-    paths = [
-        (i, j, k, "uvw", True)
+def connected(in1: o3.Irreps, in2: o3.Irreps, out: o3.Irreps, mode: str) -> list[tuple[Any, ...]]:
+    """Every path between irreps groups, with weights."""
+    return [
+        (i, j, k, mode, True)
         for i, (_, ir1) in enumerate(in1)
         for j, (_, ir2) in enumerate(in2)
         for k, (_, ir) in enumerate(out)
         if ir in ir1 * ir2
     ]
-    return out, paths
 
 
 # mode -> irreps of the output and instructions, from (in1, in2, out); for 'uvu', out lists the irreps that are kept
-PATHS = {"uvu": _channelwise, "uvw": _connected}
+PATHS = {"uvu": _channelwise, "uvw": lambda in1, in2, out: (out, connected(in1, in2, out, "uvw"))}
 
 
 @dataclass(frozen=True)

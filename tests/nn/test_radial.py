@@ -147,6 +147,22 @@ def test_a_short_length_changes_no_number_of_others(dtype: torch.dtype, monkeypa
         assert bool((basis(r) == basis(mixed)[2:]).all())
 
 
+def test_a_length_at_the_bound_has_one_number() -> None:
+    """Of which the quotient and the bound of the series round to different sides."""
+    r = torch.tensor([0.23554931581020355], requires_grad=True)
+    mixed = torch.tensor([0.23554931581020355, 0.0], requires_grad=True)
+    basis = BesselBasis(4, 3.7)
+    for alone, among in zip(all_orders(basis, r), all_orders(basis, mixed), strict=True):
+        assert bool((alone == among[:1]).all())
+
+
+def test_gradients_in_half_precision_do_not_depend_on_a_short_length() -> None:
+    r = torch.linspace(0.5, 6, 50, dtype=torch.float16)
+    mixed = torch.cat([r.new_zeros(1), r]).requires_grad_()
+    (grad,) = torch.autograd.grad(radial.bessel(mixed, 32, 5.0).sum(), mixed)
+    assert bool(grad.isfinite().all())
+
+
 def test_lengths_are_not_looked_at_where_values_do_not_count() -> None:
     basis = BesselBasis(3, 5.0).double()
     r = torch.tensor([0.5, 1.0, 4.0], dtype=torch.float64)

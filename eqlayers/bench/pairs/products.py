@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ... import nn
 from ...algebra import as_irreps
+from ..problems import connected
 from .pair import Pair, features, second_features
 
 #: Harmonics that features are multiplied with.
@@ -28,14 +29,7 @@ def _scalars(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 def _their_linear(irreps: str) -> o3.TensorProduct:
     """Every path of features times harmonics, with a weight for each channel."""
     first, second = as_irreps(irreps), as_irreps(EDGE)
-    paths = [
-        (i, j, k, "uvu", True)
-        for i, (_, ir1) in enumerate(first)
-        for j, (_, ir2) in enumerate(second)
-        for k, (_, ir) in enumerate(first)
-        if ir in ir1 * ir2
-    ]
-    return o3.TensorProduct(first, second, first, paths)
+    return o3.TensorProduct(first, second, first, connected(first, second, first, "uvu"))
 
 
 def _one_by_one(irreps: str) -> o3.ElementwiseTensorProduct:

@@ -20,7 +20,7 @@ from ...errors import ConfigError, IndexRangeError, IrrepsError
 from ...torch_internals import is_plain, on_tape, under_autocast
 
 #: Bytes of the rows that are mapped at a time where nothing records it: with their copies they stay in the cache.
-PART = 2**22
+PART = 2**21
 #: Rows from which a matrix product has its speed.
 LEAST_ROWS = 128
 
