@@ -9,21 +9,25 @@ BIN    := $(VENV)/bin
 INSTALL := -m pip --disable-pip-version-check install
 # one worker per core; each has one thread, because two threads on a busy core are far slower than one
 WORKERS ?= auto
-PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --no-skips --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
 FIT     := $(BIN)/eqlayers fit -c
 # runs the tests beside packages whose requirements exclude each other, each in an environment in .nox
 NOX     := .nox/runner
 # releases of Triton beside the installed one, each in a folder of its own, which comes first on PYTHONPATH in its tests
 RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(wildcard requirements-triton-*.txt))
 
+# of constraints-mace.txt, what constraints.txt has not or has in another version, as far as tests import it
+BESIDE_MACE := ConfigArgParse cuequivariance cuequivariance-torch e3nn h5py lmdb mace-torch matscipy orjson prettytable python_hostlist torch-ema wcwidth
+
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
 does.train                := fit to the energy U0 of the embedded molecules and test it: 6 min
 does.train-dipole         := the same for the dipole moment, from a vector read-out: 3 min
 does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min
-does.test                 := all tests but those of the next five commands: 14 min
-does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 2 min
+does.test                 := all tests but those of the next six commands: 25 min on two cores of an AMD EPYC
+does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 7 min
 does.test-slow            := every test there is, the slow ones and those of the other commands as well
 does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min
+does.test-mace            := tests of tables and contractions beside mace-torch, whose e3nn 0.4.4 comes first on PYTHONPATH: 2 min
 does.sanitizers           := the generated C under AddressSanitizer and UBSan
 does.wheel-check          := build a wheel, and import every package from it in a clean environment; install a clone: half a minute
 does.docs                 := HTML documentation in docs/_build/html: 1 min
@@ -31,15 +35,17 @@ does.lint                 := ruff and mypy: half a minute
 does.test-integrations    := tests beside NequIP and MACE, in environments of their own: some minutes
 does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min
 does.triton-releases      := the oldest and the newest Triton, in .venv/triton
+does.mutations            := deliberate faults of the source, each of which the tests beside it must find: a quarter of an hour
 does.clean                := remove what the commands above made, except runs/
-COMMANDS := train train-dipole train-forces test test-long test-slow test-triton-releases sanitizers wheel-check docs lint test-integrations \
-            test-e3nn triton-releases clean
+COMMANDS := train train-dipole train-forces test test-long test-slow test-triton-releases test-mace sanitizers wheel-check docs lint test-integrations \
+            test-e3nn triton-releases mutations clean
 
 # What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
 load.train           := 0.3 GB, 1.4 GB on disk
 load.test            := 0.55 GB, 2.2 GB on disk
 load.docs            := 0.35 GB, 1.5 GB on disk
 load.triton-releases := 0.5 GB, 1.7 GB on disk
+load.test-mace       := 0.1 GB
 load.nox             := 2 GB
 
 .PHONY: help python $(COMMANDS)
@@ -74,6 +80,10 @@ test-slow: about-test-slow $(VENV)/.installed-test $(RELEASES)
 test-triton-releases: about-test-triton-releases $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST) -m "releases and not slow"
 
+test-mace: about-test-mace $(VENV)/mace/.installed
+	PYTHONPATH=$(VENV)/mace TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 $(PYTEST) tests/integrations/test_radial.py \
+	    tests/integrations/mace/test_symmetric_contraction.py
+
 sanitizers: about-sanitizers $(VENV)/.installed-test
 	$(PYTEST) -m sanitizer
 
@@ -94,6 +104,9 @@ test-integrations: about-test-integrations $(NOX)/.installed
 test-e3nn: about-test-e3nn $(VENV)/.installed-test
 	$(BIN)/python tests/e3nn_suite/run.py --output docs/reference/e3nn_suite.md --quiet
 
+mutations: about-mutations $(VENV)/.installed-test
+	$(BIN)/python tests/mutations/run.py
+
 # The stamp is written last, so that an interrupted installation is repeated and a finished one is not. The first line
 # of an installation is a pip that shows how far it is: the one that comes with Python is silent for a minute.
 $(VENV)/.installed-train: EXTRAS := train
@@ -112,6 +125,13 @@ $(VENV)/triton/%/.installed: requirements-triton-%.txt | $(VENV)/.installed-test
 	@echo 'set-up of Triton $*: downloads $(load.triton-releases)'
 	@rm -rf $(@D)
 	$(BIN)/python $(INSTALL) --no-deps --target $(@D) --requirement $<
+	@touch $@
+
+# of mace-torch what the environment lacks, without the torch and numpy that both have
+$(VENV)/mace/.installed: constraints-mace.txt | $(VENV)/.installed-test
+	@echo 'set-up of mace-torch: downloads $(load.test-mace)'
+	@rm -rf $(@D)
+	$(BIN)/python $(INSTALL) --no-deps --target $(@D) --constraint $< $(BESIDE_MACE)
 	@touch $@
 
 $(NOX)/.installed: constraints.txt | python

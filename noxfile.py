@@ -46,9 +46,9 @@ def nequip(session: nox.Session) -> None:
 
 @nox.session
 def mace(session: nox.Session) -> None:
-    """MACE, and with it e3nn 0.4.4."""
+    """MACE, and with it e3nn 0.4.4; cuequivariance, which has MACE's reduced bases, without its kernels for GPUs."""
     # e3nn 0.4.4 loads its constants with torch.load, which refuses their format since torch 2.6
-    run_tests(session, "mace-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
+    run_tests(session, "mace-torch", "cuequivariance-torch", TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD="1")
 
 
 @nox.session

@@ -25,7 +25,7 @@ POTENTIALS = {
     "md": "molecular dynamics",
 }
 
-BENCH = "measure speed and memory beside peers: run, report, step, networks, cold, overhead, accelerate"
+BENCH = "measure speed and memory beside peers: run, report, first-gpu, step, networks, cold, overhead, accelerate"
 
 CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
 
@@ -50,6 +50,10 @@ benchmarks have subcommands, each with its own help:
   eqlayers bench run smoke
   eqlayers bench networks ours
   eqlayers bench --help
+
+beside mace-torch, with the options of mace_run_train:
+  eqlayers mace train --config water.yaml
+  eqlayers mace lammps water.model water-mliap.pt
 
 kernels that were compiled for CPUs are kept on disk:
   eqlayers cache info
@@ -84,6 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return train(args)
         if args and args[0] == "bench":
             return bench(args[1:])
+        if args and args[0] == "mace":
+            from .integrations import mace
+
+            return mace.run(args[1:])
         parsed = parser().parse_args(args)
         if parsed.version:
             from . import __version__
@@ -157,9 +165,10 @@ def bench(args: Sequence[str]) -> int:
     """Hand over to the benchmarks' command line, or say how to install what it needs."""
     try:
         from .bench.cli import run
+
+        run(args, molecules)
     except ModuleNotFoundError as error:
         return missing(error, "benchmarks", "bench")
-    run(args, molecules)
     return 0
 
 
@@ -280,6 +289,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="command")
     rest = {
         "bench": BENCH,
+        "mace": "MACE's own programs with these layers: mace train, as mace_run_train; mace lammps, a file for LAMMPS",
         "info": "versions, devices, and the backends that can run here; info MODEL: what a potential is",
     }
     for name, about in (TRAINING | POTENTIALS | rest).items():
@@ -288,3 +298,7 @@ def parser() -> argparse.ArgumentParser:
     kept = commands.add_parser("cache", help=about, description=about)
     kept.add_argument("action", choices=CACHE, help="; ".join(f"{name}: {what}" for name, what in CACHE.items()))
     return top
+
+
+if __name__ == "__main__":  # python -m eqlayers.cli
+    sys.exit(main())

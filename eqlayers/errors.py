@@ -6,6 +6,9 @@ written for e3nn's layers keep working.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 __all__ = [
     "BackendError",
     "ConfigError",
@@ -17,6 +20,8 @@ __all__ = [
     "IndexRangeError",
     "IrrepsError",
     "MismatchError",
+    "MissingPackageError",
+    "OutOfMemoryError",
     "ShapeError",
 ]
 
@@ -61,5 +66,32 @@ class GradientError(EqlayersError, RuntimeError):
     """A gradient was asked for whose info was not given."""
 
 
+class MissingPackageError(EqlayersError, ModuleNotFoundError):
+    """A package of an extra is not installed."""
+
+
+class OutOfMemoryError(EqlayersError, MemoryError):
+    """Structures that are evaluated at once do not fit into memory."""
+
+
 class MismatchError(EqlayersError, RuntimeError):
     """A layer that should stand in for another gives other numbers."""
+
+
+@contextmanager
+def needs_packages(what: str, extra: str) -> Iterator[None]:
+    """Around the imports of an extra's packages: one message wherever one is missing.
+
+    Raises:
+        MissingPackageError: An import inside failed.
+    """
+    try:
+        yield
+    except MissingPackageError:
+        raise
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{what} must find the packages of the extra `{extra}`, got: {error}. Install them: pip install "
+            f"'eqlayers[{extra}]'.",
+            name=error.name,
+        ) from error

@@ -12,13 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .checks import check_path
-from .errors import ConfigError
+from .errors import ConfigError, needs_packages
 
 __all__ = [
+    "KEYS",
+    "LABEL_NAMES",
+    "LABEL_SIZES",
     "atomic_write",
     "check_output",
     "few",
+    "held_atoms",
     "plain_name",
     "read_json",
     "read_yaml",
@@ -28,10 +35,34 @@ __all__ = [
 ]
 
 MEBIBYTE = 2**20
+#: ASE's name of the energy whose slopes the forces are, where electrons are smeared over levels.
+FREE = "free_energy"
+#: Names under which files of structures hold labels, by label.
+KEYS: dict[str, tuple[str, ...]] = {
+    "energy": ("energy", "Energy", "REF_energy", "dft_energy", "DFT_energy", "TotEnergy", "energies", "E"),
+    "forces": ("forces", "force", "Forces", "REF_forces", "dft_forces", "dft_force", "DFT_forces", "F"),
+    "stress": ("stress", "REF_stress", "dft_stress", "DFT_stress"),
+    "virial": ("virial", "virials", "REF_virial", "REF_virials", "dft_virial", "dft_virials", "DFT_virial"),
+    "dipole": ("dipole", "REF_dipole", "dft_dipole", "DFT_dipole"),
+    "polarizability": ("polarizability", "REF_polarizability", "dft_polarizability", "DFT_polarizability"),
+    "config_type": ("config_type",),
+}
+#: Facts of a saved potential: names of labels in the files that it was trained on, and the sizes of their units in eV
+#: and Angstrom, where these were given.
+LABEL_NAMES, LABEL_SIZES = "names of labels", "sizes of labels"
 YAML_LIMIT, JSON_LIMIT = MEBIBYTE, 64 * MEBIBYTE  # bytes that are read; results of a large suite have a few million
 NODES = 100_000  # of a YAML file with its aliases written out: a few lines can stand for billions
 DEPTH = 50
 MERGE = "tag:yaml.org,2002:merge"
+
+
+def held_atoms(atoms: Any) -> NDArray[np.bool_]:
+    """``[A]``: atoms that constraints of ASE, or the ``move_mask`` of a file, hold along any axis."""
+    found = np.zeros(len(atoms), bool)
+    for constraint in atoms.constraints:
+        if type(constraint).__name__ in ("FixAtoms", "FixCartesian"):
+            found[constraint.get_indices()] = True
+    return found
 
 
 def few(names: Sequence[str]) -> str:
@@ -248,8 +279,10 @@ def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the
 
     Raises:
         ConfigError: It is missing or no file, no text, no YAML, or has a key twice; with the line.
+        MissingPackageError: PyYAML is not installed.
     """
-    import yaml  # here: saving a potential needs this file, and not the package
+    with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
+        import yaml  # here: saving a potential needs this file, and not the package
 
     path = Path(check_path(what, path))
     text = _read(path, what, fix, YAML_LIMIT)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .checks import check_flag, check_items, check_type, got, is_integer
+from .checks import check_flag, check_floating, check_items, check_tensor, check_type, got, is_integer
 from .errors import DTypeError, IndexRangeError, ShapeError
 from .torch_internals import (
     assert_later,
@@ -64,6 +64,44 @@ def check_range(name: str, index: Tensor, size: int, what: str) -> None:
         )
 
 
+def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tensor:
+    """An index ``[rows]`` int64 into ``size`` of something.
+
+    Raises:
+        DTypeError, ShapeError: Another tensor. IndexRangeError: See :func:`check_range`.
+    """
+    if check_tensor(name, index, f"[{rows}]").dtype != torch.int64:
+        raise DTypeError(f"{name} must be int64 [{rows}], got {index.dtype}. Convert it with `.long()`.")
+    if index.ndim != 1 or index.shape[0] != rows:
+        raise ShapeError(f"{name} must be [{rows}], got {list(index.shape)}. Give one of the {what} for each row.")
+    check_range(name, index, size, what)
+    return index
+
+
+def check_graph(graph: Any) -> Graph:
+    """A graph, which knows how many nodes there are.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    return check_type("graph", graph, Graph, "an eqlayers.Graph", "Make one: eqlayers.Graph(edge_index, num_src).")
+
+
+def check_lengths(lengths: Any, graph: Graph) -> Tensor:
+    """One length for each edge of a graph.
+
+    Raises:
+        DTypeError, ShapeError: Anything else.
+    """
+    edges = graph.num_edges
+    if check_floating("lengths", lengths, f"[{edges}]").shape != (edges,):
+        raise ShapeError(
+            f"lengths must be [{edges}], one for each edge of the graph, got {list(lengths.shape)}. Take both from one "
+            "neighbour list."
+        )
+    return lengths
+
+
 class Graph:
     """Edges from senders to receivers. Convolutions over the same graph share its sorting; make one per batch.
 
@@ -89,6 +127,7 @@ class Graph:
         self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
         self._num_src = _check_number("num_src", num_src)
         self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
+        self._compiled = torch.compiler.is_compiling()  # made by the code that is compiled, and gone with its call
         self._in_range = False  # known to be
         self._tables: Tensor | None = None
         self._trace: object | None = None  # in which the tables were made
@@ -134,6 +173,9 @@ class Graph:
     def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
         """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
         trace = current_trace()
+        if self._outlives():
+            known = self._tables if self._trace is None else None
+            return sort(self._edge_index, self._num_src, self._num_dst) if known is None else known
         if self._tables is None or self._trace is not trace:
             if wrapped_by_func(self._edge_index):
                 return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
@@ -151,7 +193,7 @@ class Graph:
 
         Those of the last places are kept, which all layers of a network share.
         """
-        if wrapped_by_func(place) or wrapped_by_func(self._edge_index):
+        if wrapped_by_func(place) or wrapped_by_func(self._edge_index) or self._outlives():
             return sort(place)
         compiling = torch.compiler.is_compiling()
         changes = 0 if compiling or place.is_inference() else place._version  # in place, since they were sorted
@@ -159,6 +201,13 @@ class Graph:
         if self._places is None or self._places[0] is not place or self._places[1] != kept:
             self._places = place, kept, sort(place)
         return self._places[2]
+
+    def _outlives(self) -> bool:
+        """Whether the graph outlives a call that is being compiled.
+
+        It keeps nothing of such a call then: compiled results may lie in memory that the next call writes to.
+        """
+        return torch.compiler.is_compiling() and not self._compiled
 
     def halves(self) -> tuple[Graph, Graph]:
         """Two graphs with the same edges: from senders to the edges themselves, and from these to the receivers.
@@ -172,7 +221,7 @@ class Graph:
         """
         trace = current_trace()
         if self._halves is None or self._halves[0] is not trace:
-            if wrapped_by_func(self._edge_index):
+            if wrapped_by_func(self._edge_index) or self._outlives():
                 return self._cut(self._edge_index)  # differ from sample to sample: not kept
             with outside_of_func():
                 if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():

@@ -1,16 +1,21 @@
-"""Neighbour lists with periods in any of three directions, by vesin's cell lists."""
+"""Neighbour lists with periods in any directions: cells of vesin, or a tree of scipy where most would be empty."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from vesin import NeighborList
 
 from .checks import check_number
-from .errors import DataError, ShapeError
+from .errors import DataError, DTypeError, ShapeError, needs_packages
+
+with needs_packages("eqlayers.periodic", "train"):
+    from ase.geometry import complete_cell, minkowski_reduce
+    from scipy.spatial import KDTree
+    from vesin import NeighborList
 
 __all__ = ["neighbor_list"]
 
@@ -35,7 +40,7 @@ def neighbor_list(
         ``shifts`` `[E, 3]`, how many lattice vectors the receiver is moved by. Both int64.
 
     Raises:
-        ShapeError: The arrays have other shapes.
+        ShapeError, DTypeError: The arrays have other shapes, or are no real numbers.
         DataError: Numbers that are not finite, a periodic cell without volume, or atoms at one place.
         ConfigError: The cutoff is not positive and finite.
 
@@ -46,9 +51,9 @@ def neighbor_list(
     """
     cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
     places, box, periods = _read(pos, cell, pbc)
-    search = NeighborList(cutoff=cutoff * _WIDER, full_list=True, n_threads=torch.get_num_threads())
-    src, dst, shifts = search.compute(places, box, periods, quantities="ijS") if len(places) else _NOTHING
-    src, dst, shifts = src.astype(np.int64), dst.astype(np.int64), shifts.reshape(-1, 3).astype(np.int64)
+    reduced, turn = _reduced(box, periods)
+    src, dst, shifts = _pairs(places, reduced, periods, cutoff * _WIDER, name)
+    shifts = shifts @ turn
     # The formula of a model decides at the cutoff, not the rounding of a search that wraps atoms into the cell first.
     square = np.square(places[dst] - places[src] + shifts @ box).sum(axis=1)
     if bool((square == 0).any()):
@@ -57,26 +62,35 @@ def neighbor_list(
             f"{name} must be at distinct places, got {src[pair]} and {dst[pair]} at the same one. Repair the structure."
         )
     low, wide = shifts.min(axis=0, initial=0), np.ptp(shifts, axis=0) + 1 if len(shifts) else np.ones(3, np.int64)
-    key = dst * len(places) + src
-    for axis in range(3):
-        key = key * wide[axis] + (shifts[:, axis] - low[axis])
-    order = np.argsort(key, kind="stable")
+    if len(places) ** 2 * math.prod(wide.tolist()) < 2**63:
+        key = dst * len(places) + src
+        for axis in range(3):
+            key = key * wide[axis] + (shifts[:, axis] - low[axis])
+        order = np.argsort(key, kind="stable")
+    else:  # atoms that are many cells away have shifts of many digits
+        order = np.lexsort((*shifts.T[::-1], src, dst))
     order = order[square[order] < cutoff**2]
     return np.stack([src[order], dst[order]]), shifts[order]
 
 
 def folded(
-    pos: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_], n_atoms: NDArray[np.int64]
+    pos: NDArray[np.float64],
+    cell: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
+    n_atoms: NDArray[np.int64],
+    cutoff: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Positions around the centre of each structure, each atom by its image there.
+    """Positions around the centre of each structure, each atom by its image there, and far parts closer together.
 
-    In float32 an atom at 1000 Angstrom has a place to 6e-5 only: far from the origin, or unwrapped in a long run.
+    In float32 an atom at 1000 Angstrom has a place to 6e-5 only: far from the origin, unwrapped in a long run, or gone.
+    Along open axes a gap without atoms, longer than the cutoff, is closed to twice the cutoff: no edge crosses it.
 
     Args:
         pos: Positions in Angstrom of structures one after the other, `[A, 3]`.
         cell: Cells with a volume, `[N, 3, 3]`.
         pbc: Whether each lattice vector is a period, `[N, 3]`.
         n_atoms: Number of atoms of each structure, `[N]`.
+        cutoff: Length in Angstrom of the longest edge.
 
     Returns:
         The positions `[A, 3]`, and how many lattice vectors each was moved back by `[A, 3]` int64: the shift of an edge
@@ -84,7 +98,8 @@ def folded(
 
     Example:
         >>> pos = np.array([[-1.0, 0.0, 0.0], [301.0, 0.0, 0.0]])
-        >>> [found.tolist() for found in folded(pos, 10.0 * np.eye(3)[None], np.array([[True] * 3]), np.array([2]))]
+        >>> cell, pbc = 10.0 * np.eye(3)[None], np.array([[True] * 3])
+        >>> [found.tolist() for found in folded(pos, cell, pbc, np.array([2]), cutoff=5.0)]
         [[[-1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], [[-15, 0, 0], [15, 0, 0]]]
     """
     row = np.repeat(np.arange(len(n_atoms)), n_atoms)
@@ -95,21 +110,127 @@ def folded(
     fraction = sum(placed[:, axis, None] * inverse[row, axis] for axis in range(3))
     moved = np.where(pbc[row], np.rint(fraction), 0.0)
     placed -= sum(moved[:, axis, None] * cell[row, axis] for axis in range(3))
+    if len(placed):
+        far = np.abs(placed).max(axis=1) > _FAR
+        for one in np.unique(row[far & ~pbc[row].all(axis=1)]).tolist():
+            atoms = row == one
+            placed[atoms] = _gaps_closed(placed[atoms], cell[one], pbc[one], 2 * cutoff)
     return placed, moved.astype(np.int64)
 
 
+def _gaps_closed(
+    placed: NDArray[np.float64], cell: NDArray[np.float64], pbc: NDArray[np.bool_], most: float
+) -> NDArray[np.float64]:
+    """Positions without gaps of more than so much along open axes, around their centre."""
+    across = np.linalg.qr(cell[pbc].T, mode="complete")[0][:, int(pbc.sum()) :]  # perpendicular to all periods
+    for axis in across.T:
+        at = placed @ axis
+        order = np.argsort(at, kind="stable")
+        extra = np.maximum(np.diff(at[order], prepend=at[order[0]]) - most, 0.0)
+        shift = np.empty_like(at)
+        shift[order] = np.cumsum(extra)
+        placed = placed - (shift - shift.mean())[:, None] * axis
+    return placed - (placed @ across).mean(axis=0) @ across.T
+
+
 _WIDER = 1 + 1e-9
-_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64))
+_FAR = 100.0  # Angstrom, which float32 holds to 8e-6
+_FARTHEST = 2**31  # cells: shifts are integers of 32 bits in the cell list
+#: Pairs of atoms and the shift of the second: src [E], dst [E], shifts [E, 3], in any order.
+Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+
+
+def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Short vectors of the same lattice, and these as sums of its own, where one's length is twice its height or more.
+
+    The time of a search is that of images within reach, which a skewed cell has without bound.
+    """
+    own = box[periods]
+    length, height = np.linalg.norm(own, axis=1), 1 / np.linalg.norm(np.linalg.pinv(own), axis=0)
+    if not (length > 2 * height).any():
+        return box, np.eye(3, dtype=np.int64)
+    reduced, turn = minkowski_reduce(complete_cell(box), periods)
+    return np.where(periods[:, None], reduced, 0.0), turn.astype(np.int64)
+
+
+def _pairs(
+    places: NDArray[np.float64], box: NDArray[np.float64], periods: NDArray[np.bool_], reach: float, name: str
+) -> Pairs:
+    """Pairs within reach. A cell list takes time and memory by the volume of the box, a tree by atoms and neighbours.
+
+    Raises:
+        DataError: An atom is too many cells away.
+    """
+    if not len(places):
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64)
+    full = np.asarray(complete_cell(box), dtype=np.float64)
+    inverse = np.linalg.inv(full)
+    fraction = places @ inverse
+    turns = np.where(periods, np.floor(fraction), 0.0)
+    if np.abs(turns).max() >= _FARTHEST / 2:
+        atom = int(np.abs(turns).max(axis=1).argmax())
+        raise DataError(
+            f"{name} must be within {_FARTHEST // 2:,} cells of the origin, got atom {atom} at {places[atom].tolist()} "
+            "Angstrom. Fold the positions into the cell, or repair the structure."
+        )
+    height = 1 / np.linalg.norm(inverse, axis=0)  # between opposite faces
+    extent = np.where(periods, height, np.ptp(fraction, axis=0))  # along open axes the completed vectors have length 1
+    cells = np.maximum(extent / reach, 1.0)
+    number = math.prod(cells.tolist())
+    # more than 100,000 cells are made larger, until a flat box has less than one along its shortest axis
+    thin = number > 5e4 and cells.min() * (1e5 / number) ** (1 / 3) < 2
+    if thin or number > 10 * len(places) + 1000:
+        return _by_tree(places, full, periods, reach, (fraction, turns, height))
+    if periods.any() and not periods.all():  # open axes with a gap: the library's own box may be skewed without bound
+        full = full * np.where(periods, 1.0, extent + 2 * reach)[:, None]
+        periods = np.ones(3, dtype=bool)
+    search = NeighborList(cutoff=reach, full_list=True, n_threads=torch.get_num_threads())
+    src, dst, shifts = search.compute(places, full, periods, quantities="ijS")
+    return src.astype(np.int64), dst.astype(np.int64), shifts.reshape(-1, 3).astype(np.int64)
+
+
+def _by_tree(
+    places: NDArray[np.float64],
+    full: NDArray[np.float64],
+    periods: NDArray[np.bool_],
+    reach: float,
+    wrapped: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]],
+) -> Pairs:
+    """Pairs of the atoms in the cell and their images within reach of it, made axis by axis."""
+    fraction, turns, height = wrapped
+    home, fraction = places - turns @ full, fraction - turns
+    atom, image = np.arange(len(places)), np.zeros((len(places), 3), np.int64)
+    for axis in np.flatnonzero(periods):
+        most = reach / height[axis]
+        steps = np.arange(-math.ceil(most), math.ceil(most) + 1)
+        at = fraction[atom, axis] + steps[:, None]
+        near = (at >= fraction[:, axis].min() - most) & (at <= fraction[:, axis].max() + most)
+        step, one = np.nonzero(near)
+        atom, image = atom[one], image[one]
+        image[:, axis] = steps[step]
+    trees = [KDTree(points, balanced_tree=False, compact_nodes=False) for points in (home, home[atom] + image @ full)]
+    found = trees[0].sparse_distance_matrix(trees[1], reach, output_type="ndarray")
+    src, dst, shifts = found["i"].astype(np.int64), atom[found["j"]], image[found["j"]]
+    other = (src != dst) | shifts.any(axis=1)  # an atom is not its own neighbour in the same cell
+    src, dst, shifts = src[other], dst[other], shifts[other]
+    return src, dst, shifts + (turns[src] - turns[dst]).astype(np.int64)
 
 
 def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
     """Positions, cell and periods as arrays of known shapes."""
-    periods = np.broadcast_to(np.asarray(pbc, dtype=bool), (3,)) if np.shape(pbc) in ((), (3,)) else None
     try:
+        said = np.asarray(pbc)
+        periods = np.broadcast_to(said.astype(bool), (3,)) if said.shape in ((), (3,)) else None
+        if said.dtype.kind not in "biuf" or np.iscomplexobj(pos) or np.iscomplexobj(cell):
+            raise TypeError("text, complex numbers or objects")
         places = np.asarray(pos, dtype=np.float64).reshape(-1, 3) if len(pos) == 0 else np.asarray(pos, np.float64)
         box = np.zeros((3, 3)) if cell is None else np.asarray(cell, dtype=np.float64)
-    except (TypeError, ValueError):
-        places = box = np.empty(0)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged, complex, of torch with gradients or in bfloat16
+        raise DTypeError(
+            "pos, cell and pbc must be real numbers [A, 3] and [3, 3] and booleans [3], got "
+            f"{', '.join(type(given).__name__ for given in (pos, cell, pbc))} that NumPy does not read: {error}. Pass "
+            "arrays, such as `pos.detach().double().numpy()`."
+        ) from error
     if periods is None or places.ndim != 2 or places.shape[1] != 3 or box.shape != (3, 3):
         raise ShapeError(
             f"pos, cell and pbc must be [A, 3], [3, 3] and [3], got {list(np.shape(pos))}, {list(np.shape(cell))} and "

@@ -22,7 +22,7 @@ WRONG: dict[str, list[Any]] = {
     "by edge": [1.0, "x", [1.0], np.ones((3, 2)), torch.ones(3), torch.ones(3, 9), torch.ones(4, 2),
         torch.ones(3, 2).long(), torch.ones(3, 2) * 1j, torch.ones(()), torch.ones(0), object()],
     "envelope": [1.0, "x", [1.0], np.ones(3), torch.ones(4), torch.ones(3, 1), torch.ones(3).long(),
-        torch.ones(()), object()],
+        torch.ones(()), torch.tensor([0.5, -0.1, 1.0]), object()],
     "sink": [None, "x", NAN, [1.0], np.ones(2), torch.ones(3), torch.ones(3, 2), torch.ones(2).long(), object()],
     "receivers": [-1, 1.5, "4", [4], torch.ones(2), NAN, True],
 }  # fmt: skip

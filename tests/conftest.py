@@ -4,7 +4,9 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Any
+from zlib import crc32
 
 import torch
 
@@ -23,6 +25,20 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers are the parallelism; two threads on one core are far slower than one
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option of ours, and the setting of a plugin that may be missing: strict configurations take no unknown one."""
+    parser.addoption("--no-skips", action="store_true", help="a skipped test fails, unless it needs a GPU")
+    if find_spec("pytest_timeout") is None:
+        parser.addini("timeout", "seconds for one test, by pytest-timeout, which is not installed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Marks of plugins that may be missing, which strict marks ask for."""
+    for module, mark in (("pytest_timeout", "timeout(seconds)"), ("xdist", "xdist_group(name)")):
+        if find_spec(module) is None:
+            config.addinivalue_line("markers", f"{mark}: of a plugin that is not installed")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
     """Takes what is there out of the garbage collection: a full one then takes 10 ms and not 100.
@@ -31,6 +47,49 @@ def frozen() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test that is thinned(n) the first set of parameters stays, and about one in n if there are more than n.
+
+    Names of parameters say which, so that each takes its turn; the rest is slow. On a GPU, emulated ones too, all stay.
+    """
+    if HAS_GPU or config.pluginmanager.has_plugin("tests.emulated"):
+        return
+    sets: dict[object, list[tuple[int, pytest.Item]]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("thinned"):
+            test = item.path, getattr(item, "originalname", item.name)
+            sets.setdefault(test, []).append((mark.args[0], item))
+    for _, *rest in sets.values():
+        for n, item in rest:
+            if len(rest) < n or crc32(item.name.encode()) % n:
+                item.add_marker(pytest.mark.slow)
+
+
+def failed_instead(report: Any, config: pytest.Config) -> Any:
+    """A skip as a failure that says so: the environment of `make test` has all that a registry offers."""
+    if report.skipped and not hasattr(report, "wasxfail") and config.getoption("no_skips"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{report.nodeid} must run here, as only tests marked gpu may be skipped with --no-skips; got {reason!r}. "
+            "Put what it needs into the extra `test`, or the test into an environment that has it (noxfile.py)."
+        )
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
+    report = yield
+    return report if item.get_closest_marker("gpu") else failed_instead(report, item.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    report = yield
+    return failed_instead(report, collector.config)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Case:
     function: Callable[..., Any]
     good: dict[str, Any]
     kinds: dict[str, str]
+    own: dict[str, list[Any]] = field(default_factory=dict)  # kinds that mean something else in its file
 
 
 #: A MACE that is made at once.
@@ -119,7 +121,7 @@ CASES: dict[str, Case] = {
         "num_weights": "count", "num_basis": "width", "cutoff": "positive", "hidden": "widths", "p": "power"}),
     "RadialTable": Case(nn.RadialTable, {"network": nn.RadialNetwork(3)}, {
         "network": "function", "cutoff": "positive", "knots": "knots", "tolerance": "positive",
-        "interpolation": "choice", "start": "size"}),
+        "interpolation": "choice", "start": "size", "open_end": "flag"}),
     "TabledBasis": Case(nn.TabledBasis, {"basis": nn.BesselBasis()}, {
         "basis": "module", "cutoff": "positive", "knots": "knots"}),
     "AgnesiTransform": Case(nn.AgnesiTransform, {"species": [1, 8]}, {
@@ -179,10 +181,10 @@ CASES: dict[str, Case] = {
         "module": "module", "backend": "backend"}),
     "Linear.from_e3nn": Case(eq.Linear.from_e3nn, {"module": o3.Linear("0e", "0e")}, {"module": "module",
         "backend": "backend"}),
-    "Graph": Case(eq.Graph, {"edge_index": EDGES, "num_src": 4}, {"num_src": "size", "num_dst": "nodes",
-        "copy": "flag"}),
-    "as_graph": Case(functional.as_graph, {"edge_index": EDGES, "num_src": 4}, {"num_src": "size",
-        "num_dst": "nodes"}),
+    "Graph": Case(eq.Graph, {"edge_index": EDGES, "num_src": 4}, {
+        "edge_index": "edges of any nodes", "num_src": "size", "num_dst": "nodes", "copy": "flag"}),
+    "as_graph": Case(functional.as_graph, {"edge_index": EDGES, "num_src": 4}, {
+        "edge_index": "edges of any nodes", "num_src": "size", "num_dst": "nodes"}),
     "to_ir_mul": Case(eq.to_ir_mul, {"x": X, "irreps": "2x0e + 1o"}, {"x": "anything", "irreps": "irreps"}),
     "to_mul_ir": Case(eq.to_mul_ir, {"x": X, "irreps": "2x0e + 1o"}, {"x": "anything", "irreps": "irreps"}),
     "tensor_product": Case(functional.tensor_product, {"plan": TP.plan, "x": X, "y": Y, "weight": W}, {
@@ -249,7 +251,8 @@ CASES: dict[str, Case] = {
             "out_accumulated": "flag"}),
     "excess": Case(testing.excess, {**dict.fromkeys(("value", "reference", "size", "terms"), ONE),
         "dtype": torch.float32}, {
-        "value": "lengths", "reference": "lengths", "size": "lengths", "terms": "lengths", "dtype": "dtype"}),
+        "value": "lengths", "reference": "lengths", "size": "lengths", "terms": "lengths", "dtype": "dtype",
+        "eps": "optional positive", "relative": "size of an error"}),
     "product_magnitude": Case(testing.product_magnitude, {
         "irreps": (TP.irreps_in1, TP.irreps_in2, TP.irreps_out), "instructions": TP.instructions}, {
         "irreps": "irrep list", "instructions": "ready instructions", "device": "device", "count": "flag"}),
@@ -258,11 +261,12 @@ CASES: dict[str, Case] = {
         "irreps": "irrep list", "instructions": "ready instructions", "count": "flag"}),
     "warmup": Case(eq.warmup, {"step": lambda: None}, {"step": "function", "targets": "targets", "model": "module"}),
 }  # fmt: skip
-for _path in sorted(Path(__file__).parent.glob("bad_calls_*.py")):  # those of further families of layers
-    _more = runpy.run_path(str(_path))
-    CASES |= {name: Case(*row) for name, row in _more["ROWS"].items()}
-    WRONG |= _more["WRONG"]
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
+_FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).parent.glob("bad_calls_*.py"))]
+for _more in _FILES:  # further families of layers
+    assert not CASES.keys() & _more["ROWS"].keys()
+    CASES |= {name: Case(*row, own=_more["WRONG"]) for name, row in _more["ROWS"].items()}
+WRONG = {kind: values for more in _FILES for kind, values in more["WRONG"].items()} | WRONG
 
 #: Values of the table that an argument takes after all, with the reason.
 TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
@@ -275,6 +279,12 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
     ("RadialTable", "tolerance"): lambda value: value is None,
     ("RadialTable", "start"): lambda value: isinstance(value, float) and value == 2.5,
     ("compress", "species"): lambda value: value is None,  # all
+    ("RadialTable.forward of functions", "basis"): lambda value: True,  # not read
+    ("TensorSquare of irreps_out", "irreps_out"): lambda value: value is None,  # the irreps of the full product
+    ("NequIP", "embedding"): lambda value: value is None,  # as many as scalars
+    ("MoleculeNetwork", "layers"): lambda value: type(value) is int and value == 0,  # no message at all
+    ("Potential.set_statistics", "mean_neighbors"): lambda value: value is None,  # stays
+    ("MoleculeNetwork.forward", "edge_index"): lambda value: getattr(value, "shape", None) == (2, 2),
     ("TabledBasis", "cutoff"): lambda value: value is None,
     ("TabledBasis", "basis"): lambda value: callable(value) or value is None,
     ("Linear.forward", "bias"): lambda value: isinstance(value, torch.Tensor) and value.shape == (3,),
@@ -283,8 +293,9 @@ TAKEN: dict[tuple[str, str], Callable[[Any], bool]] = {
 
 def rows(case: str) -> list[tuple[str, Any]]:
     """The arguments of a case with each of their wrong values."""
+    wrong = WRONG | CASES[case].own
     taken = {name: TAKEN.get((case, name), lambda value: False) for name in CASES[case].kinds}
-    return [(n, v) for n, kind in CASES[case].kinds.items() for v in WRONG[kind] if not taken[n](v)]
+    return [(n, v) for n, kind in CASES[case].kinds.items() for v in wrong[kind] if not taken[n](v)]
 
 
 def says(function: Callable[..., Any], arguments: dict[str, Any]) -> str:
@@ -319,10 +330,74 @@ OTHERS = {
             "SparseVecSca"),
     "without arguments": ("keep_memory", "release_memory"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
+    "made by a function": ("CompressionReport", "CompressionRow", "SavedPotential"),
+    "looked at by the potential that takes it": ("Structures",),
+    "called by Potential, which looks at what it passes": (
+        "Equiformer.forward", "MACE.forward", "NequIP.forward", "TFN.forward", "TabledBasis.between"),
+    "tests/models/test_saving.py": ("load_potential", "read_potential", "save_potential"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
     "tests/integrations": (
         "accelerate", "check_forces", "deaccelerate", "from_mace", "from_nequip", "to_mace", "to_nequip"),
 }  # fmt: skip
+
+
+#: Arguments that the table leaves out, with the reason; `*` is any callable.
+LEFT = {
+    "named in messages only": ("*.name",),
+    "e3nn's, without effect": ("*._specialized_code", "*._optimize_einsums", "*.cueq_config", "*.oeq_config"),
+    "handed on": ("*.args", "*.kwargs"),
+    "by name in the table": ("*.operands", "*.named"),
+    "tests/nn/test_warmup.py": ("*.progress",),
+    "made by the builders of infos": ("*.gather_index", "*.index_out"),
+    "the infos of derivatives, looked at where they are used: tests/autograd": (
+        "*.info_bwd", "*.info_bwd1", "*.info_bwd2"),
+}  # fmt: skip
+
+
+#: Methods that are asked by this package alone.
+METHODS = ("extra_repr", "whole_call", "make_room", "make_table", "at_pairs", "after_extension", "pooled_vector")
+METHODS += ("functions",)  # of a basis, to be overridden
+PARTS = (eq, eq.algebra, functional, nn, models, testing, eq.integrations)
+
+
+def wanted(part: Any) -> dict[str, tuple[Any, set[str]]]:
+    """What a part of the package exports, and the public methods of its classes -> the function, its arguments."""
+    others = {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
+    found = {}
+    for name in part.__all__:
+        value = getattr(part, name)
+        if not callable(value) or name in others:
+            continue
+        found[name] = (value, set(inspect.signature(value).parameters))
+        if not (isinstance(value, type) and issubclass(value, torch.nn.Module)):
+            continue
+        for method in dir(value):
+            function = getattr(value, method)
+            function = getattr(function, "__func__", function)
+            ours = str(getattr(function, "__module__", "")).startswith("eqlayers")
+            if method.startswith("_") or f"{name}.{method}" in others or not ours:
+                continue
+            if callable(function) and method not in METHODS:
+                arguments = set(inspect.signature(function).parameters) - {"self", "cls"}
+                found[f"{name}.{method}"] = (function, arguments)
+    return {name: row for name, row in found.items() if row[1]}
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> None:
+    """Methods as well, forwards above all; what a class inherits counts where any of its relatives stands."""
+    given: dict[Any, set[str]] = {}
+    for case in CASES.values():
+        function = case.function
+        while function is not None:  # what it wraps, too
+            one = getattr(function, "__func__", function)
+            given[one] = given.get(one, set()) | set(case.kinds)
+            function = getattr(function, "__wrapped__", None)
+    left = {name.removeprefix("*.") for names in LEFT.values() for name in names}
+    missing = {
+        name: arguments - given.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
+    }
+    assert {name: sorted(arguments) for name, arguments in missing.items() if arguments} == {}
 
 
 def test_the_table_has_every_public_name() -> None:

@@ -266,6 +266,7 @@ def refused(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("line", "message"), EVERY, ids=[line for line, _ in EVERY])
 def test_command_that_cannot_be_carried_out(
     line: str, message: str, place: Path, capsys: pytest.CaptureFixture[str]

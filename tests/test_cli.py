@@ -2,6 +2,7 @@
 
 import csv
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -201,7 +202,15 @@ def test_every_line_of_a_configuration_is_explained(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:this split was published for")  # the fixture is smaller
-@pytest.mark.parametrize("path", [path for path in CONFIGS if path.stem not in DOWNLOADED], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem == "ethanol_equiformer"))
+        for path in CONFIGS
+        if path.stem not in DOWNLOADED
+    ],
+    ids=lambda path: path.stem,
+)
 def test_every_configuration_runs(path: Path, tmp_path: Path) -> None:
     options = ["--runs", str(tmp_path), "--trainer.fast_dev_run=true", "--data.cache_dir", str(tmp_path), "--threads=1"]
     if path.stem == "qm9":
@@ -232,8 +241,6 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
     ("package", "command", "extra"),
     [
         ("lightning", ["fit"], "train"),
-        ("rich", ["bench", "run", "smoke"], "bench"),
-        ("matplotlib", ["bench", "report", "x.json"], "bench"),
         ("torch_geometric", ["bench", "step"], "train"),
     ],
 )
@@ -346,3 +353,25 @@ def test_ctrl_c_ends_in_one_line(command, monkeypatch, capsys):
     monkeypatch.setattr(f"eqlayers.cli.{'train' if command == 'warmup' else 'bench'}", interrupted)
     assert main([command, "anything"]) == 130
     assert capsys.readouterr().err == "eqlayers: interrupted; kernels that were compiled are kept\n"
+
+
+@pytest.mark.parametrize("module", ["eqlayers", "eqlayers.cli"])
+def test_both_modules_are_the_command(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("eqlayers.cli", "eqlayers.__main__"):  # else runpy warns that it was imported
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for words, status, out in ((["--version"], 0, "eqlayers "), (["fitt"], 2, "")):
+        monkeypatch.setattr(sys, "argv", [module, *words])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        assert ended.value.code == status
+        assert capsys.readouterr().out.startswith(out)
+
+
+def test_programs_of_mace_say_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("eqlayers.integrations.mace.find_spec", lambda name: None)
+    assert main(["mace", "train"]) == 2
+    assert "pip install mace-torch" in capsys.readouterr().err

@@ -40,7 +40,7 @@ BELOW = {
     "data": ("files", "periodic", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
-    "integrations": ("models", "testing", "memory"),
+    "integrations": ("models", "testing", "memory", "arguments"),
     "simulate": ("integrations", "files", "arguments"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory"),

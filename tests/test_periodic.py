@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from ase.neighborlist import primitive_neighbor_list
 
 from eqlayers.data.neighbors import radius_graph
-from eqlayers.errors import ConfigError, DataError, ShapeError
+from eqlayers.errors import ConfigError, DataError, DTypeError, ShapeError
 from eqlayers.periodic import neighbor_list
 
 CUBE = 3.0 * np.eye(3)
@@ -34,6 +37,78 @@ def test_equals_ase(seed):
     vectors = pos[edge_index[1]] - pos[edge_index[0]] + shifts @ cell
     assert (np.linalg.norm(vectors, axis=1) < cutoff).all()
     assert not shifts[:, ~pbc].any()
+
+
+#: Runs in a process of its own: a library that divides by a number of bins takes the process with it.
+FUZZ = """
+import itertools, sys
+import numpy as np
+from ase.geometry import complete_cell
+from eqlayers.periodic import neighbor_list
+
+def brute(pos, cell, pbc, cutoff):
+    full = complete_cell(np.where(pbc[:, None], cell, 0.0))
+    inverse = np.linalg.inv(full)
+    most = np.where(pbc, np.ceil(cutoff * np.linalg.norm(inverse, axis=0)) + 1, 0).astype(int)
+    found = []
+    for dst, src in itertools.product(range(len(pos)), repeat=2):
+        nearest = np.where(pbc, -np.rint((pos[dst] - pos[src]) @ inverse), 0).astype(int)
+        for step in itertools.product(*[range(-m, m + 1) for m in most]):
+            shift = nearest + step
+            if (src != dst or shift.any()) and ((pos[dst] - pos[src] + shift @ full) ** 2).sum() < cutoff**2:
+                found.append((dst, src, *shift.tolist()))
+    return sorted(found)
+
+for seed in range(300):
+    rng = np.random.default_rng(seed)
+    pbc, cutoff, number = rng.random(3) < 0.5, rng.uniform(2.0, 6.0), rng.integers(1, 9)
+    sizes = rng.choice([2.5, 8.0, 60.0, 3000.0], 3)
+    cell = np.diag(sizes) + 0.3 * sizes.min() * rng.normal(size=(3, 3)) * (rng.random() < 0.5)
+    cell = cell[rng.permutation(3)]
+    inside = rng.random((number, 3)) * np.minimum(1.0, rng.choice([5.0, 40.0], 3) / sizes)
+    inside[rng.random((number, 3)) < 0.1] += rng.choice([-1.0, 1.0, 40.0])  # outside of the cell, or gone
+    pos = inside @ cell * rng.choice([1.0, 1.0, 0.0], 3)  # flat along some axes
+    pos += 0.2 * rng.random((number, 3))
+    if pbc.any() and np.linalg.det(cell[pbc] @ cell[pbc].T) < 1e-6:
+        continue
+    edges, shifts = neighbor_list(pos, cell, pbc, cutoff)
+    found = [(int(d), int(s), *row) for (s, d), row in zip(edges.T, shifts.tolist())]
+    assert found == brute(pos, cell, pbc, cutoff), seed
+
+grid = lambda n, step: np.stack(np.meshgrid(*[np.arange(n) * step] * 2, [0.0]), -1).reshape(-1, 3)
+assert neighbor_list([[0, 0, 0], [0, 0, 1700], [0, 1700, 0]], None, False, 5.0)[0].shape == (2, 0)
+for size, cell, pbc in ((400, None, False), (450, [6.0], True), (450, [9.0], True)):
+    cell = None if cell is None else np.diag([4.0 * size, 4.0 * size, *cell])
+    edges = neighbor_list(grid(size, 4.0), cell, pbc, 5.0)[0].shape[1]
+    assert edges == (4 * size**2 if pbc else 4 * size * (size - 1)), (size, cell, edges)
+gone = grid(20, 2.5)
+gone[7, 2] = 3000.0
+assert not (neighbor_list(gone, np.diag([50.0, 50.0, 1.0]), [True, True, False], 5.0)[0] == 7).any()
+ring = np.arange(400)
+tube = np.stack([3 * np.cos(ring), 3 * np.sin(ring), 0.6 * ring], 1)
+tube[7, 0] = 1000.0
+assert not (neighbor_list(tube, np.diag([1.0, 1.0, 240.0]), [False, False, True], 5.0)[0] == 7).any()
+print("done", end="")
+"""
+
+
+def test_far_and_flat_structures_of_every_periodicity():
+    """Time and memory are those of the atoms, and the process lives, whatever the box."""
+    found = subprocess.run([sys.executable, "-c", FUZZ], capture_output=True, text=True, timeout=300)
+    assert (found.returncode, found.stdout) == (0, "done"), found.stderr[-2000:]
+
+
+def test_atoms_too_many_cells_away_are_named():
+    with pytest.raises(DataError, match=r"atoms must be within 1,073,741,824 cells of the origin, got atom 1 at \[0"):
+        neighbor_list([[0.0, 0, 0], [0.0, 0, 1e13]], CUBE, True, 4.0)
+
+
+def test_shifts_of_many_digits_are_sorted():
+    pos = np.array([[0.1, 0.1, 0.1], [0.2, 0.1, 0.1], [0.1, 1.0, 0.1]]) + np.array([[0], [9e8], [-9e8]]) * 3.0
+    edges, shifts = neighbor_list(pos, CUBE, True, 2.5)
+    listed = [(d, s, *row) for s, d, row in zip(*edges.tolist(), shifts.tolist(), strict=True)]
+    assert listed == sorted(listed)
+    assert {row[:2] for row in listed} == {(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)}
 
 
 def test_the_convention_of_shifts():
@@ -75,13 +150,48 @@ def test_no_atoms_and_one_atom():
         (np.zeros((2, 2)), CUBE, True),
         (np.zeros((2, 3)), np.eye(2), True),
         (np.zeros((2, 3)), CUBE, [True, True]),
-        ("abc", CUBE, True),
-        (None, CUBE, True),
     ],
 )
 def test_bad_shapes(pos, cell, pbc):
     with pytest.raises(ShapeError, match=r"pos, cell and pbc must be \[A, 3\], \[3, 3\] and \[3\], got .* Pass those"):
         neighbor_list(pos, cell, pbc, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("pos", "cell", "pbc"),
+    [
+        ("abc", CUBE, True),
+        (None, CUBE, True),
+        ([[0, 0, 0], [1, 2]], None, False),
+        (torch.rand(3, 3, requires_grad=True), None, False),
+        (torch.rand(3, 3).bfloat16(), None, False),
+        (np.zeros((2, 3), complex), None, False),
+        (np.zeros((1, 3)), CUBE, "TTF"),
+        (np.zeros((1, 3)), CUBE, ["T", "F", "F"]),
+    ],
+)
+def test_what_is_no_real_number(pos, cell, pbc):
+    with pytest.raises(DTypeError, match=r"must be real numbers .*, got .* Pass arrays"):
+        neighbor_list(pos, cell, pbc, 5.0)
+
+
+@pytest.mark.parametrize("pbc", [[True, True, True], [True, True, False], [True, False, True]])
+@pytest.mark.parametrize("skew", [30, 10_000])
+def test_a_skewed_cell_has_the_pairs_of_its_lattice(skew, pbc):
+    """Other vectors of one lattice: as many images to look at, the same pairs, their shifts in the vectors given."""
+    pos = 10 * np.random.default_rng(0).random((40, 3))
+    straight = np.diag([10.0, 10.0, 10.0])
+    turn = np.eye(3, dtype=np.int64)
+    axes = np.flatnonzero(pbc)
+    turn[axes[1], axes[0]] = skew
+    wanted, shifts = neighbor_list(pos, straight, pbc, cutoff=5.0)
+    found, skewed = neighbor_list(pos, turn @ straight, pbc, cutoff=5.0)
+
+    def listed(edges, moved):
+        return sorted(zip(*edges.tolist(), *moved.T.tolist(), strict=True))
+
+    assert listed(found, skewed @ turn) == listed(wanted, shifts)
+    assert np.abs(skewed).max() > 1
 
 
 def test_bad_numbers():

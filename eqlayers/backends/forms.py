@@ -18,6 +18,7 @@ from ..errors import BackendError
 from ..forms.keys import find as find_form
 from ..forms.program import FormCall, register_program
 from . import cpu, cpu_formulas, triton_formulas
+from .multilinear import ends_of as ends_of_tables
 from .operands import check_edges, check_operands, check_places, shape_of, with_table
 from .registry import FormulaFinder, FormUse, find, select
 from .rows import Ends, gathered, summed
@@ -121,12 +122,9 @@ def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> Ends:
     Raises:
         IndexRangeError: The tables are others than those of these rows; found on CPU only.
     """
-    if graph.device.type == "cpu":
-        src, dst = edges_of_tables(graph, rows, num_src, num_dst)
-    else:
-        found = triton_edges.unpack(graph, rows, num_src, num_dst)
-        tables = found["by_dst"], found["by_src"]
-        src, dst = (torch.empty_like(t.edges).scatter_(0, t.edges, t.others) for t in tables)
+    if graph.device.type != "cpu":
+        return ends_of_tables(triton_edges.unpack(graph, rows, num_src, num_dst))
+    src, dst = edges_of_tables(graph, rows, num_src, num_dst)
     return Ends(src, dst, num_src, num_dst)
 
 

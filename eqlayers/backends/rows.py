@@ -21,7 +21,7 @@ def gathered(rows: str, t: Tensor, ends: Ends | None) -> Tensor:
     if rows in ("each", "one"):
         return t if rows == "each" else t.unsqueeze(0)
     assert ends is not None
-    return t.index_select(0, ends.dst if rows == "dst" else ends.src)
+    return taken(t, ends.dst if rows == "dst" else ends.src)
 
 
 def summed(rows: str, t: Tensor, ends: Ends | None, deterministic: bool = True) -> Tensor:
@@ -30,7 +30,29 @@ def summed(rows: str, t: Tensor, ends: Ends | None, deterministic: bool = True) 
         return t if rows == "each" else t.sum(0)
     assert ends is not None
     index, count = (ends.dst, ends.num_dst) if rows == "dst" else (ends.src, ends.num_src)
-    out = t.new_zeros(count, t.shape[1])
-    if deterministic and t.is_cuda:  # where index_add adds in any order, and this sorts
-        return out.index_put((index,), t, accumulate=True)
-    return out.index_add(0, index, t)
+    return summed_rows(t, index, count, deterministic)
+
+
+def taken(t: Tensor, index: Tensor, dim: int = 0) -> Tensor:
+    """Rows by index, along ``dim``, with a gradient summed in a fixed order; on GPUs that of `index_select` is atomic.
+
+    Example:
+        >>> import torch
+        >>> taken(torch.eye(2), torch.tensor([1])).tolist()
+        [[0.0, 1.0]]
+    """
+    return t.index_select(dim, index) if t.is_cpu else t[(slice(None),) * dim + (index,)]
+
+
+def summed_rows(t: Tensor, index: Tensor, count: int, deterministic: bool = True, dim: int = 0) -> Tensor:
+    """``[N, ...]`` to ``[count, ...]``: the sum of the rows of each index along ``dim``, in a fixed order if asked for.
+
+    Example:
+        >>> import torch
+        >>> summed_rows(torch.ones(3, 1), torch.tensor([1, 1, 0]), 2).tolist()
+        [[1.0], [2.0]]
+    """
+    out = t.new_zeros(*t.shape[:dim], count, *t.shape[dim + 1 :])
+    if deterministic and not t.is_cpu:  # where index_add adds in any order, and this sorts
+        return out.transpose(0, dim).index_put((index,), t.transpose(0, dim), accumulate=True).transpose(0, dim)
+    return out.index_add(dim, index, t)

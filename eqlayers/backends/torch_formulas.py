@@ -12,8 +12,10 @@ from eqlayers_kernels.forms.expression import SMALLEST_SQUARE
 from eqlayers_kernels.forms.formula import Block, Formula, Operand, evaluate
 
 from ..ops.call import ACCUMULATE
-from ..torch_internals import as_constant, outside_of_func, outside_of_traces
-from .rows import Ends, gathered, summed
+from .constants import Constants
+from .rows import Ends, gathered, summed, taken
+
+_constants = Constants()
 
 
 class Primitives:
@@ -82,10 +84,11 @@ def _components(one: Operand, t: Tensor, channels: int) -> list[Tensor]:
 
 
 def _picked(block: Block, t: Tensor, channels: int) -> list[Tensor]:
-    steps = range(channels) if block.channel else (0,)
-    index = [[block.start + i * block.component + c * block.channel for c in steps] for i in range(block.dim)]
-    parts = [t[:, columns] for columns in index]
-    return parts if block.channel else [part[:, 0] for part in parts]
+    columns = [block.start + i * block.component for i in range(block.dim)]
+    if not block.channel:
+        return [t.select(1, column) for column in columns]
+    length = (channels - 1) * block.channel + 1
+    return [t[:, column : column + length : block.channel] for column in columns]
 
 
 def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, channels: int) -> Tensor:
@@ -97,11 +100,12 @@ def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, chan
     places = _order(one, max(channels, 1))
     if places == list(range(flat.shape[1])):
         return flat
-    with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
-        index = torch.tensor([max(place, 0) for place in places], device=like.device)
-        kept = torch.tensor([float(place >= 0) for place in places], device=like.device, dtype=like.dtype)
-    out = flat.index_select(1, as_constant(index))
-    return out if min(places) >= 0 else out * as_constant(kept)
+    index = _constants((one, channels), like.device, lambda: torch.tensor(places).clamp(min=0))
+    out = taken(flat, index, 1)
+    if min(places) >= 0:
+        return out
+    none = _constants((one, channels, "none"), like.device, lambda: torch.tensor(places) < 0)
+    return out.masked_fill(none, 0.0)
 
 
 @cache

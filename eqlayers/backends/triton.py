@@ -6,9 +6,11 @@ named: the interpreter shows that a kernel is right, and is far too slow to be c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from eqlayers_kernels.arithmetic.writer import RESULTS
 from eqlayers_kernels.c.run.edges import place_tables as place_tables_of_c
 from eqlayers_kernels.c.run.edges import tables as tables_of_c
 from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import groups
 from eqlayers_kernels.triton.print.tuning import Processor
 from eqlayers_kernels.triton.run.edges import pack, pack_places, unpack, unpack_places
@@ -31,11 +34,13 @@ from ..ops.channels import Channels, Sides, lookup
 from ..ops.table import NAMED
 from ..torch_internals import being_traced
 from . import cpu
+from .multilinear import product_in_torch
 from .operands import not_of_this_graph
 from .registry import Backend, Call, FormUse, Runner
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
 ALIGNMENT = 16
+Result = TypeVar("Result")
 #: Products with a kernel of the other order of operands: run with the operands swapped.
 SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
 
@@ -140,6 +145,7 @@ def _make_runner(use: FormUse, on: Processor) -> Runner:
     runner = FormRunner(program, kind, use.dtype, use.graph, use.shared, on, not use.deterministic, reading)
     made = {RESULTS[operand] for operand in kind.results}
     given = [pointer for pointer, _ in kind.pointers if pointer not in made]
+    without = TorchInstead(f"the convolution or product {use.form}")
 
     def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
         sizes, tables = (rows["y"], rows["x"], rows["z"]), None
@@ -148,9 +154,37 @@ def _make_runner(use: FormUse, on: Processor) -> Runner:
             tables = unpack_places(packed_places(graph.contiguous(), *sizes, places), *sizes, places)
         elif graph is not None:
             tables = unpack(packed(graph.contiguous(), *sizes), *sizes)
-        return runner({pointer: aligned(tensors[pointer]) for pointer in given}, tables)
+        own = {pointer: aligned(tensors[pointer]) for pointer in given}
+        return without(own["x"].device, lambda: runner(own, tables), lambda: product_in_torch(use, own, tables))
 
     return run
+
+
+class TorchInstead:
+    """Torch in place of kernels that do not compile, from the first failure on; the reason is said then.
+
+    Args:
+        what: The product or formula whose kernels they are, for the warning.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.on: set[torch.device] = set()
+
+    def __call__(self, device: torch.device, kernels: Callable[[], Result], torch_: Callable[[], Result]) -> Result:
+        """What one of the two gives."""
+        if device not in self.on:
+            try:
+                return kernels()
+            except KernelError as error:
+                warnings.warn(
+                    f"kernels of {self.what} must compile for {device}, with fewer registers if need be, got {error}. "
+                    "Torch computes it from now on, slower and in more memory. Another release of Triton may.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self.on.add(device)
+        return torch_()
 
 
 def aligned(tensor: Tensor) -> Tensor:

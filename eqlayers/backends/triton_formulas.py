@@ -12,8 +12,11 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.run.edges import unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
+from ..forms.keys import short
+from .multilinear import ends_of
 from .registry import FormulaRun
-from .triton import aligned, packed
+from .torch_formulas import run_in_torch
+from .triton import TorchInstead, aligned, packed
 
 _runners: dict[tuple[str, torch.dtype, int], FormulaRunner] = {}
 
@@ -24,13 +27,18 @@ def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device
     runner = _runners.get((key, dtype, id(on)))
     if runner is None:
         runner = _runners[key, dtype, id(on)] = FormulaRunner(base, dtype, on)
-    kernels = runner
+    kernels, without = runner, TorchInstead(f"the formula {short(key)}")
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
         rows, senders, receivers = sizes
         tables = None
         if graph is not None:
             tables = unpack(packed(graph.contiguous(), rows, senders, receivers), rows, senders, receivers)
-        return kernels([aligned(t) for t in operands], tables, rows, (senders, receivers))
+        own, nodes = [aligned(t) for t in operands], (senders, receivers)
+
+        def in_torch() -> list[Tensor]:
+            return run_in_torch(base, own, None if tables is None else ends_of(tables))
+
+        return without(own[0].device, lambda: kernels(own, tables, rows, nodes), in_torch)
 
     return run

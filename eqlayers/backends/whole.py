@@ -20,8 +20,10 @@ from eqlayers_kernels.forms.program import Path, Program, Slot
 
 from ..forms.program import find_form
 from ..ops.call import ACCUMULATE
-from ..torch_internals import as_constant, outside_of_autocast, outside_of_func, outside_of_traces, traced_by_running
+from ..torch_internals import outside_of_autocast, traced_by_running
+from .constants import Constants
 from .contraction import Pair, contraction
+from .rows import summed_rows, taken
 
 #: Rows that the order of contractions is chosen for.
 ROWS = 1024
@@ -100,7 +102,7 @@ class PathSum:
         self.letters = {name: self._letters(name) for name in "xywz"}
         self.sizes = {"n": ROWS, "i": path.x.dim, "j": path.y.dim, "k": path.z.dim}
         self.sizes |= {letter: axis.length for letter, axis in self.axes.items()}
-        self._tables: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._constants = Constants()
         self._steps: dict[bool, list[tuple[tuple[int, ...], Pair]]] = {}  # by whether weights are shared
 
     def _letters(self, operand: str) -> str:
@@ -110,10 +112,10 @@ class PathSum:
 
     def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, components, channels]`` of z."""
-        blocks = (self._block("x", x), self._block("y", y))
+        blocks = (self.block("x", x), self.block("y", y))
         operands = [block.squeeze(1) for block in blocks] + [self._table(x)]
         if self.path.weight is not None:
-            operands.append(self._weights(w))
+            operands.append(self.weights(w))
         shared = w.ndim == 1
         if shared not in self._steps:
             self._steps[shared] = [(places, contraction(spec, self.sizes)) for places, spec in self._order(shared)]
@@ -124,19 +126,22 @@ class PathSum:
     def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """The same, of what terms name alone."""
         first, second, out, values = zip(*self.path.terms, strict=True)
-        index = [torch.tensor(part, device=x.device) for part in (first, second, out)]
-        first_x, second_y = self._block("x", x).index_select(1, index[0]), self._block("y", y).index_select(1, index[1])
+        index = [
+            self._constants(place, x.device, lambda part=part: torch.tensor(part))  # type: ignore[misc]
+            for place, part in enumerate((first, second, out))
+        ]
+        factors = self._constants("terms", x.device, lambda: torch.tensor(values, dtype=torch.float64))
+        first_x, second_y = taken(self.block("x", x), index[0], 1), taken(self.block("y", y), index[1], 1)
         letters = [f"nt{self.letters['x']}", f"nt{self.letters['y']}"]
         kept = "nt" + "".join(c for c in self.axes if any(c in part for part in letters))  # not more: it stays dynamic
         terms = torch.einsum(f"{','.join(letters)}->{kept}", first_x, second_y)
-        terms = terms * torch.tensor(values, dtype=x.dtype, device=x.device).view(-1, *[1] * (terms.ndim - 2))
+        terms = terms * factors.to(x.dtype).view(-1, *[1] * (terms.ndim - 2))
         if self.path.weight is not None:
             spec = f"{kept},{self._weight_spec(w.ndim == 1)}->nt{self.letters['z']}"
-            terms = torch.einsum(spec, terms, self._weights(w))
+            terms = torch.einsum(spec, terms, self.weights(w))
         else:
             terms = torch.einsum(f"{kept}->nt{self.letters['z']}", terms)
-        z = terms.new_zeros(terms.shape[0], self.path.z.dim, *terms.shape[2:]).index_add(1, index[2], terms)
-        return self._with_channels(z)
+        return self._with_channels(summed_rows(terms, index[2], self.path.z.dim, dim=1))
 
     def _with_channels(self, z: Tensor) -> Tensor:
         """``[N, components, channels]``."""
@@ -163,8 +168,8 @@ class PathSum:
             specs.append(kept)
         return steps
 
-    def _block(self, operand: str, flat: Tensor) -> Tensor:
-        """``[N, components, *axes]`` of x or y."""
+    def block(self, operand: str, flat: Tensor) -> Tensor:
+        """``[N, components, *axes]`` of x, y or z."""
         slot: Slot = getattr(self.path, operand)
         if self.layout == "ir_mul":
             block = flat.unflatten(1, (slot.dim, slot.mul))
@@ -176,10 +181,11 @@ class PathSum:
         axes = [self.axes[letter] for letter in letters]
         if any(axis.pairs for axis in axes):
             pairs = torch.triu_indices(slot.mul, slot.mul, 1, device=flat.device)
-            return block.index_select(2, pairs["xy".index(operand)])
+            return taken(block, pairs["xy".index(operand)], 2)
         return block if len(axes) == 1 else block.unflatten(2, [axis.extent for axis in axes])
 
-    def _weights(self, w: Tensor) -> Tensor:
+    def weights(self, w: Tensor) -> Tensor:
+        """``[N, *axes]`` or ``[*axes]`` of the weights of this path."""
         letters = self.letters["w"]
         if len(letters) > 1:
             return w.unflatten(-1, [self.axes[letter].length for letter in letters])
@@ -187,17 +193,17 @@ class PathSum:
 
     def _table(self, like: Tensor) -> Tensor:
         """Coefficients ``[i, j, k]``."""
-        key = (like.dtype, like.device)
-        if key not in self._tables:  # kept for all calls to come, so made outside of whatever this one runs in
-            with outside_of_traces(), outside_of_func(), torch.inference_mode(False):
-                self._tables[key] = self._make_table(*key)
-        return as_constant(self._tables[key])
+        return self._constants(like.dtype, like.device, lambda: self._make_table(like.dtype))
 
-    def _make_table(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def table(self, like: Tensor) -> Tensor:
+        """Coefficients ``[i, j, k]``, axes of one component included."""
+        return self._table(like).reshape(self.path.x.dim, self.path.y.dim, self.path.z.dim)
+
+    def _make_table(self, dtype: torch.dtype) -> Tensor:
         first, second, out, values = zip(*self.path.terms, strict=True)
         table = np.zeros((self.path.x.dim, self.path.y.dim, self.path.z.dim))
         np.add.at(table, (first, second, out), values)
-        return torch.from_numpy(table.squeeze()).to(device, dtype)
+        return torch.from_numpy(table.squeeze()).to(dtype)
 
 
 _wholes: dict[str, WholeForm] = {}

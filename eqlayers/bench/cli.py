@@ -1,10 +1,11 @@
-"""`eqlayers bench run|report|layers|step|tables|cold|overhead|networks|accelerate|kernels`."""
+"""`eqlayers bench run|report|first-gpu|layers|step|tables|cold|overhead|networks|accelerate|kernels`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..arguments import ArgumentParser
@@ -15,6 +16,7 @@ from ..memory import keep_memory
 from .accelerate import run_accelerate
 from .cold import run_cold
 from .console import progress, show
+from .first_gpu import BUDGET, STAGES, run_first_gpu
 from .goals import Record
 from .kernels import run_kernels
 from .layer_cases import LAYER_PEERS, read_layer_suite
@@ -36,6 +38,7 @@ examples:
   eqlayers bench run cpu --json cpu.json                                (the CPU tables)
   eqlayers bench run cpu --only 'fused/mace-*' --peers e3nn,e3nn-compiled
   eqlayers bench run gpu --only 'target/*' --json gpu.json              (where there is a GPU)
+  eqlayers bench first-gpu --out first-gpu                              (the first minutes on a GPU, stage by stage)
   eqlayers bench run path/to/suite.yaml
   eqlayers bench layers --only 'contraction/*'                          (where mace-torch is installed, beside it)
   eqlayers bench networks mace --sizes 64,256                           (where mace-torch is installed)
@@ -76,7 +79,8 @@ def parser() -> argparse.ArgumentParser:
         description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
         epilog=EPILOG
         + _listed("peers", {name: peer.about for name, peer in PEERS.items()})
-        + _listed("peers of layers", LAYER_PEERS),
+        + _listed("peers of layers", LAYER_PEERS)
+        + _listed("stages of first-gpu", {name: stage.about for name, stage in STAGES.items()}),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="command", required=True)
@@ -109,6 +113,16 @@ def parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="tables and plots of a result")
     report.add_argument("file", help="a JSON file that another command wrote")
     report.add_argument("--out", help="folder for a Markdown file and PNG pictures", metavar="FOLDER")
+    about = "the first minutes on a GPU: stages in processes of their own, one JSON written after each"
+    first = commands.add_parser("first-gpu", help=about, description=about)
+    first.add_argument(
+        "--out", help="folder; stages that are done there are kept", metavar="FOLDER", default="first-gpu"
+    )
+    about = f"seconds of all stages together; {BUDGET} by default"
+    first.add_argument("--budget", help=about, metavar="SECONDS", type=_count, default=BUDGET)
+    first.add_argument("--stages", help="names with commas; all by default", type=_names)
+    first.add_argument("--dry", help="launch nothing: compile, collect, and run small on the CPU", action="store_true")
+    first.add_argument("--again", help="run the stages that are done as well", action="store_true")
     add(
         "step",
         "time a whole training step of the network of molecules",
@@ -258,6 +272,12 @@ def run(args: Sequence[str], load_batch: LoadBatch) -> None:
     parsed = parser().parse_args(args)
     if parsed.command == "report":
         _report(parsed.file, parsed.out)
+        return
+    if parsed.command == "first-gpu":
+        kind = {"stages": parsed.stages, "budget": parsed.budget, "dry": parsed.dry, "again": parsed.again}
+        with progress("bench first-gpu") as say:
+            result = run_first_gpu(Path(parsed.out), **kind, say=say)
+        show(tables(result), count_goals(result))
         return
     _check_outputs(parsed.json, parsed.csv)
     if getattr(parsed, "backend", None) is not None:

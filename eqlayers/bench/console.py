@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from importlib.util import find_spec
 
 from .run import Say
 from .tables import Table
 
 FILE_WIDTH = 180  # of output that is not a terminal
+
+
+def _has_rich() -> bool:
+    return find_spec("rich") is not None
 
 
 @contextmanager
@@ -25,10 +28,13 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
     Yields:
         A function to be called with a few words before every step.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: console.print(f"{title}: {text}", highlight=False, soft_wrap=True, markup=False)
+    if not (_has_rich() and sys.stderr.isatty()):
+        yield lambda text: print(f"{title}: {text}", file=sys.stderr, flush=True)
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
@@ -43,7 +49,12 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
 
 
 def show(tables: list[Table], last: str) -> None:
-    """Print tables, and a sentence after them."""
+    """Print tables, and a sentence after them; as Markdown without the package rich."""
+    if not _has_rich():
+        print("\n".join([*(table.markdown() + "\n" for table in tables), last]))
+        return
+    from rich.console import Console
+
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=FILE_WIDTH)
     for table in tables:

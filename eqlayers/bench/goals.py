@@ -17,6 +17,7 @@ WORDS = {
     "share": "of the copy bandwidth",
     "memory": "of the peer's peak memory",
     "time_ms": "ms",
+    "times_bound": "times the bound of the kernels on this card",
     "cold_ms": "ms with an empty cache",
     "warm_ms": "ms with a filled cache",
     "host_us": "us",
@@ -65,6 +66,9 @@ def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios
         return own["share"]
     if quantity == "time_ms":
         return None if own["seconds"] is None else device_seconds(own)["median"] * 1000
+    if quantity == "times_bound":
+        bound = own.get("bound_seconds")
+        return None if own["seconds"] is None or not bound else device_seconds(own)["median"] / bound
     if quantity == "memory":
         others = [r["memory_bytes"] for r in results if of_others(r) and r["direction"] == direction]
         others = [value for value in others if value and value >= RESOLUTION]

@@ -45,7 +45,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _version(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package; None if it is not there."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -106,7 +107,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
         # torch says which build it is, its package does not
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in PACKAGES},
+            **{name: installed(name) for name in PACKAGES},
             "torch": str(torch.__version__),
         },
         "commit": source_commit(),

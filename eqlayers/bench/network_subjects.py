@@ -45,8 +45,13 @@ def mace(
     place: Place | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
+    **more: Any,
 ) -> Subject:
-    """MACE's network with two layers, on clusters of some sizes or on other atoms; see :func:`nequip`."""
+    """MACE's network with two layers, on clusters of some sizes or on other atoms; see :func:`nequip`.
+
+    Args:
+        more: Further arguments of MACE's, such as ``distance_transform``.
+    """
     from mace import data, modules, tools
     from mace.tools import torch_geometric
     from mace.tools.compile import prepare
@@ -74,6 +79,7 @@ def mace(
             gate=torch.nn.functional.silu,
             atomic_inter_scale=scale,
             atomic_inter_shift=shift,
+            **more,
         )
         return representable(model)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from .. import models
 from ..errors import ConfigError
 from ..lowering.interpolation import INTERPOLATIONS
-from ..models import Potential, Structures, compress, decompress, load_potential
-from ..models.compression import radial_errors, thaw
+from ..models import Potential, Structures, compress, load_potential
+from ..models.compression import radial_errors, thaw, without_tables
 from .atoms import SPECIES, edges, structures
 from .config import check_known, find_config, read_config, read_fields
 from .goals import Record, goal
@@ -82,8 +82,7 @@ def loaded(path: str) -> Callable[[int | None], Potential]:
     """Makes the potential of a file with so many knots."""
 
     def make(knots: int | None) -> Potential:
-        potential = load_potential(path, torch.float32)
-        decompress(potential)
+        potential = without_tables(load_potential(path, torch.float32))
         if knots is not None:
             compress(potential, knots=knots)
             thaw(potential)

@@ -9,7 +9,6 @@ from ..files import plain_name
 from .goals import WORDS, Record, device_seconds
 from .implementation import OURS
 from .parts import PARTS
-from .plots import RENAME, save_plots
 from .results import whole_file
 from .tables import Table, mebibytes, number, spread, verdict
 
@@ -69,6 +68,25 @@ def _networks_parts(rows: list[Record]) -> Table:
     return Table("parts of the time, and errors", columns, cells)
 
 
+def _first_cells(row: Record) -> list[str]:
+    return [row["stage"], row["about"], row["status"], number(row["seconds"]), row["reason"]]
+
+
+def _first_times(rows: list[Record]) -> list[Table]:
+    """Times of kernels beside their bounds, by stage; registers and spills where they were compiled alone."""
+    found = []
+    for row in (row for row in rows if row["stage"] in ("kernels", "sweep")):
+        cells = []
+        for one in row["found"].get("rows", []):
+            about = [one["problem"], one["layout"], one["direction"], one.get("variant", "")]
+            compiled = [str(max(one[key])) if one.get(key) else "-" for key in ("registers", "spill_bytes")]
+            bound = [number(one.get("bound_ms")), number(one.get("times_bound"))]
+            cells.append([*about, spread(one.get("ms")), *bound, *compiled, one.get("error", "")])
+        columns = ["problem", "layout", "direction", "variant", ">ms, device", ">bound, ms", ">time / bound"]
+        found.append(Table(row["about"], [*columns, ">registers", ">spilled bytes", "error"], cells))
+    return found
+
+
 def _kernels_cells(row: Record) -> list[str]:
     about = [row[key] for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")]
     worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
@@ -125,6 +143,11 @@ ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
         ["network", "what", "implementation", ">threads", ">us per atom", ">first / this", ">peak MiB", "status"],
         _networks_cells,
     ),
+    "first-gpu": (
+        "first minutes on a GPU",
+        ["stage", "what", "status", ">seconds", "reason"],
+        _first_cells,
+    ),
     "kernels": (
         "printed kernels, compiled ahead of time",
         [
@@ -168,6 +191,8 @@ def tables(result: Record) -> list[Table]:
         found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
         found.append(_goals(result["goals"]))
         found += [_replaced(report) for report in result.get("reports", [])]
+        if result["kind"] == "first-gpu":
+            found += _first_times(result["rows"])
         if result["kind"] == "networks":
             found += [_networks_parts(result["rows"]), _dynamics(result.get("dynamics", []))]
         found.append(_by_knots(result.get("errors", [])))
@@ -330,6 +355,8 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
     Raises:
         ConfigError: The folder cannot be written, or a name in the result would make a file elsewhere.
     """
+    from .plots import RENAME, save_plots  # here: tables need no matplotlib
+
     folder = Path(folder)
     name = result.get("suite", result["kind"])
     path = folder / f"{plain_name(name, 'suite of the result', RENAME, 'file')}.md"

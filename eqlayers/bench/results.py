@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from ..files import atomic_write, read_json
 
 FORMAT = 1  # rises when a field changes its meaning
-KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels", "layers", "tables", "networks")
+KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels", "layers", "tables", "networks", "first-gpu")
 
 
 @contextmanager

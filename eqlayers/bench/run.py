@@ -21,6 +21,7 @@ from .memory import peak_extra, refusal
 from .operands import Operands, draw, into_form, prepare
 from .peers import PEERS, build_peer
 from .roofline import limit, peak_rate, product_operations
+from .stored_bounds import bound_of
 from .suite import Case, Suite
 
 Say = Callable[[str], None]
@@ -133,6 +134,9 @@ def _run_case(
         for n, kinds in times.items():
             rows[n] |= {kind: summary(seconds) for kind, seconds in kinds.items()}
             rows[n]["share"] = operands.moved_bytes(direction) / device_seconds(rows[n])["median"] / bandwidth
+            if device.type == "cuda" and rows[n]["implementation"] == OURS:
+                about = {"problem": case.problem.name, "operation": case.operation, "dtype": case.dtype, **rows[n]}
+                rows[n]["bound_seconds"] = bound_of(about, bandwidth, operands.nodes, operands.edges)
             if refusal(device) is None:
                 rows[n]["memory_bytes"] = _memory(items[n], operands, direction, device)
         ratios += ratios_of([(rows[n], kinds) for n, kinds in times.items()])

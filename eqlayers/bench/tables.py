@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table as RichTable
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def rich(self) -> RichTable:
-        """For a terminal."""
+        """For a terminal; the package rich must be there."""
+        from rich.table import Table as RichTable
+
         table = RichTable(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
         table.caption_justify = "left"
         for name in self.columns:

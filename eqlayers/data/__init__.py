@@ -6,16 +6,13 @@ imported here.
 
 from __future__ import annotations
 
-try:
+from eqlayers.errors import needs_packages
+
+with needs_packages("eqlayers.data", "train"):
     import ase  # noqa: F401
     import lightning  # noqa: F401
     import torch_geometric  # noqa: F401
     import vesin  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        f"eqlayers.data: expected ase, lightning, torch-geometric and vesin; got {error}; "
-        "run pip install 'eqlayers[train]'"
-    ) from error
 
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler
 from eqlayers.data.datamodule import MoleculeDataModule

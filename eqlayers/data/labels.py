@@ -11,20 +11,12 @@ from numpy.typing import NDArray
 
 from eqlayers.data.flat import refuse
 from eqlayers.errors import DataError
+from eqlayers.files import FREE, KEYS
 
-__all__ = ["KEYS", "Column", "columns_of", "stress_of"]
+__all__ = ["Column", "columns_of", "stress_of", "two_energies"]
 
-#: Names that are recognised, by label.
-KEYS: dict[str, tuple[str, ...]] = {
-    "energy": ("energy", "Energy", "REF_energy", "dft_energy", "DFT_energy", "TotEnergy", "energies", "E"),
-    "forces": ("forces", "force", "Forces", "REF_forces", "dft_forces", "dft_force", "DFT_forces", "F"),
-    "stress": ("stress", "REF_stress", "dft_stress", "DFT_stress"),
-    "virial": ("virial", "virials", "REF_virial", "REF_virials", "dft_virial", "dft_virials", "DFT_virial"),
-    "dipole": ("dipole", "REF_dipole", "dft_dipole", "DFT_dipole"),
-    "polarizability": ("polarizability", "REF_polarizability", "dft_polarizability", "DFT_polarizability"),
-    "config_type": ("config_type",),
-}
 _ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
+_ONE_ENERGY = 1e-6  # of the unit of the file, per atom
 _ASYMMETRY = 0.1  # of the largest number: more is no noise
 _SHAPES: dict[str, tuple[int | str, ...]] = {
     "energy": (),
@@ -70,9 +62,29 @@ def columns_of(
                 "Correct the name."
             )
         names = tuple(name for name in ((asked,) if asked else usual) if name in present) if asked is not None else ()
+        if label == "energy" and asked == "" and not names and FREE in present:
+            names = (FREE,)
         if names:
             columns[label] = _column(source, label, names, frames)
     return columns, present - {name for column in columns.values() for name in column.names}
+
+
+def two_energies(frames: Sequence[tuple[int, Mapping[str, Any]]], column: Column | None) -> list[str]:
+    """A line where energies and free energies differ, as forces are slopes of one of them alone."""
+    if column is None or FREE in column.names:
+        return []
+    pairs = [
+        (value, float(values[FREE]), atoms)
+        for value, (atoms, values) in zip(column.values, frames, strict=True)
+        if values.get(FREE) is not None and np.size(values[FREE]) == 1
+    ]
+    off = max((abs(energy - free) / atoms for energy, free, atoms in pairs), default=0.0)
+    if not off > _ONE_ENERGY:
+        return []
+    return [
+        f"energy: differs from {FREE!r} by up to {off:.3g} per atom, in the unit of the file, of {len(pairs):,} "
+        f"structures; forces are slopes of the free energy: set keys={{'energy': {FREE!r}}} to train on both alike"
+    ]
 
 
 def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tuple[int, Mapping[str, Any]]]) -> Column:
@@ -94,7 +106,9 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
                 f"{label} of {source} must be under one name, got different values under {' and '.join(given)} in row "
                 f"{row}. Say which with keys={{{label!r}: {next(iter(given))!r}}}."
             )
-        if not np.isfinite(first).all():
+        if label == "forces":  # NaN leaves an atom out
+            first = np.where(np.isnan(first).any(axis=1, keepdims=True), np.nan, first)
+        if not (np.isfinite(first) | (np.isnan(first) & (label == "forces"))).all():
             wrong.append(row)
         found.append(first)
         number += 1

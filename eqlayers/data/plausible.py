@@ -203,7 +203,8 @@ def _work(structures: StructureArrays) -> Iterator[str]:
         same = np.array_equal(structures.z[before], structures.z[after])
         same &= np.array_equal(structures.cell[row], structures.cell[row + 1])
         if same and 0 < np.abs(moved).max() < 1.0:  # farther ones crossed a boundary or are no neighbours
-            work.append(-0.5 * float(((structures.forces[before] + structures.forces[after]) * moved).sum()))
+            done = (structures.forces[before] + structures.forces[after]) * moved
+            work.append(-0.5 * float(np.where(moved == 0, 0.0, done).sum()))  # atoms that are held have no forces
             change.append(float(structures.energy[row + 1] - structures.energy[row]))
     yield from _slope(np.array(work), np.array(change), "forces", "the work of the forces between frames", _WORK)
 

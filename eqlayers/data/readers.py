@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from ase import Atoms
+from ase.db import connect
 from ase.io import iread
 from numpy.typing import NDArray
 
 from eqlayers.checks import check_choice, check_path, check_type
 from eqlayers.data.cache import UNREADABLE
-from eqlayers.data.labels import KEYS, Column, columns_of, stress_of
+from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
 from eqlayers.errors import ConfigError, DataError
-from eqlayers.files import few
+from eqlayers.files import KEYS, few, held_atoms
 
 __all__ = ["is_web_page", "read_keys", "read_structures"]
 
@@ -32,6 +34,7 @@ class Frame(NamedTuple):
     cell: NDArray[np.float64]
     pbc: NDArray[np.bool_]
     values: Mapping[str, Any]
+    fixed: NDArray[np.bool_] | None = None
 
 
 def read_keys(keys: Any) -> dict[str, str | None]:
@@ -59,12 +62,15 @@ def read_structures(
     says otherwise.
 
     Args:
-        path: A file that ASE reads, with as many frames as it has; or an ``.npz`` archive with the keys of rMD17
+        path: A file that ASE reads, with as many frames as it has; a database with labels and units as schnetpack
+            writes it, among them; or an ``.npz`` archive with the keys of rMD17
             (``nuclear_charges, coords, energies, forces``, in kcal/mol) or MD17 (``z, R, E, F``).
         keys: Name in the file by label ('energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability',
             'config_type'); it goes before recognised names. None leaves a label out.
         units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
             as 'Hartree/Bohr'.
+
+    Forces of 0 on atoms that are fixed, and NaN, are left out: no loss, statistic or error has them.
 
     Returns:
         The structures, and lines that say what was found, what was taken for granted and what was not used.
@@ -90,14 +96,21 @@ def read_structures(
     if is_web_page(file):
         raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
     guessed: dict[str, str] = {}
+    if file.suffix == ".db":
+        given = _units_of_database(file, asked, given)
     frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
     if not frames:
         raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
-    columns, unused = columns_of(str(file), [(len(frame.z), frame.values) for frame in frames], asked)
+    listed = [(len(frame.z), frame.values) for frame in frames]
+    columns, unused = columns_of(str(file), listed, asked)
     sizes = {name: unit_size(name, given.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
     cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
     labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
     labels, of_stress = stress_of(str(file), labels, cell)
+    of_stress += two_energies(listed, columns.get("energy"))
+    if "forces" in labels:
+        labels["forces"], of_forces = _masked(frames, labels["forces"])
+        of_stress += of_forces
     structures = StructureArrays.of(
         str(file),
         n_atoms=[len(frame.z) for frame in frames],
@@ -109,6 +122,24 @@ def read_structures(
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
     return structures, _report(file, structures, columns, given, guessed, of_stress, unused)
+
+
+def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
+    """Forces with NaN for atoms that are fixed, of which programs write 0; and lines that say which are left out."""
+    sizes = [len(frame.z) for frame in frames]
+    absent = np.isnan(forces[:, 0])
+    known = np.repeat([not part.all() for part in np.split(absent, np.cumsum(sizes)[:-1])], sizes)
+    fixed = np.concatenate([np.zeros(len(frame.z), bool) if frame.fixed is None else frame.fixed for frame in frames])
+    fixed &= (forces == 0).all(axis=1)
+    lines = [
+        f"forces: left out of {int(which.sum()):,} atoms {why}"
+        for which, why in (
+            (fixed, "that are fixed, of which forces are 0"),
+            (absent & known, "of which forces are NaN"),
+        )
+        if which.any()
+    ]
+    return np.where(fixed[:, None], np.nan, forces), lines
 
 
 def is_web_page(file: Path) -> bool:
@@ -149,7 +180,7 @@ def _report(
 def _ase(file: Path) -> Iterator[Frame]:
     """Frames of a file that ASE reads."""
     try:
-        for atoms in iread(str(file), index=":"):
+        for atoms in _rows_of_database(file) if file.suffix == ".db" else iread(str(file), index=":"):
             others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
             found = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
             values = {**others, **atoms.info, **found}
@@ -163,6 +194,7 @@ def _ase(file: Path) -> Iterator[Frame]:
                 np.asarray(atoms.cell.array, dtype=np.float64),
                 np.asarray(atoms.pbc, dtype=bool),
                 values,
+                held_atoms(atoms),
             )
     except Exception as error:  # readers of a hundred formats fail in as many ways
         problem = " ".join(str(error).split())
@@ -179,6 +211,38 @@ def _ase(file: Path) -> Iterator[Frame]:
                     "that of the original",
                     stacklevel=4,
                 )
+
+
+def _rows_of_database(file: Path) -> Iterator[Atoms]:
+    """Structures of a database of ASE's, with the arrays beside them, in which schnetpack keeps all labels."""
+    with connect(str(file), type="db") as database:
+        for row in database.select():
+            atoms = row.toatoms()
+            for name, value in {**row.key_value_pairs, **row.data}.items():
+                array = np.asarray(value)
+                if array.ndim > 1 and array.shape[0] == 1 < len(atoms):  # schnetpack's batch of one
+                    array = array[0]
+                atoms.info[name] = array
+            yield atoms
+
+
+def _units_of_database(file: Path, keys: Mapping[str, str | None], given: Mapping[str, str]) -> dict[str, str]:
+    """Units by label: those that are given, and others where a database says them as schnetpack does."""
+    try:
+        with connect(str(file), type="db") as database:
+            said = database.metadata
+    except Exception:  # no database: the reader says so
+        return dict(given)
+    by_name = {**said.get("_property_unit_dict", {})}
+    found = {"pos": said["_distance_unit"]} if said.get("_distance_unit") else {}
+    for label, usual in KEYS.items():
+        name = next((n for n in ((keys.get(label),) if keys.get(label) else usual) if by_name.get(n)), None)
+        if name is not None and label in DEFAULT_UNITS:
+            found[label] = by_name[name]
+    try:
+        return read_units({**found, **given})
+    except ConfigError as error:
+        raise ConfigError(f"units in the metadata of {file} must be known ones: {error}") from None
 
 
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:

@@ -147,7 +147,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         self.groups: tuple[str, ...] = tuple(names.tolist())
         self._group = torch.from_numpy(group.astype(np.int64))
         cell = completed_cells(structures.cell, structures.pbc)
-        pos, moved = folded(structures.pos, cell, structures.pbc, structures.n_atoms)
+        pos, moved = folded(structures.pos, cell, structures.pbc, structures.n_atoms, edges.cutoff)
         per_atom = {"z": structures.z, "pos": pos, "forces": structures.forces}
         per_structure = {name: getattr(structures, name) for name in (*OF_STRUCTURES, "idx")}
         self._periodic = structures.has_cells

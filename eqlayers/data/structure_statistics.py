@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from ase.data import atomic_numbers
+from ase.data import atomic_numbers, chemical_symbols
 from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
@@ -21,6 +21,7 @@ from eqlayers.errors import ConfigError, DataError
 __all__ = ["StructureStatistics", "compute_structure_statistics", "lone_atoms", "read_e0s"]
 
 _FREE = 8.0  # Angstrom
+_ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ
 E0S = ("fit", "isolated", "none")
 
 
@@ -167,7 +168,19 @@ def _tensor_scales(part: StructureArrays) -> dict[str, float]:
 
 
 def _isolated(structures: StructureArrays) -> dict[int, float]:
-    """Energy of the lone atom of every species that has one; the mean of several."""
+    """Energy of the lone atom of every species that has one; the mean of several.
+
+    Raises:
+        DataError: Several lone atoms of a species differ by more than 1 meV.
+    """
     lone = np.flatnonzero(lone_atoms(structures) & ~np.isnan(structures.energy))
     numbers = structures.z[np.cumsum(structures.n_atoms)[lone] - 1]
+    for number in np.unique(numbers).tolist():
+        values = structures.energy[lone[numbers == number]]
+        if np.ptp(values) > _ONE_ATOM:
+            raise DataError(
+                f"lone atoms of a species must have one energy, got {values.min():.6f} to {values.max():.6f} eV for "
+                f"{len(values)} of {chemical_symbols[number]} in {structures.source}: other spins, charges or "
+                f"settings. Keep one of them, or set e0s={{'{chemical_symbols[number]}': ...}}."
+            )
     return {int(number): float(structures.energy[lone[numbers == number]].mean()) for number in np.unique(numbers)}

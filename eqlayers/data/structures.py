@@ -122,8 +122,6 @@ class StructureArrays:
             finite = np.isfinite(getattr(self, name)).reshape(len(getattr(self, name)), -1)
             absent = np.isnan(getattr(self, name)).all(axis=tuple(range(1, getattr(self, name).ndim)))
             self._refuse(f"finite labels, but {name} has NaN or infinite values in part", ~finite.all(axis=1) & ~absent)
-        some = sum_atoms(self.n_atoms, ~np.isnan(self.forces[:, 0]))
-        self._refuse("finite labels, but forces has NaN for some atoms", (some > 0) & (some < self.n_atoms))
 
     def _refuse(self, expected: str, failing: Any) -> None:
         bad: NDArray[np.bool_] = np.asarray(failing)

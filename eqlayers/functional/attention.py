@@ -17,13 +17,13 @@ from ..backends import BACKENDS, check_backend
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
-from ..errors import DeviceError, ShapeError
+from ..errors import DeviceError, IndexRangeError, ShapeError
 from ..forms.program import Form, with_rows
 from ..graph import Graph
 from ..lowering.heads import check_heads, heads_program
 from ..lowering.layout import LAYOUTS
 from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
-from ..torch_internals import under_autocast
+from ..torch_internals import is_plain, under_autocast
 from .api import as_graph
 from .product import chosen
 
@@ -103,6 +103,11 @@ def edge_softmax(
             f"`.to('{logits.device}')`."
         )
     ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
+    if envelope is not None and envelope.is_cpu and is_plain((envelope,)) and bool((envelope.detach() < 0).any()):
+        raise IndexRangeError(
+            f"envelope must be 0 or more, got {float(envelope.detach().min()):g}. Take one that ends at 0, such as "
+            "eqlayers.nn.PolynomialCutoff."
+        )
     envelope, dtype, inside = given.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
     if inside == dtype:
         return _softmax(logits, ends, envelope, wide, flag)

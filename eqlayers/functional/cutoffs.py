@@ -61,7 +61,7 @@ def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
     u = torch.minimum(r / cutoff, r.new_ones(()))  # clamp() has no gradient of NaN
     # torch 2.6 has no gradient of a power that may change
     found = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
-    found = torch.maximum(found, r.new_zeros(()))  # a rounding below 0; NaN stays
+    found = found - torch.minimum(found.detach(), r.new_zeros(()))  # rounding below 0; derivatives stay
     return (found * (r < cutoff).to(r.dtype)).to(lengths.dtype)
 
 

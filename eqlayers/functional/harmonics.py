@@ -9,10 +9,12 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
+from ..backends.rows import taken
 from ..checks import check_floating, check_tensor
-from ..errors import DeviceError, DTypeError, ShapeError
+from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..graph import Graph, check_range
 from ..ops.call import ACCUMULATE, check_same_kind
+from ..torch_internals import is_plain
 from .formula import run_formula
 
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -80,11 +82,24 @@ def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -
             f"cell must be [3, 3] or [B, 3, 3], one lattice vector a row, got {list(cell.shape)}. Reshape it."
         )
     if shifts.dtype in _INTEGERS:
+        _check_size(shifts, pos.dtype)
         shifts = shifts.to(pos.dtype)
     check_same_kind(pos=pos, shifts=shifts)
     if cell.ndim == 2 or (batch is None and cell.shape[0] == 1):
         return Shift("cell", (shifts, cell.reshape(9)))
     return Shift("cells", (shifts, _of_nodes(cell, batch, pos.shape[0])))
+
+
+def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
+    """Raise where a number of lattice vectors is not one of ``dtype``; looks on the CPU only, and not in a trace."""
+    most = int(2 / torch.finfo(dtype).eps)
+    if shifts.is_cpu and shifts.numel() and is_plain((shifts,)):
+        least, largest = (int(end) for end in shifts.aminmax())
+        if least < -most or largest > most:
+            raise IndexRangeError(
+                f"shifts must be from {-most} to {most}, the integers that {dtype} holds, got {least} to {largest}. "
+                "Fold the positions into the cell, or look for numbers that nobody wrote."
+            )
 
 
 def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
@@ -100,7 +115,7 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
     if batch.device != cell.device:
         raise DeviceError(f"batch must be on the device of cell, {cell.device}, got {batch.device}. Move it there.")
     check_range("batch", batch, cell.shape[0], "cells")
-    return cell.reshape(-1, 9).index_select(0, batch)
+    return taken(cell.reshape(-1, 9), batch)
 
 
 def check_positions(pos: Any) -> Tensor:

@@ -22,16 +22,21 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
     r""":math:`\sqrt{2/r_c}\,\sin(n \pi x / r_c) / x`."""
     n = torch.arange(1, number + 1, dtype=x.dtype, device=x.device)
     k = math.pi / length * n
-    t, scale, near = x[..., None] * k, (2 / length) ** 0.5 * k, 0.2
+    scale, near = (2 / length) ** 0.5 * k, 0.2
     if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out what is below this alone
-        if all_above(x, 1.01 * near * length / math.pi):
+        if all_between(x, 1.01 * near * length / math.pi, math.inf):
+            t = x[..., None] * k
             return scale * (t.sin() / t)  # the numbers of what follows
-    return scale * sin_over(t, near)
+    end = torch.where(x == math.inf, length, x)  # has no sine, and a zero of all functions is as good
+    return scale * sin_over(end[..., None] * k, near)
 
 
-def all_above(x: Tensor, least: float) -> bool:
-    """Whether all numbers are larger, and may be looked at: on a CPU, where nobody traces or transforms."""
-    return x.is_cpu and is_plain((x,)) and x.numel() > 0 and float(x.detach().min()) > least
+def all_between(x: Tensor, least: float, most: float) -> bool:
+    """True if all values lie between; False if values cannot be read: on a GPU, in a trace, under torch.func."""
+    if not (x.is_cpu and is_plain((x,)) and x.numel()):
+        return False
+    low, high = x.detach().aminmax()
+    return float(low) > least and float(high) < most
 
 
 def sin_over(t: Tensor, near: float) -> Tensor:

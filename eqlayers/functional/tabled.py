@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eqlayers_kernels.forms.product import Reading
 
+from ..backends.rows import taken
 from ..checks import check_integer, check_tensor
-from ..errors import DeviceError, DTypeError, ShapeError
+from ..errors import ConfigError, DeviceError, DTypeError, ShapeError
 
 
 class TabledWeights(NamedTuple):
@@ -45,8 +46,7 @@ class TabledWeights(NamedTuple):
         """``[E, W]``, stored."""
         first = self.interval * self.orders
         parts = [
-            column.unsqueeze(1) * self.table.index_select(0, first + k)
-            for k, column in enumerate(self.coefficients.unbind(1))
+            column.unsqueeze(1) * taken(self.table, first + k) for k, column in enumerate(self.coefficients.unbind(1))
         ]
         return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
 
@@ -78,3 +78,17 @@ class TabledWeights(NamedTuple):
                 f"intervals and coefficients must be on the device of the table, {table.device}, got "
                 f"{interval.device} and {coefficients.device}. Move them."
             )
+
+
+def _refuse(self: TabledWeights, *others: Any) -> Any:
+    raise ConfigError(
+        f"weights by interpolation must be read before arithmetic, got {len(self.interval)} of them where a tensor "
+        f"[E, {self.table.shape[-1]}] is needed. Use weights.weights(), or leave out the table."
+    )
+
+
+for _name in ("add", "sub", "mul", "truediv", "matmul", "pow"):  # a tuple would be repeated by 2, and added to another
+    setattr(TabledWeights, f"__{_name}__", _refuse)
+    setattr(TabledWeights, f"__r{_name}__", _refuse)
+for _name in ("neg", "array"):
+    setattr(TabledWeights, f"__{_name}__", _refuse)

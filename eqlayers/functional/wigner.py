@@ -13,6 +13,7 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ..algebra import as_irreps
 from ..backends import check_backend
+from ..backends.rows import taken
 from ..checks import check_choice, check_flag, check_floating
 from ..errors import ShapeError
 from ..forms.program import Form
@@ -109,7 +110,7 @@ def _sign(matrices: Tensor) -> Tensor:
 def full_matrix(blocks: Tensor, places: Tensor, dim: int) -> Tensor:
     """Blocks of both parities to ``[..., dim, dim]``, by the places of its entries, see `matrix_places`."""
     blocks = torch.cat([blocks, blocks.new_zeros(*blocks.shape[:-1], 1)], -1)
-    return blocks.index_select(-1, places.to(blocks.device)).unflatten(-1, (dim, dim))
+    return taken(blocks, places.to(blocks.device), blocks.ndim - 1).unflatten(-1, (dim, dim))
 
 
 def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | None) -> Tensor:

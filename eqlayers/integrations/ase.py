@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from ase import Atoms
-from ase.calculators.calculator import Calculator as AseCalculator
-from ase.calculators.calculator import PropertyNotImplementedError, all_changes
-from ase.stress import full_3x3_to_voigt_6_stress
 from numpy.typing import NDArray
 from torch import Tensor
 
 from .. import memory
 from ..checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
+from ..errors import OutOfMemoryError, needs_packages
 from ..models import Potential, load_potential
-from ..models.atoms import NeighborLists, check_atoms, collate
+from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
+
+with needs_packages("eqlayers.integrations.ase", "train"):
+    import vesin  # noqa: F401 its neighbour lists are asked for at the first structure
+    from ase import Atoms
+    from ase.calculators.calculator import Calculator as AseCalculator
+    from ase.calculators.calculator import PropertyNotImplementedError, all_changes
+    from ase.stress import full_3x3_to_voigt_6_stress
 
 _ENERGIES = ("energy", "free_energy", "energies")
 
@@ -109,7 +113,7 @@ class Calculator(AseCalculator):
         """Compute what is asked for; with a derivative come all, as they share nearly all work."""
         super().calculate(atoms, properties, system_changes)
         checked = check_atoms(self.atoms, self.potential.species)
-        if "stress" in properties and not has_stress(checked):
+        if "stress" in properties and not has_volume(checked):
             raise PropertyNotImplementedError(
                 f"stress must be of a periodic structure with three lattice vectors, got pbc {checked.pbc.tolist()} "
                 f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
@@ -182,16 +186,6 @@ def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int =
         start += len(batch)
 
 
-def has_stress(atoms: Atoms) -> bool:
-    """Whether a structure has a stress: something is periodic, and the cell has a volume.
-
-    Example:
-        >>> has_stress(Atoms("H", cell=[3, 3, 0], pbc=[True, True, False]))
-        False
-    """
-    return bool(atoms.pbc.any() and atoms.cell.volume > 0)
-
-
 def _evaluate(
     potential: Potential,
     structures: Sequence[Atoms],
@@ -203,8 +197,18 @@ def _evaluate(
     derivatives = derivatives and has_energy
     energies = ["energy", "energies", *(["forces", "virials"] if derivatives else [])] if has_energy else []
     outputs = [*energies, *tensors]
-    with torch.set_grad_enabled(derivatives):
-        found = potential(collate(potential, structures, neighbors), outputs, create_graph=False)
+    try:
+        with torch.set_grad_enabled(derivatives):
+            found = potential(collate(potential, structures, neighbors), outputs, create_graph=False)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "DefaultCPUAllocator" not in str(error):
+            raise
+        count, pairs = sum(map(len, structures)), sum(len(shifts) for _, shifts in neighbors)
+        raise OutOfMemoryError(
+            f"{len(structures)} structures of {count:,} atoms and {pairs:,} neighbours must fit the memory of "
+            f"{potential.shifts.device}, got {' '.join(str(error).split())[:200] or 'none left'}. Take fewer "
+            "structures at once (batch_size, --batch-size), float32, or a device with more memory."
+        ) from error
     values = {name: value.detach().double().cpu() for name, value in found.items()}
     sizes = [len(atoms) for atoms in structures]
     parts = {name: values[name].split(sizes) for name in ("energies", "forces") if name in values}
@@ -214,7 +218,7 @@ def _evaluate(
         if has_energy:
             result |= dict.fromkeys(("energy", "free_energy"), values["energy"][number].item())
         result |= {name: part[number].numpy().copy() for name, part in parts.items()}
-        if derivatives and has_stress(atoms):
+        if derivatives and has_volume(atoms):
             stress = -values["virials"][number].numpy() / atoms.get_volume()
             result["stress"] = full_3x3_to_voigt_6_stress(stress)
         results.append(result)

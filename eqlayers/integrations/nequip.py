@@ -15,13 +15,20 @@ and on the command line ``nequip-compile ... --mode aotinductor --modifiers enab
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
+import sys
 from collections.abc import Iterable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
+from ..errors import ConfigError
 from .modules import AcceleratedScatter
 from .replace import accelerate
 
@@ -54,7 +61,11 @@ if find_spec("nequip") is not None:
 
         Returns:
             ``model``.
+
+        Raises:
+            ConfigError: An unknown option; later, if ``nequip-compile`` is asked for a file for LAMMPS.
         """
+        _refuse_targets_without_python()
         options: dict[str, Any] = {"radial": radial, "tolerance": tolerance}
         report = accelerate(model, backend=backend, targets=targets, check=check, **options)
         for module in model.modules():
@@ -70,3 +81,70 @@ if find_spec("nequip") is not None:
     # method of a name to be the same wherever it finds it, in our class that is derived from its scatter as well.
     _bound: Any = _modifier(classmethod(enable_eqlayers)).__get__(None, TensorProductScatter)
     TensorProductScatter.enable_eqlayers = GraphModel.enable_eqlayers = _bound
+
+    def _search_packages(modify_utils: Any) -> None:
+        """Let NequIP's search find the modifier for models of packages, whose classes are copies without it."""
+        search = modify_utils.get_all_modifiers
+
+        @functools.wraps(search)
+        def get_all_modifiers(module: nn.Module, _all_modifiers: dict[str, Any] | None = None) -> dict[str, Any]:
+            found: dict[str, Any] = search(module, _all_modifiers)
+            if getattr(module, "is_graph_model", False):
+                found.setdefault("enable_eqlayers", _bound)
+            return found
+
+        modify_utils.get_all_modifiers = get_all_modifiers
+
+    class _OnImport(MetaPathFinder):
+        """Changes the search when NequIP imports it: NequIP loads this module before its models can be imported."""
+
+        def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+            if fullname != _SEARCH:
+                return None
+            sys.meta_path.remove(self)
+            spec = PathFinder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                execute = spec.loader.exec_module
+
+                def exec_module(module: ModuleType) -> None:
+                    execute(module)
+                    _search_packages(module)
+
+                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            return spec
+
+    _SEARCH = "nequip.model.modify_utils"
+    if _SEARCH in sys.modules:
+        _search_packages(sys.modules[_SEARCH])
+    else:
+        sys.meta_path.insert(0, _OnImport())
+
+    def _refuse_targets_without_python() -> None:
+        """Let NequIP's ahead-of-time compilation refuse our layers where a program without Python will load the file.
+
+        A modifier is not told the target, so that the function that compiles has to look.
+        """
+        from nequip.scripts._compile_utils import COMPILE_TARGET_DICT
+        from nequip.utils import aot
+
+        export = aot.aot_export_model
+        if hasattr(export, "__wrapped__"):
+            return
+
+        @functools.wraps(export)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            asked = inspect.signature(export).bind(*args, **kwargs).arguments
+            outputs = set(asked["output_fields"])
+            pairs = [name for name, fields in COMPILE_TARGET_DICT.items() if set(fields["output"]) == outputs]
+            pairs = [name for name in pairs if name.startswith("pair_")]  # the pair styles of LAMMPS
+            ours = any(type(module).__module__.startswith("eqlayers.") for module in asked["model"].modules())
+            if pairs and ours:
+                raise ConfigError(
+                    f"the target {' or '.join(pairs)} must be of a model whose operators run without Python, as LAMMPS "
+                    "has none, got one with the operators of eqlayers, which need it (eqlayers::edge_tables, "
+                    "eqlayers::form). Leave out `--modifiers enable_eqlayers`, or compile for Python with `--target "
+                    "ase`."
+                )
+            return export(*args, **kwargs)
+
+        aot.aot_export_model = checked

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
+import warnings
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,10 @@ from ..lowering.symmetric import MOST, Mixing, read_polynomials
 from ..nn import SphericalHarmonics, SymmetricContraction
 from ..nn._common.base import EquivariantModule
 from .modules import FusedReplacement, Replacement
+
+
+class RebuiltWarning(UserWarning):
+    """A model with our layers is about to be built anew by its package, without them."""
 
 
 class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
@@ -28,6 +34,8 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
         ConfigError: Degrees, or irreps of the result, that our layer does not have.
     """
 
+    __jit_unused_properties__: ClassVar[list[str]] = ["_lmax"]
+
     def __init__(self, original: nn.Module, backend: str | None = None) -> None:
         theirs: Any = original
         irreps_in, irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
@@ -38,6 +46,23 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
                 f"Build the module anew."
             )
         self.num_paths = len(self._ls_list)
+
+    @property
+    def _lmax(self) -> int:
+        """Read by MACE where it takes a model's hyperparameters, to build the model anew from them."""
+        if str(sys._getframe(1).f_globals.get("__name__")).startswith("mace."):
+            warnings.warn(
+                "a model is built anew from the hyperparameters of an accelerated one, as MACE's calculator with "
+                "compile_mode and MACE's converters do: the new model has MACE's layers, not eqlayers'. Leave out "
+                "compile_mode, or call accelerate on the new model.",
+                RebuiltWarning,
+                stacklevel=3,
+            )
+        return max(self._ls_list)
+
+    @_lmax.setter
+    def _lmax(self, value: int) -> None:
+        """Degrees say it already."""
 
     def __getstate__(self) -> dict[str, Any]:
         """As it is, but for a compiled function in e3nn's module, which e3nn makes anew and nobody can pickle."""

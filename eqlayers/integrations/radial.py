@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,28 +17,140 @@ from torch import Tensor, nn
 
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
-from ..nn.radial_table import RadialTable, TableError, made_at_knots, through_float64
+from ..lowering.interpolation import INTERPOLATIONS
+from ..nn._common.interpolation import Kept, gradients, spline
+from ..nn.radial_table import (
+    Off,
+    RadialTable,
+    TableError,
+    fewest_knots,
+    in_float64,
+    table_error,
+    through_float64,
+    worst_of,
+)
+from ..nn.tabled_basis import Knots, by_coefficients, check_end, in_a_row
+from ..torch_internals import is_plain
 from .modules import Replacement
 from .places import Place
-from .radial_families import FAMILIES, Family, refuse_calls, refuse_holder
+from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
 NEAREST = 1e-9
+#: Of the tables of all pairs of species that have come, of one network; with more, networks run at every edge.
+MOST_BYTES = 1 << 29
 
 
 class _Composite(nn.Module):
-    """Weights ``[N, W]`` of lengths ``[N]``."""
+    """Weights ``[N, W]`` of lengths ``[N]``, and of the species at both ends if the network depends on them.
 
-    def __init__(self, family: Family, embedding: nn.Module, network: nn.Module, factor: float) -> None:
+    Args:
+        family: Of the model.
+        embedding: The functions of lengths.
+        network: Of the functions.
+        factor: By which they are multiplied.
+        block: That holds the network.
+        species: ``[S]`` atomic numbers, or None if nothing depends on them.
+    """
+
+    species: Tensor | None
+
+    def __init__(
+        self,
+        family: Family,
+        embedding: nn.Module,
+        network: nn.Module,
+        factor: float,
+        block: nn.Module,
+        species: Tensor | None,
+    ) -> None:
         super().__init__()
         self.embedding, self.network = embedding, network
         self.functions, self.factor = family.functions, factor
+        self.joined = nn.ModuleList(getattr(block, name) for name in family.joined if hasattr(block, name))
+        self.register_buffer("species", species, persistent=False)
 
-    def forward(self, lengths: Tensor) -> Tensor:
+    def forward(self, lengths: Tensor, first: Tensor | None = None, second: Tensor | None = None) -> Tensor:
         like = next(self.network.parameters(), lengths)
         lengths = torch.where(lengths.abs() < NEAREST, NEAREST, lengths)
-        found: Tensor = self.network(self.factor * self.functions(self.embedding, lengths).to(like.dtype))
+        if self.species is None or first is None or second is None:
+            found = self.functions(self.embedding, lengths)
+        else:
+            ends = Ends(first, second, self.species)
+            found = self.functions(self.embedding, lengths, ends)
+            maps = [one(ends.one_hot(like)) for one in self.joined]
+            found = torch.cat([found.to(like.dtype), *(m[e] for m, e in zip(maps, ends, strict=False))], 1)
+        weights: Tensor = self.network(self.factor * found.to(like.dtype))
+        return weights
+
+    def of_pair(self, code: int) -> Callable[[Tensor], Tensor]:
+        """The function of lengths between two species."""
+        assert self.species is not None
+        first, second = divmod(code, len(self.species))
+
+        def run(lengths: Tensor) -> Tensor:
+            ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in (first, second))
+            found: Tensor = self(lengths, *ends)
+            return found
+
+        return run
+
+
+class PairTable(nn.Module):
+    """Tables of a network that depends on the species at both ends of an edge: one for each pair that has come.
+
+    Args:
+        network: Of lengths and two species.
+        cutoff: Angstrom.
+        open_end: See :class:`RadialTable`.
+        tolerance: Errors of some pairs are at most 0.8 of it: of the lightest and the heaviest atoms, and one between.
+    """
+
+    def __init__(self, network: _Composite, cutoff: float, open_end: bool, tolerance: float) -> None:
+        super().__init__()
+        self.network = network
+        self.tried = _some_pairs(network.species, bool(network.joined))
+        like = next(network.network.parameters())
+        self.dtype = like.dtype
+        own = in_float64(network)
+        knots = Knots(16, cutoff, end="open" if open_end else "level").to(like.device)
+        ends = own.of_pair(self.tried[0])(knots.ends()).detach()
+        if not open_end:
+            check_end(ends, cutoff)
+        self.knots = fewest_knots(knots, 0.8 * tolerance, self.dtype, self._off)
+        self.bytes_of_pair = self.knots.rows * ends.shape[1] * like.itemsize
+
+    def _off(self, knots: Knots, dtype: torch.dtype) -> Off:
+        own = in_float64(self.network)
+        return worst_of(table_error(knots, own.of_pair(code), dtype, 4) for code in self.tried)
+
+    def error(self) -> TableError:
+        """Largest errors, of the pairs that were tried."""
+        return self._off(self.knots, self.dtype).error
+
+    def at_edges(self, handed: Tensor) -> Tensor:
+        """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
+        species = self.network.species
+        assert species is not None
+        codes = handed[:, 1].detach().long()
+        found: Tensor = self.network(handed[:, 0], codes // len(species), codes % len(species))
         return found
+
+    def made_once(self, codes: Tensor) -> Tensor:
+        """The tables of pairs, one after the other, without the graph of weights."""
+        own = in_float64(self.network)
+        with gradients(), torch.no_grad():
+            parts = [self.knots.table(self.knots.at, own.of_pair(code)) for code in codes.tolist()]
+        return in_a_row(parts, self.knots.count).detach().to(self.dtype)
+
+
+def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
+    """Codes of pairs of light and of heavy atoms, of one of each, and of one between."""
+    assert species is not None
+    order, count = species.argsort().tolist(), len(species)
+    some = {order[0], order[-1]}
+    pairs = {(a, b) for a in some for b in some if ordered or a <= b}
+    return sorted(a * count + b for a, b in pairs | {(order[count // 2],) * 2})
 
 
 class _Shared:
@@ -46,16 +158,34 @@ class _Shared:
 
     def __init__(self) -> None:
         self.last: tuple[Any, ...] = (None, None, None)
+        self.pairs = torch.empty(0, dtype=torch.int64)  # that have come
 
-    def of(self, table: RadialTable, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    def of(self, table: RadialTable | PairTable, given: Tensor) -> tuple[Tensor, Tensor]:
+        """Intervals and coefficients; of pairs, intervals among the tables of all that have come.
+
+        Args:
+            table: Of any of the networks.
+            given: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
+        """
         known, interval, coefficients = (None if one is None else one() for one in self.last)
-        if known is lengths and interval is not None and coefficients is not None:
+        if known is given and interval is not None and coefficients is not None:
             return interval, coefficients
-        if table.knots.at.device != lengths.device:
-            table.knots.to(lengths.device)
-        interval, coefficients = table.knots(lengths.squeeze(1))
-        self.last = tuple(map(weakref.ref, (lengths, interval, coefficients)))
+        if table.knots.at.device != given.device:
+            table.knots.to(given.device)
+        interval, coefficients = table.knots(given[:, 0])
+        if given.shape[1] > 1:
+            interval = interval + self._places(given[:, 1].detach().long()) * table.knots.count
+        self.last = tuple(map(weakref.ref, (given, interval, coefficients)))
         return interval, coefficients
+
+    def _places(self, codes: Tensor) -> Tensor:
+        """The place of every pair among those that have come, these included."""
+        self.pairs = self.pairs.to(codes.device)
+        found = torch.searchsorted(self.pairs, codes)
+        if self.pairs.numel() == 0 or bool((self.pairs[found.clamp(max=len(self.pairs) - 1)] != codes).any()):
+            self.pairs = torch.unique(torch.cat([self.pairs, codes]))
+            found = torch.searchsorted(self.pairs, codes)
+        return found
 
     def __deepcopy__(self, memo: Any) -> _Shared:
         return memo.setdefault(id(self), _Shared())
@@ -64,18 +194,30 @@ class _Shared:
         return _Shared, ()
 
 
+class _BeforeEnvelope(TabledWeights):
+    """Weights that a block multiplies by the envelope of every edge: the coefficients are."""
+
+    def __mul__(self, envelope: Any) -> TabledWeights:
+        if not isinstance(envelope, Tensor) or envelope.shape != (len(self.interval), 1):
+            refuse: Any = super().__mul__
+            return refuse(envelope)
+        coefficients = self.coefficients * envelope.to(self.coefficients.dtype)
+        return TabledWeights(self.table, self.interval, coefficients, self.orders)
+
+
 class TabledEmbedding(Replacement):
     """In place of functions of lengths: the lengths themselves, in float64, over the factor that comes after it."""
 
-    def __init__(self, family: Family, original: nn.Module, factor: float) -> None:
+    def __init__(self, family: Family, original: nn.Module, factor: float, pairs: str | None) -> None:
         super().__init__()
         mirror(self, original)
         self.hand_on, self.behind = family.hand_on, factor
+        self.also = {"pairs": pairs} if pairs else {}
         self.stand_in_for(original)
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        """``[E, 1]`` in place of ``[E, B]``."""
-        return self.hand_on(self.original, self.behind, *given, **named)
+        """``[E, 1]`` in place of ``[E, B]``; ``[E, 2]`` with pairs of species."""
+        return self.hand_on(self.original, self.behind, *given, **named, **vars(self).get("also", {}))
 
 
 class TabledRadial(Replacement):
@@ -85,46 +227,81 @@ class TabledRadial(Replacement):
         original: The network.
         table: Of the network and the functions before it.
         shared: Of all networks of a model.
+        kind: 'weights' that a convolution reads; those 'before envelope', by which a block multiplies them; or
+            'numbers', one or few for each edge, which are stored.
     """
 
-    def __init__(self, original: nn.Module, table: RadialTable, shared: _Shared) -> None:
+    def __init__(
+        self, original: nn.Module, table: RadialTable | PairTable, shared: _Shared, kind: str = "weights"
+    ) -> None:
         super().__init__()
         mirror(self, original)
-        vars(self).update(_table=table, _shared=shared, _made=(None, torch.empty(0)))
+        vars(self).update(_table=table, _shared=shared, _kind=kind)
         self.stand_in_for(original)
 
-    def forward(self, lengths: Tensor) -> TabledWeights:
-        """``[E, 1]`` lengths to the weights of their edges."""
-        table: RadialTable = vars(self)["_table"]
-        interval, coefficients = vars(self)["_shared"].of(table, lengths)
-        rows = self._rows(table)
-        return TabledWeights(rows, interval, coefficients.to(rows.dtype), 1)
+    def forward(self, lengths: Tensor) -> TabledWeights | Tensor:
+        """``[E, 1]`` lengths, or more columns if the table is for pairs of species, to the weights of their edges."""
+        table, shared = vars(self)["_table"], vars(self)["_shared"]
+        made = (self._of_pairs if isinstance(table, PairTable) else self._of_lengths)(table, shared, lengths)
+        kind = vars(self).get("_kind", "weights")
+        if isinstance(made, Tensor):
+            return made
+        if kind == "before envelope":
+            return _BeforeEnvelope(*made)
+        return made.weights() if kind == "numbers" else made
 
-    def _rows(self, table: RadialTable) -> Tensor:
-        """``[R, W]``: made anew where gradients may be asked for, or where weights are others.
+    def _of_lengths(self, table: RadialTable, shared: _Shared, lengths: Tensor) -> TabledWeights:
+        """By a table that is made anew where gradients may be asked for, or where weights are others.
 
         Weights are compared by value: averages of weights are put in and out without a trace.
-
-        In float64 both times: of the roundings of a network in float32, divided by the distance of knots, come slopes,
-        and forces are ten times as far off.
         """
-        weights = list(table.parameters())
-        if torch.is_grad_enabled() and any(p.requires_grad for p in weights):
-            exact = made_at_knots(table.knots, through_float64(table.network), torch.float64)
-            return exact.to(weights[0].dtype)
-        now = [t.detach() for t in (*weights, *table.buffers())]
-        known, rows = vars(self)["_made"]
-        if known is None or not _same(known, now):
-            with torch.inference_mode(False), torch.no_grad():
-                rows = table.made_once()
-                vars(self)["_made"] = ([t.clone() for t in now], rows)
-        return rows
+        knots, weights = table.knots, list(table.parameters())
+        interval, coefficients = shared.of(table, lengths)
+        if not _trained(weights):
+            return _by_rows(self._kept([*weights, *table.buffers()], table.made_once), interval, coefficients)
+        network, dtype = through_float64(table.network), weights[0].dtype
+        if knots.kink is not None:
+            return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
+        return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
+
+    def _of_pairs(self, table: PairTable, shared: _Shared, given: Tensor) -> TabledWeights | Tensor:
+        """By tables of the pairs that have come, or by the network where weights are trained or tables too large."""
+        handed, weights = given[:, :2], list(table.parameters())
+        if _trained(weights) or not is_plain([handed, *weights]):
+            return table.at_edges(handed)
+        interval, coefficients = shared.of(table, handed if given.shape[1] > 2 else given)
+        pairs = shared.pairs
+        if len(pairs) * table.bytes_of_pair > MOST_BYTES:
+            return table.at_edges(handed)
+        rows = self._kept([*weights, *table.buffers(), pairs], lambda: table.made_once(pairs))
+        return _by_rows(rows, interval, coefficients)
+
+    @property
+    def _kept(self) -> Kept:
+        """The table of weights of now; models of older files lack it."""
+        kept: Kept = vars(self).setdefault("_table_of_now", Kept())
+        return kept
+
+    def extra_repr(self) -> str:
+        """Knots, and when the table is made."""
+        table = vars(self)["_table"]
+        live = any(weight.requires_grad for weight in table.parameters())
+        when = {
+            (False, False): "kept while its weights stay",
+            (False, True): "live",
+            (True, False): "for each pair of species that comes, kept while its weights stay",
+            (True, True): "for pairs of species; the network runs at every edge while its weights are trained",
+        }
+        return f"{table.knots.extra_repr()}, {when[isinstance(table, PairTable), live]}"
 
 
-def _same(known: list[Tensor], now: list[Tensor]) -> bool:
-    """Whether tensors have the same numbers, of one dtype and device."""
-    places = zip(known, now, strict=True)
-    return all(a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in places)
+def _by_rows(rows: Tensor, interval: Tensor, coefficients: Tensor) -> TabledWeights:
+    return TabledWeights(rows, interval, coefficients.to(rows.dtype), INTERPOLATIONS["spline"].orders)
+
+
+def _trained(weights: Iterable[Tensor]) -> bool:
+    """Whether gradients of weights may be asked for."""
+    return torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
 
 
 def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
@@ -133,8 +310,9 @@ def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
     like = next(trial.network.parameters(), torch.empty(0))
     lengths = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, device=like.device) * cutoff
     devices = [like.device] if like.device.type == "cuda" else []
+    ends = () if whole.species is None else torch.zeros(2, 5, dtype=torch.int64, device=like.device)
     with torch.random.fork_rng(devices), torch.no_grad():
-        found = [trial.train(mode)(lengths.to(like.dtype)) for mode in (True, True, False)]
+        found = [trial.train(mode)(lengths.to(like.dtype), *ends) for mode in (True, True, False)]
     return None if all(torch.equal(found[0], other) for other in found) else "gives other weights in training mode"
 
 
@@ -196,29 +374,38 @@ def _of_embedding(
         fused = block._modules[convolution]
         if fused is None or not isinstance(done.get(fused, fused), family.convolution):
             reason = reason or f"is read by {places[block][0].path}, whose convolution was not replaced"
+        reason = reason or refuse_holder(embedding, block)
     if len({block._modules[radial] for block in blocks}) < len(blocks) or not blocks:
         reason = reason or "belongs to radial networks that are shared, or to none"
-    made: list[RadialTable] = []
+    made: list[tuple[nn.Module, RadialTable | PairTable, str]] = []
+    shared, later = _Shared(), not reason and family.later(embedding)
+    species = None if reason else family.species(embedding, blocks, list(places))
     try:
         factor = factor if reason else family.factor(embedding, list(places))
-        for block in blocks if not reason else ():
-            network = block._modules[radial]
+        for block, name in (
+            (b, n) for b in blocks for n in (radial, *family.readers) if n in b._modules and not reason
+        ):
+            network = block._modules[name]
             assert network is not None
-            whole = _Composite(family, embedding, network, factor)
-            reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, family.cutoff(embedding))
+            whole, cutoff = _Composite(family, embedding, network, factor, block, species), family.cutoff(embedding)
+            reason = reason or refuse_calls(embedding, network) or _refuse_modes(whole, cutoff)
             if reason:
                 break
-            made.append(RadialTable(whole, family.cutoff(embedding), tolerance=tolerance))
+            kind = "numbers" if name != radial else "before envelope" if later else "weights"
+            if species is None:
+                made.append((network, RadialTable(whole, cutoff, tolerance=tolerance, open_end=later), kind))
+            else:
+                made.append((network, PairTable(whole, cutoff, later, tolerance), kind))
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"
     if reason:
         yield Tabled(embedding, places[embedding], reason=reason)
         return
-    count, shared = max(table.knots.count for table in made), _Shared()
-    for block, table in zip(blocks, made, strict=True):
-        if table.knots.count < count:  # one set of knots for all
-            table = RadialTable(table.network, family.cutoff(embedding), knots=count)
-        network = block._modules[radial]
-        assert network is not None
-        yield Tabled(network, places[network], TabledRadial(network, table, shared), table.error(), count)
-    yield Tabled(embedding, places[embedding], TabledEmbedding(family, embedding, factor))
+    knots = max((table.knots for _, table, _ in made), key=lambda one: one.count)
+    for network, table, kind in made:
+        table.knots = knots  # one set of them for all
+        yield Tabled(network, places[network], TabledRadial(network, table, shared, kind), table.error(), knots.count)
+    pairs = None
+    if species is not None:
+        pairs = "ordered" if any(hasattr(block, name) for block in blocks for name in family.joined) else "either order"
+    yield Tabled(embedding, places[embedding], TabledEmbedding(family, embedding, factor, pairs))

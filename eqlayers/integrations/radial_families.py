@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
@@ -20,41 +21,92 @@ class Family(NamedTuple):
         block: Attributes of a block that holds a radial network and a convolution.
         convolution: What stands in for the latter after `accelerate`.
         cutoff: Of the argument of the functions, from the module.
-        functions: Functions ``[N, B]`` of arguments ``[N]``, from the module.
+        functions: Functions ``[N, B]`` of arguments ``[N]``, from the module; of the species at both ends as well,
+            `Ends`, if there are any.
         refuse: Why an embedding, or the model around it, must stay, or None.
         hand_on: Lengths, in float64 and over a factor, in place of the functions: from the module and its arguments.
+            If there are species, in a second column the pairs of them.
         factor: By which the model multiplies the functions before any network reads them.
+        readers: Attributes of a block that hold other networks of the same functions, with few results.
+        joined: Attributes of a block that hold maps of the species at either end, which its networks read as well.
+        species: Atomic numbers that may occur, from the module and the blocks, if functions or networks depend on them.
+        later: Whether the block multiplies the weights by the envelope, from the module.
     """
 
     embedding: str
     block: tuple[str, str]
     convolution: type[Replacement]
     cutoff: Callable[[Any], float]
-    functions: Callable[[Any, Tensor], Tensor]
+    functions: Callable[..., Tensor]
     refuse: Callable[[Any, list[nn.Module]], str | None]
     hand_on: Callable[..., Any]
     factor: Callable[[Any, list[nn.Module]], float] = lambda embedding, modules: 1.0
+    readers: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    species: Callable[[Any, list[nn.Module], list[nn.Module]], Tensor | None] = lambda embedding, blocks, modules: None
+    later: Callable[[Any], bool] = lambda embedding: False
 
 
-def _mace_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding(lengths.unsqueeze(1), None, None, None)[0]
+class Ends(NamedTuple):
+    """The species at both ends of edges.
+
+    Attributes:
+        first, second: ``[N]`` places of the senders' and the receivers' species among all.
+        species: ``[S]`` atomic numbers.
+    """
+
+    first: Tensor
+    second: Tensor
+    species: Tensor
+
+    def one_hot(self, like: Tensor) -> Tensor:
+        """``[S, S]``, a row for each species, in the dtype and on the device of a tensor."""
+        return torch.eye(len(self.species), dtype=like.dtype, device=like.device)
+
+
+def _mace_functions(embedding: Any, lengths: Tensor, ends: Ends | None = None) -> Tensor:
+    others: Any = (None, None, None)
+    if ends is not None:  # as of a graph whose nodes are one of each species
+        others = (ends.one_hot(lengths), torch.stack(ends[:2]), ends.species)
+    found: Tensor = embedding(lengths.unsqueeze(1), *others)[0]
     return found
 
 
-def _mace_lengths(embedding: Any, factor: float, edge_lengths: Tensor, *others: Any, **named: Any) -> Any:
-    return edge_lengths.double(), None
+def _mace_lengths(
+    embedding: Any,
+    factor: float,
+    edge_lengths: Tensor,
+    node_attrs: Tensor,
+    edge_index: Tensor,
+    atomic_numbers: Tensor,
+    pairs: str | None = None,
+) -> Any:
+    handed = edge_lengths.double()
+    if pairs:  # not in float64: blocks join more columns
+        first, second = node_attrs.argmax(1)[edge_index]
+        if pairs == "either order":
+            first, second = torch.minimum(first, second), torch.maximum(first, second)
+        codes = (first * node_attrs.shape[1] + second).unsqueeze(1)
+        handed = torch.cat([edge_lengths.to(torch.promote_types(edge_lengths.dtype, torch.float32)), codes], 1)
+    return handed, embedding.cutoff_fn(edge_lengths) if _mace_later(embedding) else None
+
+
+def _mace_later(embedding: Any) -> bool:
+    return not getattr(embedding, "apply_cutoff", True)
+
+
+def _mace_species(embedding: Any, blocks: list[nn.Module], modules: list[nn.Module]) -> Tensor | None:
+    joined = any(hasattr(block, "source_embedding") for block in blocks)
+    if not joined and not hasattr(embedding, "distance_transform"):
+        return None
+    found = (getattr(module, "atomic_numbers", None) for module in modules)
+    return next((one for one in found if isinstance(one, Tensor)), None)
 
 
 def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
-    if hasattr(embedding, "distance_transform"):
-        return "depends on species by its distance transform"
-    if not getattr(embedding, "apply_cutoff", True):
-        return "leaves the envelope to what comes after it"
     for module in modules:
-        if hasattr(module, "density_fn"):
-            return f"is read by the density of {type(module).__name__} as well"
-        if hasattr(module, "source_embedding") or hasattr(module, "target_embedding"):
-            return f"is joined with species in {type(module).__name__}"
+        if hasattr(module, "conv_tp_weights") and hasattr(module, "linear_down"):
+            return f"is joined with features of nodes in {type(module).__name__}"
     return None
 
 
@@ -120,6 +172,10 @@ FAMILIES = (
         _mace_functions,
         _refuse_mace,
         _mace_lengths,
+        readers=("density_fn",),
+        joined=("source_embedding", "target_embedding"),
+        species=_mace_species,
+        later=_mace_later,
     ),
     Family(
         "BesselEdgeLengthEncoding",

@@ -98,7 +98,7 @@ def accelerate(
     tolerance = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
     given = model
     if not inplace:
-        model = copy.deepcopy(model, _compiled_functions(model))
+        model = _copied(model)
     places = find_places(model, _closed)
     parts = {part for whole in places if is_whole(whole) for part in whole.modules() if part is not whole}
     jobs, rows = _plan(places, wanted, parts)
@@ -133,6 +133,17 @@ def accelerate(
     order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
     rows += [job.row for job in jobs]
     return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model, _compiled_functions(model))
+    except Exception as error:  # of any class within it
+        words = " ".join(str(error).split())
+        raise ConfigError(
+            f"model must be one that copy.deepcopy copies for inplace=False, got {type(error).__name__}: {words}. "
+            "Leave inplace=False out, or load the model a second time and accelerate that one."
+        ) from error
 
 
 def deaccelerate(model: nn.Module) -> nn.Module:

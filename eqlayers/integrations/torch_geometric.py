@@ -11,16 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-try:
+from ..errors import needs_packages
+
+with needs_packages("eqlayers.integrations.torch_geometric", "train"):
     from torch_geometric.data import Data
     from torch_geometric.transforms import BaseTransform
 
     from ..periodic import neighbor_list
-except ImportError as error:
-    raise ImportError(
-        f"eqlayers.integrations.torch_geometric: expected torch-geometric and vesin; got {error}; run pip install "
-        "'eqlayers[train]'"
-    ) from error
 
 from ..checks import (
     check_flag,

@@ -13,43 +13,45 @@ from ..forms.keys import register_formula
 class Interpolation(NamedTuple):
     """A way to interpolate.
 
+    A length reads consecutive rows of a table: the value at the knot before it, the difference to the value at the knot
+    behind it, and derivatives at both, in units of the distance of knots. Slopes are combinations of differences and
+    derivatives alone, so they keep the digits of the dtype however near the knots are; as differences of rounded values
+    they would lose them.
+
     Attributes:
-        orders: Derivatives at a knot that the table holds, one row each, in units of the distance of knots; also rows
-            from interval to interval.
-        extra: Rows of the table beside ``orders`` for each knot.
+        derivatives: Of the function at the knots, that a table is made from.
+        orders: Rows of the table from interval to interval. Rows that are read beyond these are those of the next one.
         smooth: Continuous derivatives.
         polynomials: For each row that a length reads, one after the other, its coefficient as a polynomial of the
             place between two knots, 0 to 1: numbers from the constant one on.
     """
 
+    derivatives: int
     orders: int
-    extra: int
     smooth: int
     polynomials: tuple[tuple[float, ...], ...]
 
 
-#: The ways to interpolate. Where two are equally exact, the first has the smallest table.
+#: Slope at the first knot, its value, the difference to the second, and the slope at the second.
+_CUBIC = ((0, 1, -2, 1), (1,), (0, 0, 3, -2), (0, 0, -1, 1))
+#: Slope and curvature at the first knot, its value, the difference to the second, and slope and curvature there.
+_QUINTIC = (
+    (0, 1, 0, -6, 8, -3), (0, 0, 1 / 2, -3 / 2, 3 / 2, -1 / 2), (1,), (0, 0, 0, 10, -15, 6),
+    (0, 0, 0, -4, 7, -3), (0, 0, 0, 1 / 2, -1, 1 / 2),
+)  # fmt: skip
+
+#: What a length reads of a spline's coefficients, from what it reads of the rows of `_CUBIC`: a matrix ``[4, 4]``.
+TO_COEFFICIENTS = (
+    (-1 / 2, 0.0, 1 / 2, 0.0), (1 / 6, 2 / 3, 1 / 6, 0.0), (-1 / 6, -1 / 2, 1 / 2, 1 / 6), (0.0, -1 / 2, 0.0, 1 / 2)
+)  # fmt: skip
+
+#: The ways to interpolate.
 INTERPOLATIONS = {
-    # B-splines
-    "spline": Interpolation(
-        1, 2, 2,
-        ((1 / 6, -1 / 2, 1 / 2, -1 / 6), (2 / 3, 0, -1, 1 / 2), (1 / 6, 1 / 2, 1 / 2, -1 / 2), (0, 0, 0, 1 / 6)),
-    ),
-    # value and slope at both ends
-    "hermite": Interpolation(2, 0, 1, ((1, 0, -3, 2), (0, 1, -2, 1), (0, 0, 3, -2), (0, 0, -1, 1))),
-    # value, slope and curvature at both ends
-    "quintic": Interpolation(
-        3, 0, 2,
-        (
-            (1, 0, 0, -10, 15, -6), (0, 1, 0, -6, 8, -3), (0, 0, 1 / 2, -3 / 2, 3 / 2, -1 / 2),
-            (0, 0, 0, 10, -15, 6), (0, 0, 0, -4, 7, -3), (0, 0, 0, 1 / 2, -1, 1 / 2),
-        ),
-    ),
-    # values at four points, the place being between the second and the third
-    "lagrange": Interpolation(
-        1, 0, 0, ((0, -1 / 3, 1 / 2, -1 / 6), (1, -1 / 2, -1, 1 / 2), (0, 1, 1 / 2, -1 / 2), (0, -1 / 6, 0, 1 / 6))
-    ),
-}  # fmt: skip
+    "spline": Interpolation(0, 3, 2, _CUBIC),  # slopes of the spline of all values
+    "hermite": Interpolation(1, 3, 1, _CUBIC),
+    "quintic": Interpolation(2, 4, 2, _QUINTIC),
+    "lagrange": Interpolation(0, 4, 0, _CUBIC),  # slopes of the cubic through four points, others in each interval
+}
 
 
 @lru_cache

@@ -76,11 +76,29 @@ def periodic_cell(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
     """
     from ase.geometry import complete_cell
 
-    kept = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
+    kept = _without_open_axes(atoms)
     axes = np.linalg.norm(kept, axis=1) > 0
     if (axes != atoms.pbc).any():  # a periodic axis without a vector: no completion hides it
         return kept
     return np.asarray(complete_cell(kept), dtype=np.float64)
+
+
+def has_volume(atoms: Atoms) -> bool:
+    """Whether a structure has a volume, and so a stress: something is periodic, and three lattice vectors span one.
+
+    It is ASE's, of all three vectors: a slab's holds its vacuum.
+
+    Example:
+        >>> from ase import Atoms
+        >>> [has_volume(Atoms("H", cell=[3, 3, height], pbc=[True, True, False])) for height in (0, 15)]
+        [False, True]
+    """
+    return bool(atoms.pbc.any() and atoms.cell.volume > 0)
+
+
+def _without_open_axes(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """``[3, 3]``: 0 in place of the vectors of open axes, so that the volume is 0, too."""
+    return np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
 
 
 class NeighborLists:
@@ -156,6 +174,8 @@ def collate(
 ) -> Structures:
     """Several Atoms as one batch, in the dtype and on the device of a potential.
 
+    Cells are those of the atoms where these have a volume, see :func:`has_volume`; else vectors of open axes are 0.
+
     Args:
         potential: Whose cutoff and species count.
         structures: Checked ones; see :func:`check_atoms`.
@@ -179,9 +199,11 @@ def collate(
 
     sizes = [len(atoms) for atoms in structures]
     starts = np.cumsum([0, *sizes])
-    cell = np.stack([periodic_cell(atoms) for atoms in structures])
+    folding = np.stack([periodic_cell(atoms) for atoms in structures])
+    cell = np.stack([atoms.cell.array if has_volume(atoms) else _without_open_axes(atoms) for atoms in structures])
     pbc = np.stack([atoms.pbc for atoms in structures])
-    pos, moved = folded(np.concatenate([atoms.positions for atoms in structures]), cell, pbc, np.array(sizes))
+    places = np.concatenate([atoms.positions for atoms in structures])
+    pos, moved = folded(places, folding, pbc, np.array(sizes), potential.cutoff)
     index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
     back = torch.from_numpy(moved)
     shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]

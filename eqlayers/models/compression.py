@@ -14,8 +14,8 @@ from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
-from ..nn.radial_table import TableError, fewest_knots, in_float64, made_at_knots, table_error
-from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, is_flat, pair_codes, pair_ends
+from ..nn.radial_table import Off, TableError, fewest_knots, in_float64, table_error, worst_of
+from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
 from .potential import read_species
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -32,7 +32,7 @@ class CompressionRow:
         name: Its path in the model.
         knots: Of its table.
         weights: Columns of its table.
-        error: Largest errors of the table against the network, in float64.
+        error: Largest errors of the table, in its dtype, against the network in float64.
         mebibytes: Of the table.
     """
 
@@ -133,28 +133,37 @@ def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spli
     found = []
     for _, owner in _owners(check_module("model", model)):
         basis = in_float64(owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis)
-        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation, is_flat(basis))
+        axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation, end_of(basis))
         axis = axis.to(next(owner.parameters()).device)
         for _, network in _networks(owner):
-            found.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None)))
-    return TableError(*map(max, zip(*found, strict=True)))
+            found.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None), _dtype(network)))
+    return worst_of(found).error
 
 
 def decompress(model: torch.nn.Module) -> None:
     """Take the tables of :func:`compress` out of a model: its radial networks run at every edge again.
 
+    Those of a model that was built with ``knots=`` make tables in every call again.
+
     Args:
-        model: The model; nothing happens to one without tables.
+        model: The model; nothing happens to one without such tables.
 
     Example:
         A model and back, an example: :func:`compress`.
     """
     for _, owner in _owners(check_module("model", model)):
-        for _, network in _networks(owner):
-            network.table = None
-        if isinstance(owner.basis, TabledBasis):
-            owner.basis = owner.basis.basis
-        _note(owner, None)
+        if isinstance(owner.basis, TabledBasis) and any(network.table is not None for _, network in _networks(owner)):
+            _take_out(owner, None if owner.basis.live is None else int(owner.basis.live))
+
+
+def _take_out(owner: Any, knots: int | None) -> None:
+    """Frozen tables; with so many knots live ones stay."""
+    for _, network in _networks(owner):
+        network.table = None
+    if isinstance(owner.basis, TabledBasis):
+        plain, device = owner.basis.basis, owner.basis.functions.device
+        owner.basis = plain if knots is None else TabledBasis(plain, knots).to(device)
+    _note(owner, knots)
 
 
 def without_tables(model: Model) -> Model:
@@ -162,7 +171,8 @@ def without_tables(model: Model) -> Model:
     if not any(isinstance(owner.basis, TabledBasis) for _, owner in _owners(model)):
         return model
     copied = copy.deepcopy(model)
-    decompress(copied)
+    for _, owner in _owners(copied):
+        _take_out(owner, None)
     return copied
 
 
@@ -214,24 +224,33 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
         """Of lengths, for each pair of species."""
         return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
-    def error(knots: Knots, *networks: Any) -> TableError:
-        every = [table_error(knots, one) for network in networks for one in functions(network)]
-        return TableError(*map(max, zip(*every, strict=True)))
+    def error(knots: Knots, dtype: torch.dtype, *networks: Any) -> Off:
+        return worst_of(table_error(knots, one, dtype) for network in networks for one in functions(network))
 
-    knots = Knots(count or 16, cutoff_of(plain, None), flat=is_flat(plain)).to(device)
+    knots = Knots(count or 16, cutoff_of(plain, None), end=end_of(plain)).to(device)
+    dtype = _dtype(next(network for network, _ in networks.values()))
     if count is None:
         exact = [one for _, one in networks.values()]
-        knots = fewest_knots(knots, tolerance, lambda tried: error(tried, *exact))
+        knots = fewest_knots(knots, tolerance, dtype, lambda tried, dtype: error(tried, dtype, *exact))
     made = _Made(owner, TabledBasis(plain, knots.count).to(device), [], [])
     made.basis.pairs = None if transform is None else codes
+    if isinstance(owner.basis, TabledBasis):
+        frozen = any(network.table is not None for _, network in _networks(owner))
+        made.basis.live = owner.basis.live if frozen else torch.tensor(owner.basis.knots.count, device=device)
     for name, (network, exact_network) in networks.items():
         with torch.no_grad():
-            parts = [made_at_knots(knots, one, torch.float64) for one in functions(exact_network)]
-            table = torch.cat(parts).to(network.weights[-1].dtype)
+            parts = [knots.table(knots.at, one) for one in functions(exact_network)]
+            table = in_a_row(parts, knots.count).to(dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
         made.tables.append((network, table))
-        made.rows.append(CompressionRow(path, knots.count, table.shape[1], error(knots, exact_network), size))
+        made.rows.append(
+            CompressionRow(path, knots.count, table.shape[1], error(knots, dtype, exact_network).error, size)
+        )
     return made
+
+
+def _dtype(network: ScalarNetwork) -> torch.dtype:
+    return network.weights[-1].dtype
 
 
 def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, int] | None) -> Callable[[Tensor], Tensor]:

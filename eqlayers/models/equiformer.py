@@ -10,6 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..backends.rows import taken
 from ..checks import check_integer, check_number
 from ..forms.program import Form
 from ..functional.attention import edge_softmax, run_along
@@ -163,7 +164,7 @@ class Equiformer(torch.nn.Module):
         found: Tensor = self.read(x)
         if "energy" not in self.properties:
             return found
-        energies = found[:atoms, :1] - found[atoms:, :1].index_select(0, kind)
+        energies = found[:atoms, :1] - taken(found[atoms:, :1], kind)
         return torch.cat([energies, found[:atoms, 1:]], 1)
 
 
@@ -231,7 +232,7 @@ class EquiformerStep(torch.nn.Module):
         invariants, factors = radial.split([self.heads * self.hidden, self.conv.num_scales], -1)
         src, dst = graph.ends
         query, key = self.ends(y).chunk(2, -1)
-        invariants = invariants + query.index_select(0, dst) + key.index_select(0, src)
+        invariants = invariants + taken(query, dst) + taken(key, src)
         active = smooth_leaky_relu(invariants).unflatten(-1, (self.heads, self.hidden))
         logits = (active * (self.score * self.hidden**-0.5)).sum(-1)
         shares = edge_softmax(logits, graph, envelope=envelope, sink=self.sink)

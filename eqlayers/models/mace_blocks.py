@@ -10,6 +10,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..backends.rows import summed_rows
 from ..checks import check_number
 from ..functional.tabled import TabledWeights
 from ..graph import Graph
@@ -125,7 +126,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         else:
             found = self.density(basis)
             near = torch.tanh((found.weights() if isinstance(found, TabledWeights) else found) ** 2)
-            counted = near.new_ones(x.shape[0], 1).index_add(0, graph.edge_index[1].long(), near)
+            counted = 1 + summed_rows(near, graph.edge_index[1].long(), x.shape[0])
             message = received / counted
         if self.style.residual:
             return message, self.skip(x, species)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..backends import check_backend
+from ..backends.rows import taken
 from ..checks import check_choice, check_integer, check_number, check_tensor, check_type
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..graph import Graph, check_range
@@ -200,13 +201,13 @@ class MoleculeNetwork(KeepsFloat64):
         atoms = out[:, 0] * self.scale + self.shifts[kind]
         if self.readout == "extent":
             charge, places = z.double()[:, None], pos.double()
-            whole = _pool(torch.cat([places * charge, charge], dim=1), batch, num_graphs, "sum").index_select(0, batch)
+            whole = _pool(torch.cat([places * charge, charge], dim=1), batch, num_graphs, "sum")[batch]
             atoms = atoms + out[:, 1] * self.scale * (places - whole[:, :3] / whole[:, 3:]).square().sum(dim=1)
         return _pool(atoms, batch, num_graphs, self.pooling)
 
     def pooled_vector(self, out: Tensor, pos: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """``[G, 3]`` in the unit of the target: atomic vectors plus charges times positions about the centre."""
-        centre = _pool(pos, batch, num_graphs, "mean").index_select(0, batch)
+        centre = taken(_pool(pos, batch, num_graphs, "mean"), batch)
         atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * self.scale
         return _pool(atoms, batch, num_graphs, self.pooling)
 

@@ -15,7 +15,7 @@ from ..graph import Graph
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
-from ..nn.radial import BesselBasis
+from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import tabled
 from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
@@ -88,7 +88,7 @@ class NequIP(torch.nn.Module):
             "num_basis": num_basis,
             "cutoff": cutoff,
             "cutoff_p": cutoff_p,
-            "radial_hidden": list(radial_hidden),
+            "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
             "mean_neighbors": mean_neighbors,
             "embedding": embedding,
             "properties": list(self.properties),

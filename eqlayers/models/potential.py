@@ -12,18 +12,20 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import (
     check_choice,
+    check_flag,
     check_integer,
     check_items,
     check_module,
     check_number,
     check_optional,
+    check_tensor,
     check_type,
 )
-from ..errors import ConfigError, IndexRangeError, ShapeError
+from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
 from ..nn.edge_geometry import EdgeGeometry
-from ..torch_internals import assert_later, being_traced
+from ..torch_internals import assert_later, being_traced, is_plain, unwrapped
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 
@@ -64,7 +66,7 @@ class Potential(KeepsFloat64):
         ...     cutoff, irreps_sh = 5.0, "0e"
         ...     def forward(self, kind, edges, graph):
         ...         pairs = 0.25 * (edges.lengths - 1.0) ** 2
-        ...         return pairs.new_zeros(len(kind)).index_add(0, graph.edge_index[1], pairs)
+        ...         return pairs.new_zeros(kind.shape[0]).index_add(0, graph.edge_index[1], pairs)
         >>> potential = Potential(Springs(), species=[1]).eval()
         >>> pos, pair = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 3.0]]), torch.tensor([[0, 1], [1, 0]])
         >>> found = potential(Structures(torch.tensor([1, 1]), pos, pair))
@@ -92,6 +94,14 @@ class Potential(KeepsFloat64):
         self.repulsion = check_optional(check_module, "repulsion", repulsion)
         self.species = read_species(species)
         self.cutoff = check_number("network.cutoff", getattr(network, "cutoff", None), above=0, unit=" of Angstrom")
+        reach = getattr(self.repulsion, "reach", None)
+        longest = 0.0 if reach is None else reach(self.species)
+        if longest > self.cutoff:
+            raise ConfigError(
+                f"repulsion must end within the cutoff of the network, {self.cutoff:g} Angstrom, got {longest:g} for "
+                f"two of its atoms: energies would end in a step. Build the network with cutoff={longest:g} or more, "
+                "or leave out the repulsion or the largest elements."
+            )
         self.irreps_sh = as_irreps(getattr(network, "irreps_sh", "0e"), "network.irreps_sh")
         self.geometry = EdgeGeometry(o3.Irreps(self.irreps_sh), backend=backend)
         self.split = AtomicProperties(getattr(network, "properties", ("energy",)))
@@ -137,7 +147,9 @@ class Potential(KeepsFloat64):
         factors = [check_number(f"the scale of {z}", scales.get(z, 1.0), above=0) for z in self.species]
         self.shifts.copy_(torch.tensor(added, dtype=torch.float64))
         self.scales.copy_(torch.tensor(factors, dtype=torch.float64))
-        self.split.set_scales(tensor_scales or {})
+        wanted = "a mapping from property to scale, or None"
+        tensor_scales = check_type("tensor_scales", tensor_scales or {}, Mapping, wanted, "Pass a dict.")
+        self.split.set_scales(tensor_scales)
         setter = getattr(self.network, "set_mean_neighbors", None)
         if mean_neighbors is not None and setter is not None:
             setter(check_number("mean_neighbors", mean_neighbors, above=0))
@@ -155,7 +167,8 @@ class Potential(KeepsFloat64):
         Args:
             structures: Atoms with neighbours no farther than the cutoff.
             outputs: Among 'energy' ``[G]`` float64, 'energies' ``[A]`` float64 (of the atoms), 'forces' ``[A, 3]``,
-                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV. Of networks with these
+                'stress' and 'virials' ``[G, 3, 3]``; eV, eV/Angstrom, eV/Angstrom^3, eV. The stress of structures whose
+                cell has no volume is NaN, beside others that have one. Of networks with these
                 properties also 'dipole' ``[G, 3]`` (e Angstrom) and 'polarizability' ``[G, 3, 3]`` (Angstrom^3),
                 float64, and 'born_charges' ``[A, 3, 3]`` (e), the slope of component b of the dipole by component c of
                 a position at ``[:, b, c]``. None for energy and forces, and for properties without derivatives.
@@ -170,12 +183,15 @@ class Potential(KeepsFloat64):
             ConfigError: An unknown output, one that the network does not predict, or stress of structures without cell.
         """
         asked = self._asked(outputs)
-        structures = structures.checked(self.dtype)
+        structures = self._checked(structures)
         strained = "stress" in asked or "virials" in asked
-        if "stress" in asked and structures.cell is None:
-            raise ConfigError("stress must be of structures with a cell, got none. Ask for virials, or give a cell.")
+        if "stress" in asked and not _some_volume(structures):
+            raise ConfigError(
+                "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Ask "
+                "for virials, or give a cell."
+            )
         moved, by = structures, []
-        follow = self.training if create_graph is None else create_graph
+        follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
         derived = strained or "forces" in asked or "born_charges" in asked
         with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
             if strained:
@@ -198,8 +214,9 @@ class Potential(KeepsFloat64):
             virials = -slopes.pop(0)
             found["virials"] = 0.5 * (virials + virials.mT)
             if "stress" in asked and structures.cell is not None:
-                volume = torch.linalg.det(structures.cell).abs()
-                found["stress"] = -found["virials"] / volume[:, None, None]
+                volume = torch.linalg.det(structures.cell).abs()[:, None, None]
+                spanned = volume > 0  # a slope through a division by 0 would be NaN
+                found["stress"] = torch.where(spanned, -found["virials"] / torch.where(spanned, volume, 1.0), torch.nan)
         if "forces" in asked:
             found["forces"] = -slopes.pop(0)
         kept = {name: found[name] for name in found if name in asked or name == "energy"}
@@ -212,7 +229,7 @@ class Potential(KeepsFloat64):
             return [name for one in self.properties for name in usual.get(one, (one,))]
         asked = [
             check_choice("outputs", name, OUTPUTS)
-            for name in check_items("outputs", outputs, "a list of names", "('energy', 'forces') is usual.")
+            for name in check_items("outputs", outputs, "a list of names", "Pass ('energy', 'forces').")
         ]
         absent = [name for name in asked if OUTPUTS[name] not in self.properties]
         if absent:
@@ -229,7 +246,11 @@ class Potential(KeepsFloat64):
             ConfigError: The network predicts no energy. ShapeError, DTypeError, IndexRangeError: As of ``forward``.
         """
         self._asked(("energy",))
-        return self._predicted(structures.checked(self.dtype))["energies"]
+        return self._predicted(self._checked(structures))["energies"]
+
+    def _checked(self, structures: Any) -> Structures:
+        fix = "Make them: Structures(z, pos, edge_index), or collate(potential, atoms, neighbors)."
+        return check_type("structures", structures, Structures, "Structures", fix).checked(self.dtype)
 
     def _predicted(self, structures: Structures) -> dict[str, Tensor]:
         """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
@@ -270,7 +291,7 @@ class Potential(KeepsFloat64):
         """
         self._asked(("energy",))
         check_optional(lambda name, value: check_integer(name, value, 1), "chunk_size", chunk_size)
-        structures = structures.checked(self.dtype)
+        structures = self._checked(structures)
         if structures.num_graphs != 1:
             raise ShapeError(f"structures must be one for a Hessian, got {structures.num_graphs}. Take one at a time.")
 
@@ -284,6 +305,13 @@ class Potential(KeepsFloat64):
     def extra_repr(self) -> str:
         """Species and cutoff."""
         return f"{', '.join(self.properties)}; species {list(self.species)}, cutoff {self.cutoff:g} A"
+
+
+def _some_volume(structures: Structures) -> bool:
+    """Whether stress can be asked for; True where cells cannot be read, on a GPU or in a trace."""
+    if structures.cell is None or not structures.cell.is_cpu or not is_plain((structures.cell,)):
+        return structures.cell is not None
+    return structures.num_graphs == 0 or bool((torch.linalg.det(structures.cell.detach()) != 0).any())
 
 
 def read_species(species: Any) -> tuple[int, ...]:
@@ -319,11 +347,13 @@ def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Te
     Raises:
         IndexRangeError: A species that is not in the list; on a GPU nobody looks.
     """
+    if check_tensor("z", z, "[A]").dtype != torch.int64:
+        raise DTypeError(f"z must be int64, got {z.dtype}. Convert it with `.long()`.")
     kind = places[z.clamp(0, len(places) - 1)]
     if being_traced():
         assert_later((kind >= 0).all(), f"z must hold species among {list(species)}.")
-    elif z.device.type == "cpu" and bool((kind < 0).any()):
-        unknown = sorted(set(z[kind < 0].tolist()))
+    elif z.device.type == "cpu" and bool((unwrapped(kind) < 0).any()):  # also where vmap goes over the list
+        unknown = sorted(set(unwrapped(z)[unwrapped(kind).reshape(-1, len(z))[0] < 0].tolist()))
         raise IndexRangeError(
             f"z must hold species among {list(species)}, got also {unknown}. Build the {what} with them."
         )

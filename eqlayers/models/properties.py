@@ -9,6 +9,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
+from ..backends.rows import summed_rows
 from ..checks import check_choice, check_items, check_number
 from ..errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
 from ..nn._common.base import KeepsFloat64
@@ -157,7 +158,7 @@ class AtomicProperties(KeepsFloat64):
         Raises:
             ShapeError: ``values`` has another shape.
         """
-        atoms, columns = len(batch), sum(self._columns.values())
+        atoms, columns = batch.shape[0], sum(self._columns.values())
         expected = [atoms] if columns == 1 else [atoms, columns]
         if list(values.shape) not in (expected, [atoms, columns]):
             numbers = "one number an atom" if columns == 1 else f"{self.irreps} of {', '.join(self.properties)}"
@@ -192,4 +193,4 @@ def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     """
     if num_graphs == 1:  # inductor cannot print a scatter into a single row
         return atoms.sum(0, keepdim=True)
-    return atoms.new_zeros(num_graphs, *atoms.shape[1:]).index_add(0, batch, atoms)
+    return summed_rows(atoms, batch, num_graphs)

@@ -21,7 +21,8 @@ class Structures(NamedTuple):
         edge_index: ``[2, E]`` int64 (src, dst); dst receives. Both directions, no atom with itself in the same cell.
         batch: ``[A]`` int64, structure of each atom, ascending; None for one structure.
         num_graphs: Number of structures.
-        cell: ``[G, 3, 3]``, a lattice vector in each row; None if nothing is periodic.
+        cell: ``[G, 3, 3]``, a lattice vector in each row; None if nothing is periodic. Vectors of open axes count for
+            the volume alone, by which stress is divided; one that is 0 is none.
         shifts: ``[E, 3]``, how many lattice vectors the receiver is moved by; None without a cell.
 
     Example:

@@ -10,6 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..backends.rows import taken
 from ..checks import check_choice, check_flag, check_floating, check_integer
 from ..errors import IrrepsError
 from ..forms.program import Form, FormCall
@@ -268,7 +269,7 @@ class EquivariantAttention(EquivariantModule):
             return run_along(self._compare, operands, ("src", "dst", "each", "each"), graph, self.backend)
         operands = widest_under_autocast(key, edge_attr, weights)
         invariants = run_along(self._compare, operands, ("src", "each", "each", "each"), graph, self.backend)
-        invariants = invariants + query.index_select(0, graph.ends[1])
+        invariants = invariants + taken(query, graph.ends[1])
         active = smooth_leaky_relu(invariants).unflatten(-1, (self.heads, self.hidden))
         return (active * (self.read * self.hidden**-0.5)).sum(-1)
 

@@ -135,11 +135,11 @@ class BatchNorm(_OfBatch):
             return self._by_running(x, weight, bias).reshape(given.shape).to(dtype)
         scalars, squares = self._squares(x)
         mean = _samples(scalars, batch).mean(1) if self.instance else scalars.mean(0)
-        scalars = scalars - self._to_rows(mean, len(x))
+        scalars = scalars - self._to_rows(mean, x.shape[0])
         var = self._joined(self._reduced(scalars.square(), batch), self._reduced(squares, batch))
         if not self.instance:
             self._keep(mean, var)
-        numbers = self._to_rows(self._factors(var, weight), len(x))
+        numbers = self._to_rows(self._factors(var, weight), x.shape[0])
         own, others = self._of(numbers, True), self._of(numbers, False)
         scalars = scalars * own if bias is None else torch.addcmul(bias, scalars, own)
         return self._scaled(x, others, scalars).reshape(given.shape).to(dtype)

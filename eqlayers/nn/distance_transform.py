@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import check_items, check_number
-from ..graph import Graph
+from ..checks import check_floating, check_items, check_number
+from ..errors import ShapeError
+from ..graph import Graph, check_graph, check_index, check_lengths
 from ._common.base import KeepsFloat64
 from ._common.elements import covalent_radius
 
@@ -52,12 +53,28 @@ class AgnesiTransform(KeepsFloat64):
             lengths: Of the edges.
             kind: ``[A]`` int64, place of the species of each atom.
             graph: The edges.
+
+        Raises:
+            ConfigError, ShapeError, DTypeError: No graph, or tensors that do not fit it.
+            IndexRangeError: A place outside the list of species (found on CPU only).
         """
-        src, dst = graph.edge_index.long()
-        return self.between(lengths, kind[src], kind[dst])
+        src, dst = check_graph(graph).ends
+        check_index("kind", kind, graph.num_src, len(self.radii), "species")
+        return self._between(check_lengths(lengths, graph), kind[src], kind[dst])
 
     def between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` by their places."""
+        """``[E]`` Angstrom to ``[E]``, between species ``[E]`` int64 by their places.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: As of ``forward``.
+        """
+        if check_floating("lengths", lengths, "[E]").ndim != 1:
+            raise ShapeError(f"lengths must be [E], got {list(lengths.shape)}. Flatten them.")
+        for name, places in (("first", first), ("second", second)):
+            check_index(name, places, lengths.shape[0], len(self.radii), "species")
+        return self._between(lengths, first, second)
+
+    def _between(self, lengths: Tensor, first: Tensor, second: Tensor) -> Tensor:
         u = lengths / (0.5 * (self.radii[first] + self.radii[second])).to(lengths.dtype)
         q, p, a = self.constants.to(lengths.dtype)
         return 1 / (1 + a * u**p / (u ** (p - q) + 1))  # finite at u = 0, where u^(q - p) is not

@@ -10,7 +10,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
-from ..checks import check_choice, check_flag, check_number
+from ..checks import check_choice, check_flag, check_integer, check_number
 from ..errors import IrrepsError
 from ..graph import Graph
 from ._common.base import EquivariantModule, KeepsFloat64
@@ -110,6 +110,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
         self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden, p)
         self.down = Linear(middle, self.gate.irreps_in, **kind)
         check_choice("self_connection", self_connection, ("linear", "species", "none"))
+        num_species = check_integer("num_species", num_species, 1)
         self.self_connection: torch.nn.Module | None = None
         if self_connection == "linear":
             self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)

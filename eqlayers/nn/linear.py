@@ -14,7 +14,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
-from ..checks import check_choice, check_tensor
+from ..checks import check_choice, check_flag, check_tensor
 from ..errors import ShapeError
 from ..lowering.layout import FlatLayout
 from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
@@ -291,6 +291,7 @@ class Linear(EquivariantModule):
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
         """Views of the weights of all instructions; with numbers and instructions on request."""
+        yield_instruction = check_flag("yield_instruction", yield_instruction)
         for number, path in enumerate(self._paths):
             view = self.weight_view_for_instruction(number, weight)
             yield (number, path, view) if yield_instruction else view

@@ -157,6 +157,7 @@ class ProductLayer(E3nnState, EquivariantModule):
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
         """Views of the weights of all weighted instructions; with numbers and instructions on request."""
+        yield_instruction = check_flag("yield_instruction", yield_instruction)
         for number, ins in enumerate(self.instructions):
             if ins.has_weight:
                 view = self.weight_view_for_instruction(number, weight)
@@ -177,10 +178,10 @@ class ProductLayer(E3nnState, EquivariantModule):
             The figure and the axes.
 
         Raises:
-            ConfigError: Another aspect ratio. ImportError: matplotlib is not installed.
+            ConfigError: Another aspect ratio. MissingPackageError: matplotlib is not installed.
         """
         shades = None
-        if plot_weight and (weight is not None or self.internal_weights):
+        if check_flag("plot_weight", plot_weight) and (weight is not None or self.internal_weights):
             views = self.weight_views(weight, yield_instruction=True)
             shades = {number: float(view.detach().double().square().mean()) for number, _, view in views}
         return draw_paths(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,8 +15,11 @@ from ..errors import ConfigError, ShapeError
 from ..functional.cutoffs import check_cutoff, check_power, check_start, polynomial
 from ..functional.radial import bessel
 from ..functional.tabled import TabledWeights
+from ..ops.call import check_same_kind
+from ..torch_internals import is_plain, under_autocast
+from ._common.interpolation import Kept, untrained
 from .activation import NormalizedActivation
-from .tabled_basis import KnotBasis
+from .tabled_basis import KnotBasis, read_table
 
 
 class PolynomialCutoff(torch.nn.Module):
@@ -125,6 +128,11 @@ class RadialBasis(torch.nn.Module):
         """
         if not is_scripting():
             check_floating("lengths", lengths, "[...]")
+            if transformed is not None and check_floating("transformed", transformed, "[...]").shape != lengths.shape:
+                raise ShapeError(
+                    f"transformed must have the shape of lengths, {list(lengths.shape)}, got "
+                    f"{list(transformed.shape)}. Transform these lengths."
+                )
         at = lengths if transformed is None else transformed
         if self.envelope is None:
             return self.functions(at - self.start if self.start != 0 else at)
@@ -186,6 +194,20 @@ class KeepsTable(torch.nn.Module):
         super().__init__()
         self.register_buffer("table", None)
 
+    @property
+    def _kept(self) -> Kept:
+        """The table of weights that are not trained; modules that were pickled whole may lack it."""
+        kept: Kept = vars(self).setdefault("_table_of_now", Kept())
+        return kept
+
+    def _frozen(self, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
+        """The table that was made once, see `read_table`; that of an older file is changed by the first call."""
+        assert self.table is not None
+        table = read_table(self.table, pairs, knots, interpolation)
+        if table is not self.table and is_plain([table]):
+            self.table = table
+        return table
+
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Take the shape of what a state dict holds."""
         given = state.get(f"{prefix}table")
@@ -221,27 +243,37 @@ class ScalarNetwork(KeepsTable):
         """``[..., widths[0]]`` to ``[..., widths[-1]]``; functions by interpolation to weights by interpolation."""
         if isinstance(x, KnotBasis):
             if self.table is None:
-                return x.weights(self.make_table(x))
+                of = [x.functions, *self.weights]
+                if untrained(of):
+                    return x.weights(self._kept(of, lambda: self._last_of(x.table(self._hidden_of(x)))))
+                return x.live_weights(self._last_of(x.live_table(self._hidden_of(x))))
             if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
                 raise ConfigError(
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
                     "decompress(model) and train with knots=."
                 )
-            if self.table.shape[0] != x.rows:
-                raise ShapeError(
-                    f"the table of a network must have {x.rows} rows, for {x.knots} knots of its basis, got "
-                    f"{self.table.shape[0]}. Compress the model with as many knots as that of the state dict."
-                )
-            return x.weights(self.table)
+            return x.weights(self._frozen(x.pairs, x.knots))
+        width = self.weights[0].shape[0]
+        if check_floating("basis", x, f"[..., {width}]").ndim < 1 or x.shape[-1] != width:
+            raise ShapeError(
+                f"basis must be [..., {width}], the functions that the network was built for, got {list(x.shape)}. "
+                "Take them from its basis."
+            )
+        if not under_autocast(x.device.type):
+            check_same_kind(basis=x, weights=self.weights[0])
         return self._last(self._hidden(x))
 
-    def make_table(self, x: KnotBasis) -> Tensor:
-        """``[R, widths[-1]]``; the last layer is linear, so it follows the interpolation, which has less to do then."""
-        return self._last(x.table(self._hidden))
+    def _hidden_of(self, x: KnotBasis) -> Callable[[Tensor], Tensor]:
+        """Hidden features at the knots in float64, whose roundings become no slopes."""
+        return lambda basis: self._hidden(x.functions)
+
+    def _last_of(self, rows: Tensor) -> Tensor:
+        """The last layer is linear, so it follows the interpolation, which has less to do then."""
+        return self._last(rows.to(self.weights[-1].dtype))
 
     def _hidden(self, x: Tensor) -> Tensor:
         for weight in list(self.weights)[:-1]:
-            x = self.activation(x @ (weight * weight.shape[0] ** -0.5))
+            x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
         return x
 
     def _last(self, x: Tensor) -> Tensor:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..checks import check_function, check_integer, check_number
+from ..checks import check_flag, check_function, check_integer, check_number
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
 from ..torch_internals import outside_of_func, wrapped_by_func
-from ._common.interpolation import gradients, slope
+from ._common.interpolation import gradients, slope, untrained
 from .radial import KeepsTable
-from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, is_flat
+from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, end_of
+
+#: Weights, or values of hidden layers if these are more, that are checked at once: some arrays of 4 MiB.
+_AT_ONCE, _HIDDEN = 1 << 19, 64
+#: Knots from which on errors have to fall as those of cubics do.
+_SETTLED = 256
+#: Equal parts of the axis, at the end of one of which a knot may be put.
+_PARTS = 32
 
 
 class TableError(NamedTuple):
@@ -32,13 +40,22 @@ class TableError(NamedTuple):
     slopes: float
 
 
+class Off(NamedTuple):
+    """Errors of a table, and the length in Angstrom at which the slope is off by most, of which network."""
+
+    error: TableError
+    at: float
+    network: Callable[[Tensor], Tensor]
+
+
 class RadialTable(KeepsTable):
     r"""A radial network by interpolation: the network runs at K knots, not at E lengths.
 
     .. math:: W(r) \approx \sum_k c_k(u)\, T_{i + k}, \quad i + u = (r - r_0) / h
 
     The table is made in every call from the network as it is, and gradients reach the network through it, so it serves
-    training: the network costs K rows in place of E. `freeze` makes it once, for inference. A
+    training: the network costs K rows in place of E. The network runs in float64, and the table is rounded once:
+    roundings between knots would be slopes. `freeze` makes it once, for inference. A
     :class:`eqlayers.TensorProductConv` that gets the result reads the table inside its kernel, so weights of edges are
     never stored.
 
@@ -47,12 +64,13 @@ class RadialTable(KeepsTable):
             slope, such as :class:`RadialNetwork`.
         cutoff: Angstrom; that of a :class:`RadialNetwork` if None. Weights of longer edges are 0.
         knots: Number of knots, at equal distances from ``start`` to the cutoff.
-        tolerance: In place of ``knots``: the smallest power of two whose errors, see `error`, are at most this.
+        tolerance: In place of ``knots``: as few as keep errors, see `error`, at most at this.
         interpolation: 'spline' (cubic, two continuous derivatives), 'hermite' (cubic, one; needs slopes of the
             network), 'quintic' (two; slopes and curvatures) or 'lagrange' (four points, none). Tables that need slopes
             break the graph of ``torch.compile`` unless they are frozen.
         start: Angstrom, the shortest length that the table has. Shorter ones are an error on the CPU, and NaN
             elsewhere, where a look would make the stream wait.
+        open_end: Whether the network need not be 0 at the cutoff, as an envelope comes after it.
 
     Raises:
         ConfigError: An argument out of range, a network that is not finite at the start or not 0 at the cutoff, or a
@@ -81,17 +99,24 @@ class RadialTable(KeepsTable):
         tolerance: float | None = None,
         interpolation: str = "spline",
         start: float = 0.0,
+        open_end: bool = False,
     ) -> None:
         super().__init__()
         self.network = check_function("network", network)
-        self.knots = Knots(knots, cutoff_of(network, cutoff), start, interpolation, is_flat(network))
+        self.knots = Knots(
+            knots,
+            cutoff_of(network, cutoff),
+            start,
+            interpolation,
+            "open" if check_flag("open_end", open_end) else end_of(network),
+        )
         like = next(self.parameters(), None)
         if like is not None:
             self.knots.to(like.device)
         self._check_ends()
         if tolerance is not None:
             wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-            self.knots = fewest_knots(self.knots, wanted, lambda knots: self._error(knots, 8))
+            self.knots = fewest_knots(self.knots, wanted, self._dtype, lambda knots, dtype: self._off(knots, 8, dtype))
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
         """The weights of edges, by where they read the table.
@@ -104,27 +129,36 @@ class RadialTable(KeepsTable):
             ShapeError, DTypeError: The lengths are no such tensor.
             IndexRangeError: A length is below the start (found on CPU only).
         """
-        table = self._made() if self.table is None else self.table
-        if table.shape[0] != self.knots.rows:
-            raise ShapeError(
-                f"the table must have {self.knots.rows} rows, for {self.knots.count} knots, got {table.shape[0]}. "
-                "Build the RadialTable with knots= and interpolation= of the one whose state dict it was."
-            )
-        interval, coefficients = self.knots(lengths)
-        orders = INTERPOLATIONS[self.knots.interpolation].orders
-        return TabledWeights(table, interval, coefficients.to(table.dtype), orders)
+        knots = self.knots
+        table = self._rows() if self.table is None else self._frozen(1, knots.count, knots.interpolation)
+        interval, coefficients = knots(lengths)
+        return TabledWeights(table, interval, coefficients.to(table.dtype), INTERPOLATIONS[knots.interpolation].orders)
+
+    def _rows(self) -> Tensor:
+        """The table of the weights of now; kept, as `freeze` would make it, where none of them is trained.
+
+        A function that is no module may hold weights that nothing here knows of: its table is made in every call.
+        """
+        network = self.network
+        of = [*network.parameters(), *network.buffers()] if isinstance(network, torch.nn.Module) else []
+        return self._kept(of, self.made_once) if of and untrained(of) else self._made()
 
     def _made(self) -> Tensor:
-        like = next(self.parameters(), self.knots.at)
-        if INTERPOLATIONS[self.knots.interpolation].orders == 1:
-            return made_at_knots(self.knots, self.network, like.dtype)
+        network = through_float64(self.network)
+        if not INTERPOLATIONS[self.knots.interpolation].derivatives:
+            return self.knots.table(self.knots.at, network).to(self._dtype)
         if any(wrapped_by_func(parameter) for parameter in self.parameters()):
             raise ConfigError(
                 f"a table that needs slopes, {self.knots.interpolation!r}, must not be made of weights that a "
                 "transform of torch.func goes over. Use interpolation='spline', or freeze it before."
             )
         with outside_of_func():  # in which slopes cannot be had; no length has a part in a table
-            return made_at_knots(self.knots, self.network, like.dtype)
+            return self.knots.table(self.knots.at, network).to(self._dtype)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the table."""
+        return next(self.parameters(), self.knots.at).dtype
 
     def freeze(self) -> RadialTable:
         """Make the table once; the network is not asked again, nor trained, and state dicts hold the table.
@@ -137,14 +171,10 @@ class RadialTable(KeepsTable):
         return self
 
     def made_once(self) -> Tensor:
-        """The table ``[R, W]`` of the weights of now, without their graph.
-
-        It is made in float64 and rounded once: roundings of the network itself, between knots, would be slopes.
-        """
-        like = next(self.parameters(), self.knots.at)
+        """The table ``[R, W]`` of the weights of now, without their graph."""
         with gradients(), torch.no_grad():
-            made = made_at_knots(self.knots, in_float64(self.network), torch.float64)
-        return made.detach().to(like.dtype)
+            made = self.knots.table(self.knots.at, in_float64(self.network))
+        return made.detach().to(self._dtype)
 
     def thaw(self) -> RadialTable:
         """Make the table in every call again."""
@@ -152,7 +182,9 @@ class RadialTable(KeepsTable):
         return self
 
     def error(self, samples: int = 8) -> TableError:
-        """Largest difference to the network and of its slope, at so many places in every interval, in float64.
+        """Largest difference to the network and of its slope, at so many places in every interval.
+
+        The table is taken in its own dtype, the network in float64.
 
         Args:
             samples: Places in each interval, at equal distances.
@@ -163,11 +195,11 @@ class RadialTable(KeepsTable):
             >>> fine.values < coarse.values, fine.slopes < coarse.slopes
             (True, True)
         """
-        return self._error(self.knots, check_integer("samples", samples, 2))
+        return self._off(self.knots, check_integer("samples", samples, 2), self._dtype).error
 
-    def _error(self, knots: Knots, samples: int) -> TableError:
+    def _off(self, knots: Knots, samples: int, dtype: torch.dtype) -> Off:
         with gradients():
-            return table_error(knots, in_float64(self.network), samples)
+            return table_error(knots, in_float64(self.network), dtype, samples)
 
     def _check_ends(self) -> None:
         like = next(self.parameters(), self.knots.at)
@@ -180,16 +212,15 @@ class RadialTable(KeepsTable):
                 f"network must be finite from {self.knots.start:g} to {self.knots.cutoff:g} A, got NaN or infinity. "
                 "Raise start."
             )
-        check_end(rows, self.knots.cutoff)
+        if self.knots.end != "open":
+            check_end(rows, self.knots.cutoff)
 
     def extra_repr(self) -> str:
-        """Whether the table is made in every call."""
+        """Whether the table is made in every call, or once."""
+        weights = [*self.network.parameters()] if isinstance(self.network, torch.nn.Module) else []
+        if self.table is None and weights and not any(weight.requires_grad for weight in weights):
+            return "live, kept while its weights stay"
         return "live" if self.table is None else f"frozen, {list(self.table.shape)}"
-
-
-def made_at_knots(knots: Knots, network: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Tensor:
-    """The table of a network of lengths."""
-    return knots.table(knots.at.to(dtype), network)
 
 
 def in_float64(network: Any) -> Any:
@@ -198,51 +229,153 @@ def in_float64(network: Any) -> Any:
 
 
 def through_float64(network: Any) -> Callable[[Tensor], Tensor]:
-    """A module as a function in float64, whose gradients reach the module's own weights."""
+    """A module as a function in float64, whose gradients reach the module's own weights; a function as it is."""
+    if not isinstance(network, torch.nn.Module):
+        return network
     own = [*network.named_parameters(), *network.named_buffers()]
     state = {name: t.double() if t.is_floating_point() else t for name, t in own}
     return lambda lengths: torch.func.functional_call(network, state, (lengths,))
 
 
-def table_error(knots: Knots, network: Callable[[Tensor], Tensor], samples: int = 8) -> TableError:
-    """Largest errors of the table of a network in float64, at so many places within every interval."""
+def table_error(
+    knots: Knots, network: Callable[[Tensor], Tensor], dtype: torch.dtype = torch.float64, samples: int = 8
+) -> Off:
+    """Largest errors of the table of a network in float64, at so many places within every interval.
+
+    The table is rounded to a dtype and read in it, as it will be. Places are taken some at a time: a network of many
+    weights at all of them would take gigabytes.
+    """
     count = samples * (knots.count - 1)
+    sizes, errors = [0.0, 0.0], [0.0, 0.0]
+    worst = knots.start
     with gradients():
+        table = knots.table(knots.at, network).detach().to(dtype)
+        orders = INTERPOLATIONS[knots.interpolation].orders
         fine = torch.arange(count, dtype=torch.float64, device=knots.at.device)  # on knots as well
         fine[0] = 0.01  # not at 0, where lengths have no slope
-        at = (knots.start + (knots.cutoff - knots.start) * fine / count).requires_grad_()
-        table = made_at_knots(knots, network, torch.float64).detach()
-        interval, coefficients = knots(at)
-        orders = INTERPOLATIONS[knots.interpolation].orders
-        found = TabledWeights(table, interval, coefficients, orders).weights()
-        both = [network(at), found]
-        slopes = [slope(one, at, False) for one in both]
-    error = TableError(_relative(*(one.detach() for one in both)), _relative(*slopes))
+        for part in fine.split(max(1, _AT_ONCE // max(table.shape[1], _HIDDEN))):
+            lengths = (knots.start + (knots.cutoff - knots.start) * part / count).to(dtype)
+            ats = [lengths.to(kind, copy=True).requires_grad_() for kind in (torch.float64, dtype)]
+            interval, coefficients = knots(ats[1])
+            both = [network(ats[0]), TabledWeights(table, interval, coefficients, orders).weights()]
+            slopes = [slope(one, at, False) for one, at in zip(both, ats, strict=True)]
+            for n, (wanted, found) in enumerate((both, slopes)):
+                if wanted.numel():
+                    off = (found - wanted).detach().abs()
+                    sizes[n] = max(sizes[n], *map(float, wanted.detach().abs().max()[None]))
+                    if float(off.max()) >= errors[n] or not math.isfinite(float(off.max())):
+                        errors[n] = float(off.max())
+                        worst = float(lengths[off.amax(1).argmax()]) if n else worst
+    error = TableError(*(e / size if size else 0 * e for e, size in zip(errors, sizes, strict=True)))
     if not all(map(math.isfinite, error)):
         raise ConfigError("a radial network must be finite up to its cutoff, got NaN or infinity. Look at its weights.")
-    return error
+    return Off(error, worst, network)
 
 
-def _relative(wanted: Tensor, found: Tensor) -> float:
-    scale = float(wanted.abs().max()) if wanted.numel() else 0.0
-    return float((found - wanted).abs().max()) / scale if scale else 0.0
+def worst_of(errors: Iterable[Off]) -> Off:
+    """Of several tables: the largest errors, and where a slope is off by most.
+
+    Example:
+        >>> found = worst_of([Off(TableError(1e-5, 1e-3), 2.0, abs), Off(TableError(1e-4, 1e-4), 1.0, abs)])
+        >>> found.error, found.at
+        (TableError(values=0.0001, slopes=0.001), 2.0)
+    """
+    found = list(errors)
+    steepest = max(found, key=lambda one: one.error.slopes)
+    return steepest._replace(error=TableError(max(one.error.values for one in found), steepest.error.slopes))
 
 
-def fewest_knots(knots: Knots, tolerance: float, error: Callable[[Knots], TableError]) -> Knots:
-    """The smallest power of two of knots, 16 at least, that keeps errors of values and slopes.
+class _Limit(NamedTuple):
+    """The most knots that were tried, their errors, and why no more were."""
+
+    knots: Knots
+    off: Off
+    why: str
+
+
+Errors = Callable[[Knots, torch.dtype], Off]
+
+
+def fewest_knots(knots: Knots, tolerance: float, dtype: torch.dtype, error: Errors) -> Knots:
+    """As few knots, 16 at least, as keep errors of values and slopes: a power of two, or fewer as errors foretell.
+
+    Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
+    number of knots is another one, and errors fall as elsewhere.
+
+    Args:
+        knots: Of which number and kink do not matter.
+        tolerance: Of the errors.
+        dtype: Of the table.
+        error: From knots and a dtype.
 
     Raises:
-        ConfigError: None does.
+        ConfigError: No number does, or errors no longer fall fast enough for one to do; the message says why.
     """
-    count = 16
+    found = _search(knots, None, tolerance, dtype, error)
+    kink = None if isinstance(found, Knots) or _digits(found, tolerance, error) else _kink(found)
+    if kink is not None and knots.interpolation == "spline":
+        part = (kink - knots.start) / (knots.cutoff - knots.start)
+        near = Fraction(part).limit_denominator(_PARTS)
+        if abs(part - near) < 1e-9:
+            found = _search(knots, near, tolerance, dtype, error)
+    if isinstance(found, Knots):
+        return found
+    said = found.why if kink is None else f"{found.why}, and the second derivative jumps at {kink:.6g} A"
+    if _digits(found, tolerance, error):
+        said = f"{str(dtype).removeprefix('torch.')} has no more digits"
+    (values, slopes), at, _ = found.off
+    raise ConfigError(
+        f"tolerance must be one that a table can keep, got {tolerance:g}: with {found.knots.count} knots the errors of "
+        f"values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {said}. Raise the tolerance, "
+        "or smooth the network there."
+    )
+
+
+def _digits(limit: _Limit, tolerance: float, error: Errors) -> bool:
+    """Whether it is the dtype that keeps errors from falling."""
+    return max(error(limit.knots, torch.float64).error) <= tolerance
+
+
+def _search(knots: Knots, kink: Fraction | None, tolerance: float, dtype: torch.dtype, error: Errors) -> Knots | _Limit:
+    """The fewest knots of those that are tried, or what they end at."""
+    count, slow, before = 16, 0, math.inf
+    if kink is not None:
+        count = 8 * kink.denominator + 1  # some on either side
     while True:
-        tried = Knots(count, knots.cutoff, knots.start, knots.interpolation, knots.flat).to(knots.at.device)
-        found = error(tried)
-        if max(found) <= tolerance:
-            return tried
-        if count == MOST_KNOTS:
-            raise ConfigError(
-                f"tolerance must be one that {MOST_KNOTS} knots keep, got {tolerance:g}: errors of values and "
-                f"slopes are {found.values:.1e} and {found.slopes:.1e}. Raise it."
-            )
-        count *= 2
+        tried = _knots(knots, count, kink)
+        off = error(tried, dtype)
+        largest = max(off.error)
+        if largest <= tolerance:
+            foretold = 16 * math.ceil(1.05 * count * (largest / tolerance) ** (1 / 3) / 16)  # as of slopes of cubics
+            fewer = _knots(knots, foretold, None) if kink is None and 16 <= foretold < count else tried
+            return tried if fewer is tried or max(error(fewer, dtype).error) > tolerance else fewer
+        slow = slow + 1 if count > _SETTLED and 4 * largest > before else 0
+        if slow == 2:
+            return _Limit(tried, off, "errors no longer fall by a factor of 4 when knots are doubled")
+        count, before = 2 * count if kink is None else 2 * count - 1, largest
+        if count > MOST_KNOTS:
+            return _Limit(tried, off, f"no more than {MOST_KNOTS} are made")
+
+
+def _knots(like: Knots, count: int, kink: Fraction | None) -> Knots:
+    """So many knots; one of them at a part of the axis."""
+    place = None if kink is None else int(kink * (count - 1))
+    return Knots(count, like.cutoff, like.start, like.interpolation, like.end, place).to(like.at.device)
+
+
+def _kink(limit: _Limit) -> float | None:
+    """The length near the largest error at which a second derivative jumps, or None."""
+    knots, network = limit.knots, limit.off.network
+
+    def curvatures(*lengths: float) -> Tensor:
+        at = knots.at.new_tensor(lengths).requires_grad_()
+        return slope(slope(network(at), at, True), at, False).detach()
+
+    low, high = max(knots.start, limit.off.at - 2 * knots.step), min(knots.cutoff, limit.off.at + 2 * knots.step)
+    with gradients():
+        while high - low > 1e-11 * knots.cutoff:  # into the half over which it changes by more
+            middle = (low + high) / 2
+            first, second, third = curvatures(low, middle, high)
+            low, high = (low, middle) if (second - first).abs().max() > (third - second).abs().max() else (middle, high)
+        before, behind = curvatures(low, high)
+    return (low + high) / 2 if (behind - before).abs().max() > 1e-3 * before.abs().max() else None

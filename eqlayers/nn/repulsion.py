@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..checks import check_number, check_tensor
-from ..errors import IndexRangeError, ShapeError
-from ..graph import Graph
+from ..backends.rows import summed_rows
+from ..checks import check_items, check_number, check_type
+from ..errors import ConfigError, IndexRangeError
+from ..graph import Graph, check_graph, check_index, check_lengths
 from ..torch_internals import being_traced
 from ._common.base import KeepsFloat64
-from ._common.elements import COVALENT_RADII
+from ._common.elements import COVALENT_RADII, covalent_radius
 from .edge_geometry import EdgeVectors
 from .radial import PolynomialCutoff
 
@@ -28,7 +30,8 @@ class ZBL(KeepsFloat64):
               f\Big(\frac{r_{ij}}{R_i + R_j}\Big), \qquad a_{ij} = \frac{0.529\, b}{Z_i^\alpha + Z_j^\alpha}
 
     with the universal screening function :math:`\phi` and the envelope :math:`f` of :class:`PolynomialCutoff`. Pairs
-    farther than the sum of their radii :math:`R` add nothing, and neighbour lists must reach as far.
+    farther than the sum of their radii :math:`R` add nothing, and neighbour lists must reach as far: a
+    :class:`eqlayers.models.Potential` refuses a network of a shorter cutoff.
 
     At r = 0 the energy of two atoms is infinite, its limit, and their force, which has no direction, is 0; derivatives
     by all other lengths are as without that pair. An edge of length 0 from an atom to itself, as padding makes them,
@@ -73,6 +76,18 @@ class ZBL(KeepsFloat64):
         names = ("exponent", "prefactor")
         self.options = {"p": self.envelope.p, "factor": float(factor), **dict(zip(names, constants, strict=True))}
 
+    def reach(self, species: Sequence[int]) -> float:
+        """Largest distance in Angstrom at which a pair of these atomic numbers has an energy.
+
+        Example:
+            >>> round(ZBL().reach([1, 19]), 2)
+            4.06
+        """
+        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
+        if not listed:
+            raise ConfigError("species must be at least one atomic number, got none. List the elements of the data.")
+        return 2 * max(covalent_radius(z) for z in listed)
+
     def forward(self, z: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Half of the energy of each pair at each of its atoms.
 
@@ -87,13 +102,10 @@ class ZBL(KeepsFloat64):
         Raises:
             ShapeError: One length for each edge is missing. IndexRangeError: An element without a radius.
         """
-        lengths = check_tensor("lengths", edges.lengths, "[E]")
-        src, dst = graph.edge_index.long()
-        if lengths.shape != src.shape:
-            raise ShapeError(
-                f"lengths must be [E] = [{len(src)}], those of the graph, got {list(lengths.shape)}. Take both from "
-                "one neighbour list."
-            )
+        src, dst = check_graph(graph).ends
+        fix = "Take those of eqlayers.nn.EdgeGeometry."
+        lengths = check_lengths(check_type("edges", edges, EdgeVectors, "EdgeVectors", fix).lengths, graph)
+        check_index("z", z, graph.num_dst, len(self.radii), "elements")
         looked = z.is_cpu and not being_traced()  # elsewhere a look would wait for the device
         radius = self.radii[z.clamp(0, len(self.radii) - 1) if looked else z]
         if looked and not bool(radius.all()):  # both ends are 0, too
@@ -111,7 +123,7 @@ class ZBL(KeepsFloat64):
         pairs = 0.5 * _COULOMB * charge[src] * charge[dst] / r * screened
         pairs = pairs * self.envelope(r / (radius[src] + radius[dst]))
         pairs = torch.where(met, torch.where(src == dst, 0.0, math.inf).to(pairs.dtype), pairs)
-        return lengths.new_zeros(z.shape[0]).index_add(0, dst, pairs) * self.factor.to(lengths.dtype)
+        return summed_rows(pairs, dst, z.shape[0]) * self.factor.to(lengths.dtype)
 
     def extra_repr(self) -> str:
         """Power and factor."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..backends.rows import taken
 from ..checks import check_integer, check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..graph import check_range
@@ -17,14 +18,19 @@ from .linear import Linear
 
 #: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
 WEIGHTS_OF_A_MAP = 40_000
+#: Species of which each maps all atoms where a look at them is not allowed; of more the weights are gathered.
+MASKED = 4
+#: Gathered weights at once, 0.5 GiB in float32.
+GATHERED = 1 << 27
 
 
 class SpeciesLinear(EquivariantModule):
     r"""A :class:`Linear` with own weights for each species: :math:`z_i = W_{k_i} x_i`.
 
     It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros: atoms are gathered
-    by species, and each species is one matrix product; for a few atoms the weights are gathered. Where a graph is being
-    traced, sizes must not depend on values: there every species maps all atoms, and the others are masked.
+    by species, and each species is one matrix product; for a few atoms the weights are gathered. On a GPU, in a trace
+    or under vmap species cannot be read, and sizes must not depend on them: there weights are gathered for all atoms,
+    or each of up to four species maps all atoms and the others are masked.
 
     Args:
         irreps_in, irreps_out: Irreps of the features before and after.
@@ -85,17 +91,15 @@ class SpeciesLinear(EquivariantModule):
         if self.num_species == 1:
             check_range("kind", kind, 1, "species")
             return self.linear(features, self.weight[0])
-        if being_traced():
-            parts = [self.linear(features, self.weight[n]) for n in range(self.num_species)]
-            chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]
-            return torch.stack(chosen).sum(0)
         check_range("kind", kind, self.num_species, "species")
         if kind.device != features.device:
             raise DeviceError(
                 f"kind must be on the device of features, {features.device}, got {kind.device}. Move it with "
                 f"`.to('{features.device}')`."
             )
-        atoms, numel = len(kind), self.linear.weight_numel
+        atoms, numel = kind.shape[0], self.linear.weight_numel
+        if being_traced() or not kind.is_cpu or unwrapped(kind).ndim != 1:
+            return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
         sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows
@@ -105,8 +109,21 @@ class SpeciesLinear(EquivariantModule):
         order = kind.argsort(stable=True)
         sorted_rows = features.index_select(0, order).split(sizes)
         mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
         return torch.cat(mapped).index_select(0, back)
+
+    def _of_any_species(self, features: Tensor, kind: Tensor) -> Tensor:
+        """Without a look at the species, by one and the same sequence of operations."""
+        if self.num_species <= MASKED:
+            parts = [self.linear(features, self.weight[n]) for n in range(self.num_species)]
+            chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]
+            return torch.stack(chosen).sum(0)
+        self.linear._in.check("features", features)
+        if being_traced() or features.shape[0] * self.linear.weight_numel <= GATHERED:
+            return self.linear._by_row(features, taken(self.weight, kind))
+        rows = max(1, GATHERED // self.linear.weight_numel)
+        pairs = zip(features.split(rows), kind.split(rows), strict=True)
+        return torch.cat([self.linear._by_row(x, taken(self.weight, k)) for x, k in pairs])
 
     def extra_repr(self) -> str:
         """Irreps, species, weights."""

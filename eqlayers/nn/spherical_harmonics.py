@@ -62,7 +62,7 @@ class SphericalHarmonics(FormulaModule):
         self.normalization = check_choice("normalization", normalization, NORMALIZATIONS)
         degrees, self.irreps_in, self.irreps_out = read_degrees(irreps_out, irreps_in)
         self._ls_list, self._lmax = list(degrees), max(degrees)
-        self._is_range_lmax = self._ls_list == list(range(self._lmax + 1))
+        self._is_range_lmax = self._ls_list == list(range(max(degrees) + 1))
         self._prof_str = f"spherical_harmonics({self._ls_list})"
         self._formulas = (harmonics_formula(degrees, self.normalize, self.normalization),)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 from e3nn import o3
 from torch import Tensor
+from torch.cuda import is_current_stream_capturing
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
@@ -36,6 +39,8 @@ class Species(NamedTuple):
 
 #: What was found in the last y, and a copy of that: layers of a network are given equal ones, step by step.
 _LAST: dict[str, tuple[Tensor, tuple[object, ...], Species | None]] = {}
+#: The same of tensors on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
+_ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
 
 
 class SymmetricContraction(FormulaModule):
@@ -223,7 +228,7 @@ class SymmetricContraction(FormulaModule):
     def _species_of(self, y: Tensor) -> Species | None:
         """The species of each atom; None if the result has to be linear in y. What was found is kept for an equal y."""
         if _is_hidden(y):
-            return None if y.ndim == 2 and self._must_mix(y) else self._sort(y)
+            return None if y.ndim == 2 and self._must_mix(y) else self._sort_on_device(y)
         asked = (y.dtype, self.num_elements, self.one_hot, y.requires_grad)
         last = _LAST.get("y")
         if last is None or last[1] != asked or not torch.equal(last[0], y):
@@ -232,6 +237,17 @@ class SymmetricContraction(FormulaModule):
                 last = (own, asked, None if y.ndim == 2 and self._must_mix(y) else self._sort(own))
             _LAST["y"] = last
         return last[2]
+
+    def _sort_on_device(self, y: Tensor) -> Species:
+        """Kept for the next layer, unless the call is traced or captured: a graph sorts the species that come later."""
+        if being_traced() or wrapped_by_func(y) or y.is_inference() or (y.is_cuda and is_current_stream_capturing()):
+            return self._sort(y)
+        stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
+        asked = (y._version, y.data_ptr(), self.num_elements, stream, torch.is_inference_mode_enabled())
+        kept = _ON_DEVICE.get(y)
+        if kept is None or kept[0] != asked:
+            kept = _ON_DEVICE[y] = asked, self._sort(y)
+        return kept[1]
 
     def _sort(self, y: Tensor) -> Species:
         """Atoms by species, and the species that occur, where to fold the weights of those alone is less work."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,9 +15,9 @@ from ..checks import check_choice, check_floating, check_integer, check_module, 
 from ..errors import ConfigError, IndexRangeError, ShapeError
 from ..functional.formula import run_formula
 from ..functional.tabled import TabledWeights
-from ..lowering.interpolation import INTERPOLATIONS, coefficients_formula
+from ..lowering.interpolation import INTERPOLATIONS, TO_COEFFICIENTS, coefficients_formula
 from ._common.base import KeepsFloat64
-from ._common.interpolation import gradients, slope, spline_rows
+from ._common.interpolation import gradients, knot_rows, lagrange_rows, rows_of_coefficients, slope, spline, spline_rows
 
 MOST_KNOTS = 1 << 14
 
@@ -32,7 +32,8 @@ class Knots(KeepsFloat64):
         cutoff: Angstrom; beyond it everything is 0.
         start: Angstrom, the shortest length that there may be.
         interpolation: Name of a row of `INTERPOLATIONS`.
-        flat: Whether the curvature at the cutoff is 0, too.
+        end: At the cutoff the function is 0 with its slope, 'level'; with its curvature, 'flat'; anything, 'open'.
+        kink: The knot at which second derivatives jump; None if they do nowhere.
 
     Raises:
         ConfigError: An argument out of range.
@@ -42,7 +43,13 @@ class Knots(KeepsFloat64):
     kept_in_float64 = ("at",)
 
     def __init__(
-        self, count: int, cutoff: float, start: float = 0.0, interpolation: str = "spline", flat: bool = False
+        self,
+        count: int,
+        cutoff: float,
+        start: float = 0.0,
+        interpolation: str = "spline",
+        end: str = "level",
+        kink: int | None = None,
     ) -> None:
         super().__init__()
         self.cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom")
@@ -51,7 +58,7 @@ class Knots(KeepsFloat64):
             raise ConfigError(f"start must be below the cutoff, {self.cutoff:g}, got {start}. 0.5 is usual.")
         self.interpolation = check_choice("interpolation", interpolation, INTERPOLATIONS)
         self.count = check_integer("knots", count, 6, MOST_KNOTS, fix="256 is usual.")
-        self.flat = flat
+        self.end, self.kink = end, kink
         self.step = (self.cutoff - self.start) / (self.count - 1)
         at = torch.linspace(self.start, self.cutoff, self.count, dtype=torch.float64)
         self.register_buffer("at", at, persistent=False)
@@ -59,8 +66,7 @@ class Knots(KeepsFloat64):
     @property
     def rows(self) -> int:
         """Rows of a table."""
-        way = INTERPOLATIONS[self.interpolation]
-        return way.orders * self.count + way.extra
+        return rows_of(self.count, self.interpolation)
 
     def forward(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Where lengths read a table.
@@ -91,30 +97,28 @@ class Knots(KeepsFloat64):
             )
         first = found.floor().clamp(0, end - 1)
         u = place - first
-        if self.interpolation == "lagrange":  # four knots around, or the last four
-            own = (first - 1).clamp(0, end - 3)
-            u, first = u + (first - own - 1), own
         operands = (u.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
         (coefficients,) = run_formula(_formula(self.interpolation), operands)
         return first.long(), coefficients
 
     def table(self, at: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """``[rows, W]``: the table of a function that is 0 with its slope at the cutoff.
+        """``[rows, W]``: the table of a function.
 
         Args:
             at: ``[count]`` lengths of the knots, at which the function is taken.
             function: From these to ``[count, W]``.
         """
         way, live = INTERPOLATIONS[self.interpolation], torch.is_grad_enabled()
-        if way.orders == 1:
-            values = function(at)
-            return spline_rows(values, self.flat) if self.interpolation == "spline" else values
+        if self.interpolation == "spline":
+            return whole(spline_rows(function(at), self.end, self.kink))
+        if self.interpolation == "lagrange":
+            return whole(lagrange_rows(function(at)), self.interpolation)
         with gradients():
             at = at.clone().detach().requires_grad_()
             found = [function(at)]
-            for order in range(1, way.orders):
-                found.append(self.step * slope(found[-1], at, live or order < way.orders - 1))
-        rows = torch.stack(found, 1).flatten(0, 1)
+            for order in range(1, way.derivatives + 1):
+                found.append(self.step * slope(found[-1], at, live or order < way.derivatives))
+        rows = whole(knot_rows(found[0], found[1:]), self.interpolation)
         return rows if live else rows.detach()
 
     def ends(self) -> Tensor:
@@ -125,6 +129,69 @@ class Knots(KeepsFloat64):
     def extra_repr(self) -> str:
         """Number, reach and interpolation."""
         return f"{self.count} knots from {self.start:g} to {self.cutoff:g} A, {self.interpolation}"
+
+
+def rows_of(places: int, interpolation: str = "spline") -> int:
+    """Rows of a table with so many knots."""
+    way = INTERPOLATIONS[interpolation]
+    return way.orders * (places - 1) + len(way.polynomials)
+
+
+def whole(rows: Tensor, interpolation: str = "spline") -> Tensor:
+    """A table ``[R, W]`` of rows ``[..., orders * K, W]``, with what the last interval reads beyond them."""
+    rows = rows.flatten(0, -2)
+    way = INTERPOLATIONS[interpolation]
+    return torch.nn.functional.pad(rows, (0, 0, 0, len(way.polynomials) - way.orders))
+
+
+def by_coefficients(table: Tensor, interval: Tensor, coefficients: Tensor, knots: int, pairs: int = 1) -> TabledWeights:
+    """Weights of edges from the coefficients ``[pairs * (K + 2), W]`` of splines, in place of a table of these.
+
+    A table that is made in every call has a third of the rows then, and so has its gradient; slopes lose digits in
+    float32, 1e-5 of the largest with 256 knots.
+
+    Args:
+        table: See `spline`.
+        interval, coefficients: Of `Knots`, in a table of splines.
+        knots: K, of each pair of species.
+        pairs: Of species.
+    """
+    moved = coefficients @ coefficients.new_tensor(TO_COEFFICIENTS)
+    if pairs > 1:
+        interval = interval + 2 * torch.div(interval, knots, rounding_mode="floor")
+    return TabledWeights(table, interval, moved.to(table.dtype))
+
+
+def in_a_row(tables: Sequence[Tensor], knots: int) -> Tensor:
+    """One table of splines of several, with so many knots each."""
+    rows = INTERPOLATIONS["spline"].orders * knots
+    return whole(torch.stack([table[:rows] for table in tables]))
+
+
+def read_table(table: Tensor, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
+    """A table for so many pairs of species with so many knots each; tables of version 0.3 and before as they are now.
+
+    Raises:
+        ShapeError: It has another number of rows.
+    """
+    way, rows = INTERPOLATIONS[interpolation], rows_of(pairs * knots, interpolation)
+    if table.shape[0] == rows:
+        return table
+    before = knots + 2 if interpolation == "spline" else (way.derivatives + 1) * knots
+    if table.shape[0] != pairs * before:
+        raise ShapeError(
+            f"the table must have {rows} rows, for {knots} knots, got {table.shape[0]}. Build or compress it with "
+            "knots= and interpolation= of the one whose state dict it was."
+        )
+    old = table.double().unflatten(0, (pairs, before))
+    if interpolation == "spline":
+        made = rows_of_coefficients(old)
+    elif interpolation == "lagrange":
+        made = lagrange_rows(old)
+    else:
+        value, *derivatives = old.unflatten(1, (knots, way.derivatives + 1)).unbind(2)
+        made = knot_rows(value, derivatives)
+    return whole(made, interpolation).to(table.dtype)
 
 
 @torch.compiler.assume_constant_result
@@ -141,10 +208,10 @@ class KnotBasis(NamedTuple):
     Attributes:
         interval: ``[E]`` int64.
         coefficients: ``[E, 4]``.
-        basis: ``[N, num_basis]`` functions at the knots, one after the other for each pair of species.
+        functions: ``[N, num_basis]`` at the knots in float64, one after the other for each pair of species.
         knots: Their number, of each pair.
-        flat: Whether the curvature at the cutoff is 0.
-        rows: Of a table, of all pairs.
+        end: Of the functions at the cutoff, see `Knots`.
+        pairs: Of species.
 
     Example:
         >>> from eqlayers.nn import BesselBasis, RadialNetwork
@@ -155,18 +222,34 @@ class KnotBasis(NamedTuple):
 
     interval: Tensor
     coefficients: Tensor
-    basis: Tensor
+    functions: Tensor
     knots: int
-    flat: bool
-    rows: int
+    end: str
+    pairs: int = 1
+
+    @property
+    def basis(self) -> Tensor:
+        """The functions in the dtype of the lengths."""
+        return self.functions.to(self.coefficients.dtype)
 
     def weights(self, table: Tensor) -> TabledWeights:
         """The weights of edges from a table of their network."""
-        return TabledWeights(table, self.interval, self.coefficients)
+        return TabledWeights(table, self.interval, self.coefficients, INTERPOLATIONS["spline"].orders)
 
     def table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The table of a function of ``basis``."""
-        return spline_rows(function(self.basis).unflatten(0, (-1, self.knots)), self.flat).flatten(0, 1)
+        return whole(spline_rows(self._at_knots(function), self.end))
+
+    def live_table(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The coefficients of splines in place of a table, see `by_coefficients`."""
+        return spline(self._at_knots(function), self.end).flatten(0, 1)
+
+    def _at_knots(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        return function(self.basis).unflatten(0, (-1, self.knots))
+
+    def live_weights(self, table: Tensor) -> TabledWeights:
+        """The weights of edges from a live table of their network."""
+        return by_coefficients(table, self.interval, self.coefficients, self.knots, self.pairs)
 
 
 class TabledBasis(KeepsFloat64):
@@ -192,6 +275,7 @@ class TabledBasis(KeepsFloat64):
 
     functions: Tensor
     pairs: Tensor | None
+    live: Tensor | None
     kept_in_float64 = ("functions",)
 
     def __init__(self, basis: torch.nn.Module, knots: int = 256, cutoff: float | None = None) -> None:
@@ -202,12 +286,13 @@ class TabledBasis(KeepsFloat64):
                 f"basis must be a module without parameters, as its functions are taken once, got "
                 f"{type(basis).__name__} with some. Keep them as buffers."
             )
-        self.knots = Knots(knots, cutoff_of(basis, cutoff), flat=is_flat(basis))
+        self.knots = Knots(knots, cutoff_of(basis, cutoff), end=end_of(basis))
         with torch.no_grad():
             functions = self.basis(self.knots.at)
             check_end(self.basis(self.knots.ends()), self.knots.cutoff)
         self.register_buffer("functions", functions, persistent=False)
         self.register_buffer("pairs", None)  # of species, that tables are made for; None for those that come
+        self.register_buffer("live", None)  # knots of the tables that were made in every call before these were frozen
 
     @property
     def num_basis(self) -> int:
@@ -221,8 +306,8 @@ class TabledBasis(KeepsFloat64):
             lengths: ``[E]`` Angstrom.
         """
         interval, coefficients = self.knots(lengths)
-        functions, knots = self.functions.to(lengths.dtype), self.knots
-        return KnotBasis(interval, coefficients, functions, knots.count, knots.flat, knots.rows)
+        knots = self.knots
+        return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end)
 
     def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
         """The same for functions that depend on the species at both ends, with knots for each pair of species.
@@ -237,12 +322,12 @@ class TabledBasis(KeepsFloat64):
             IndexRangeError: The tables are made, and none is for such a pair (found on CPU only).
         """
         codes = pair_codes(first, second)
-        basis = lengths.new_empty(0, 0)
+        basis = self.functions.new_empty(0, 0)
         if self.pairs is None:
             some = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
             known, own = torch.unique(some, return_inverse=True)
             own = own[: codes.shape[0]]
-            basis = self.at_pairs(transform, known).to(lengths.dtype)
+            basis = self.at_pairs(transform, known)
         else:
             known = self.pairs
             own = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
@@ -254,8 +339,8 @@ class TabledBasis(KeepsFloat64):
                     f"{[int(one) for one in strange]} of the species. Compress the model for these species, too."
                 )
         interval, coefficients = self.knots(lengths)
-        rows = known.shape[0] * self.knots.rows
-        return KnotBasis(interval + own * self.knots.rows, coefficients, basis, self.knots.count, self.knots.flat, rows)
+        knots = self.knots.count
+        return KnotBasis(interval + own * knots, coefficients, basis, knots, self.knots.end, known.shape[0])
 
     def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
         """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
@@ -265,8 +350,9 @@ class TabledBasis(KeepsFloat64):
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Take the shape of what a state dict holds."""
-        given = state.get(f"{prefix}pairs")
-        self.pairs = None if given is None else torch.empty_like(given, device=self.functions.device)
+        for name in ("pairs", "live"):
+            given = state.get(f"{prefix}{name}")
+            setattr(self, name, None if given is None else torch.empty_like(given, device=self.functions.device))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self.make_room(state_dict, prefix)
@@ -313,9 +399,9 @@ def cutoff_of(module: object, cutoff: float | None) -> Any:
     return _of_end(module, "cutoff", None) if cutoff is None else cutoff
 
 
-def is_flat(module: object) -> bool:
-    """Whether the functions of a module are 0 at the cutoff with two derivatives."""
-    return bool(_of_end(module, "continuous", 0) >= 2)
+def end_of(module: object) -> str:
+    """How the functions of a module end, see `Knots`: 'flat' if they are 0 at the cutoff with two derivatives."""
+    return "flat" if _of_end(module, "continuous", 0) >= 2 else "level"
 
 
 def _of_end(module: object, name: str, default: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ from eqlayers_kernels.forms.formula import Formula, Operand
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups
-from eqlayers_kernels.triton.run import aot
+from eqlayers_kernels.triton.run import aot, compiling
 from eqlayers_kernels.triton.run.forms import GATHERED
 from eqlayers_kernels.triton.segment import launch
 
@@ -240,7 +239,7 @@ def _folders(seen: Iterable[SeenUse], targets: Sequence[str]) -> dict[str, str]:
 def _for_target(
     target: str, seen: Iterable[SeenUse], names: dict[str, str], made: set[str], progress: Progress
 ) -> Iterator[WarmupRow]:
-    """Compile what was asked for, several calls at a time; Triton lets other threads run while it compiles."""
+    """Compile what was asked for, several calls at a time where Triton can."""
     calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
 
     def compiled(asked: SeenUse) -> WarmupRow:
@@ -261,7 +260,7 @@ def _for_target(
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
 
-    with aot.target(target), ThreadPoolExecutor(os.cpu_count()) as pool:
+    with aot.target(target), ThreadPoolExecutor(compiling.threads()) as pool:
         sums = {launch.accumulator(asked.use.dtype) for asked in calls if asked.use.graph}
         work = [pool.submit(_sums_of_pieces, dtype, target, made) for dtype in sums]
         work += [pool.submit(compiled, asked) for asked in calls]

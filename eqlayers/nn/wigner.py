@@ -11,8 +11,8 @@ from torch import Tensor
 from eqlayers_kernels.forms.formula import Formula
 
 from ..algebra import as_irreps, representation_matrix
-from ..checks import check_choice, check_flag, check_floating
-from ..errors import ConfigError, ShapeError
+from ..checks import check_choice, check_flag, check_floating, check_tensor, got
+from ..errors import ConfigError, DTypeError, ShapeError
 from ..forms.program import Form, FormCall
 from ..functional.rotations import angles_to_quaternion
 from ..functional.wigner import (
@@ -31,6 +31,7 @@ from ..functional.wigner import (
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.program import basis_program
 from ..lowering.rotation import matrix_places, turn_program
+from ..torch_internals import is_plain
 from ._common.base import FormulaModule
 
 
@@ -136,6 +137,10 @@ def _inverted(blocks: Tensor, k: Tensor | None) -> Tensor:
     """Blocks of even and odd irreps after so many inversions."""
     if k is None:
         return blocks
+    if check_tensor("k", k, "[...]").is_complex() or (
+        k.is_cpu and is_plain((k,)) and bool((k.detach() % 1 != 0).any())
+    ):
+        raise DTypeError(f"k must be whole numbers of inversions, got {got(k)}. Use 0 and 1.")
     even, odd = blocks.chunk(2, -1)
     sign = torch.where(torch.remainder(k.detach(), 2) == 1, -1.0, 1.0).to(blocks)[..., None]
     even, odd = torch.broadcast_tensors(even, odd * sign)

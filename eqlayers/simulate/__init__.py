@@ -1,5 +1,11 @@
 """Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
 
+from ..errors import needs_packages
+
+with needs_packages("eqlayers.simulate", "train"):
+    import ase  # noqa: F401
+    import vesin  # noqa: F401
+
 from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .relaxation import OPTIMIZERS, RelaxationOutcome, relax
 

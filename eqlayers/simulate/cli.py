@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +17,9 @@ from ase.units import GPa
 
 from ..arguments import ArgumentParser
 from ..errors import ConfigError
-from ..files import atomic_write, check_output
+from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
-from ..models import load_potential
+from ..models import load_potential, read_potential
 from ..testing import check_potential
 from .describe import describe, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
@@ -28,6 +29,7 @@ from .watch import progress
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
+_PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 
 class Command(NamedTuple):
@@ -136,6 +138,7 @@ def _relax(options: argparse.Namespace) -> int:
         ("force", f"{found.forces[0]:.4g} -> {found.forces[1]:.4g} eV/A at most"),
     ]
     if options.cell:
+        rows.append(("stress", f"{found.stress / GPa:.4g} GPa at most is left along periodic axes"))
         rows.append(("volume", f"{atoms.get_volume():.4f} -> {found.atoms.get_volume():.4f} A^3"))
     after = f"after {found.steps} steps"
     rows.append(
@@ -231,17 +234,26 @@ def _predict(options: argparse.Namespace) -> int:
             kept.append(atoms)
             yield atoms
 
+    facts = read_potential(options.model).facts
+    trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
+    sizes = facts.get(LABEL_SIZES, {})
     errors: dict[str, list[Any]] = {"energy": [], "forces": [], "dipole": []}
+    used: set[str] = set()
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
-            known = atoms.calc.results if atoms.calc is not None else {}
+            known = _references(atoms, trained, sizes)
             for name in errors.keys() & known.keys() & result.keys():
-                difference = np.ravel(np.asarray(result[name]) - known[name])
-                errors[name].append(difference / len(atoms) if name == "energy" else difference)
-            ase.io.write(text, with_results(atoms, result), format="extxyz")
+                difference = np.ravel(np.asarray(result[name]) - known[name][1])
+                difference = difference[np.isfinite(difference)]
+                if difference.size:
+                    used.add(known[name][0])
+                    errors[name].append(difference / len(atoms) if name == "energy" else difference)
+            predicted = with_results(atoms, result)
+            predicted.info[_PREDICTED] = str(options.model)
+            ase.io.write(text, predicted, format="extxyz")
             count += 1
             say(count, f"{count} structures")
         text.detach()
@@ -251,8 +263,39 @@ def _predict(options: argparse.Namespace) -> int:
             values = 1000 * np.hstack(found)
             mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
             rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {unit}"))
+    said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
+    rows.insert(1, ("labels", said))
     print(lines(rows))
     return 0
+
+
+def _references(
+    atoms: ase.Atoms, trained: Mapping[str, str | None], sizes: Mapping[str, float]
+) -> dict[str, tuple[str, Any]]:
+    """Labels of a structure by name, in eV and Angstrom; results of `predict` are none, nor forces of held atoms.
+
+    Args:
+        atoms: The structure.
+        trained: Names that the training was given, '' for recognised names, None for a label that was left out.
+        sizes: Of the units that the training was given, in eV and Angstrom.
+    """
+    results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
+    values = {**atoms.arrays, **atoms.info, **results}
+    shapes = {"energy": (), "forces": (len(atoms), 3), "dipole": (3,)}
+    found = {}
+    for label, shape in shapes.items():
+        given = trained[label]
+        usual = () if given is None else (given, *KEYS[label]) if given else KEYS[label]
+        usual = (*usual, FREE) if label == "energy" and given == "" else usual
+        count = math.prod(shape)
+        names = [name for name in usual if np.size(values.get(name, ())) == count and values[name] is not None]
+        if names:
+            value = np.asarray(values[names[0]], dtype=np.float64).reshape(shape)
+            found[label] = (names[0], value * sizes.get(label, 1.0))
+    if "forces" in found:
+        name, forces = found["forces"]
+        found["forces"] = (name, np.where((held_atoms(atoms) & (forces == 0).all(1))[:, None], np.nan, forces))
+    return found
 
 
 COMMANDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,11 @@ def run_dynamics(
             f"{settings.ensemble} must have a structure with a cell that is periodic along all axes, got pbc "
             f"{moved.pbc.tolist()}. Use nvt."
         )
+    if ensemble.periodic and moved.constraints:
+        raise ConfigError(
+            f"{settings.ensemble} must be of atoms that all move with the cell, got {len(moved.constraints)} "
+            "constraints such as fixed atoms. Use nvt, or remove them: atoms.set_constraint()."
+        )
     if not restart and not moved.get_momenta().any() and settings.temperature > 0:
         give_velocities(moved, settings)
     moved.calc = calculator
@@ -195,7 +201,7 @@ def run_dynamics(
     dynamics = ensemble.make(moved, settings)
     dynamics.nsteps = int(first)
     logger = None if log is None else _logger(dynamics, moved, log, restart, ensemble.periodic)
-    stopped = False
+    stopped, left = False, set(_alone(moved))
     with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
         try:
             written = int(first) if restart else -1
@@ -205,6 +211,8 @@ def run_dynamics(
                 dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
                 due = step % settings.interval == 0
                 stopped = stop() and step < settings.steps
+                if due or step == settings.steps:
+                    _say_who_left(moved, step, left)
                 if (due or stopped or step == settings.steps) and step > written:
                     write(moved)
                     written = step
@@ -227,6 +235,26 @@ def _check_speed(atoms: Atoms, settings: DynamicsSettings) -> None:
             f"atoms must move by at most {_LONGEST_WAY:g} Angstrom in a step, got {ways.max():.3g} of atom "
             f"{int(ways.argmax())} at step {atoms.info['step']}: they fly apart. Shorten the timestep, relax the "
             "structure first, or train the potential on such structures."
+        )
+
+
+def _alone(atoms: Atoms) -> list[int]:
+    """Atoms without neighbours within the cutoff of a potential; none for other calculators."""
+    cutoff = getattr(getattr(atoms.calc, "potential", None), "cutoff", None)
+    if cutoff is None or len(atoms) < 2 or atoms.pbc.all():
+        return []
+    found = atoms.calc.neighbors(atoms)[0]
+    return np.flatnonzero(np.bincount(found[1].numpy(), minlength=len(atoms)) == 0).tolist()
+
+
+def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:
+    """Warn once of each atom that no longer has a neighbour: it feels no force, and flies on."""
+    for atom in set(_alone(atoms)) - left:
+        left.add(atom)
+        warnings.warn(
+            f"atom {atom} ({atoms.symbols[atom]}) has no neighbour within the cutoff at step {step}: it has left, "
+            "feels no force and flies on. Take the run until then, a lower temperature, or a periodic cell.",
+            stacklevel=3,
         )
 
 

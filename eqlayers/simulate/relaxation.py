@@ -10,6 +10,7 @@ import numpy as np
 from ase import Atoms, units
 from ase.filters import FrechetCellFilter
 from ase.optimize import BFGS, FIRE, LBFGS
+from ase.stress import full_3x3_to_voigt_6_stress
 
 from ..checks import check_choice, check_flag, check_integer, check_number, check_type
 from ..errors import ConfigError
@@ -29,6 +30,8 @@ class RelaxationOutcome(NamedTuple):
         stopped: Whether Ctrl-C ended it.
         energies: eV, before and after.
         forces: eV/Angstrom, the largest on an atom before and after.
+        stress: eV/Angstrom^3, the largest component that is left along periodic axes, less the pressure; 0 of a cell
+            that does not move.
     """
 
     atoms: Atoms
@@ -37,6 +40,7 @@ class RelaxationOutcome(NamedTuple):
     stopped: bool
     energies: tuple[float, float]
     forces: tuple[float, float]
+    stress: float = 0.0
 
 
 def relax(
@@ -55,8 +59,9 @@ def relax(
     Args:
         atoms: Where to begin; a copy is moved. Their constraints count.
         calculator: Of ASE, such as :class:`eqlayers.integrations.ase.Calculator`; in float64 for limits below 0.001.
-        cell: Whether the cell moves as well, by the logarithm of its deformation.
-        fmax: eV/Angstrom, the largest force at the end.
+        cell: Whether the cell moves as well, by the logarithm of its deformation; along periodic axes alone, whatever
+            their directions, so that the vacuum of a slab stays.
+        fmax: eV/Angstrom, the largest force at the end; with ``cell`` also eV, the stress times volume per atom.
         steps: At most.
         optimizer: A key of ``OPTIMIZERS``.
         pressure: GPa, from outside; with ``cell``.
@@ -97,23 +102,68 @@ def relax(
                 f"a cell that moves must be periodic with a volume, got pbc {moved.pbc.tolist()} and cell "
                 f"{moved.cell.array.tolist()}. Relax the atoms alone."
             )
-        mask = [bool(moved.pbc[i] and moved.pbc[j]) for i, j in ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))]
-        moving = FrechetCellFilter(moved, mask=mask, scalar_pressure=outside)
+        moved = _AlongPeriods(moved, outside)
+        moved.calc = calculator
+        moving = FrechetCellFilter(moved, scalar_pressure=outside)
     elif outside:
         raise ConfigError("pressure must be 0 where the cell does not move, got another. Pass --cell as well.")
     before = (float(moved.get_potential_energy()), largest_force(moved))
+    residual = moved.residual if isinstance(moved, _AlongPeriods) else lambda: 0.0
     converged = stopped = False
     with stop_asked() as stop, written_to(place) as write, progress("relaxation", most) as say:
         steps_of = kind(moving, logfile=None)
         for converged in steps_of.irun(fmax=limit, steps=most):
             write(moved)
-            say(int(steps_of.nsteps), f"{largest_force(moved):.3g} eV/A")
+            left = f", {residual() / units.GPa:.3g} GPa" if cell else ""
+            say(int(steps_of.nsteps), f"{largest_force(moved):.3g} eV/A{left}")
             stopped = stop() and not converged
             if stopped:
                 break
     after = (float(moved.get_potential_energy()), largest_force(moved))
     energies, forces = zip(before, after, strict=True)
-    return RelaxationOutcome(moved, int(steps_of.nsteps), bool(converged), stopped, energies, forces)
+    stress = residual()
+    plain = moved.copy()
+    plain.calc = calculator
+    return RelaxationOutcome(plain, int(steps_of.nsteps), bool(converged), stopped, energies, forces, stress)
+
+
+class _AlongPeriods(Atoms):
+    """Atoms whose stress acts along periodic axes alone, so that a cell filter leaves open axes as they are.
+
+    The mask of ASE's filters names Cartesian axes, which need not be those of the lattice.
+
+    Args:
+        atoms: A structure with a volume.
+        pressure: eV/Angstrom^3, from outside, along periodic axes, too.
+    """
+
+    def __init__(self, atoms: Atoms, pressure: float) -> None:
+        super().__init__(atoms)
+        _add_arrays(self, atoms)
+        across, _ = np.linalg.qr(atoms.cell.array[atoms.pbc].T)  # spans what the strain leaves in place, too
+        self._along, self._pressure = across @ across.T, pressure * np.eye(3)
+
+    def copy(self) -> Atoms:
+        """Plain atoms, as calculators and filters keep them."""
+        plain = Atoms(self)
+        _add_arrays(plain, self)
+        return plain
+
+    def get_stress(self, voigt: bool = True, *args: Any, **options: Any) -> Any:
+        """Of which, with the pressure that a filter adds, the part along periodic axes is left."""
+        full = super().get_stress(False, *args, **options) + self._pressure
+        found = self._along @ full @ self._along - self._pressure
+        return full_3x3_to_voigt_6_stress(found) if voigt else found
+
+    def residual(self) -> float:
+        """eV/Angstrom^3: the largest stress that is left along periodic axes, less the pressure from outside."""
+        return float(np.abs(self.get_stress(voigt=False) + self._pressure).max())
+
+
+def _add_arrays(to: Atoms, atoms: Atoms) -> None:
+    """Arrays of every atom that a constructor of ASE leaves out."""
+    for name in atoms.arrays.keys() - to.arrays.keys():
+        to.set_array(name, atoms.arrays[name])
 
 
 def largest_force(atoms: Atoms) -> float:

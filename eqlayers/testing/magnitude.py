@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import read_all_irreps, wigner_3j
-from ..checks import check_device, check_dtype, check_flag, check_floating, check_items, got
+from ..checks import check_device, check_dtype, check_flag, check_floating, check_items, check_number, got
 from ..errors import ConfigError
 from ..lowering.modes import MODES
 from ..lowering.paths import Instruction, read_final
@@ -120,6 +120,9 @@ def excess(
     for name, tensor in (("value", value), ("reference", reference), ("size", size), ("terms", terms)):
         check_floating(name, tensor, "[...]")
     check_dtype("dtype", dtype)
+    if eps is not None:
+        check_number("eps", eps, above=0)
+    check_number("relative", relative, at_least=0)
     if value.shape != reference.shape or not torch.isfinite(value).all():
         return float("inf")
     if value.numel() == 0:

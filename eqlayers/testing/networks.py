@@ -60,7 +60,7 @@ class ToyNetwork(torch.nn.Module):
         src, dst = graph.edge_index
         radial = torch.einsum("eb,ebc->ec", self.basis(edges.lengths), self.radial[kind[src]])
         messages = radial[:, :, None] * edges.harmonics[:, None]
-        density = messages.new_zeros(len(kind), *messages.shape[1:]).index_add(0, dst, messages)
+        density = messages.new_zeros(kind.shape[0], *messages.shape[1:]).index_add(0, dst, messages)
         energies = (self.linear[kind] * density[:, :, 0] + self.square[kind] * density.square().sum(2)).sum(1)
         morse = torch.exp(-3.5 * (edges.lengths - 1.2))
         return energies.index_add(0, dst, (0.5 * morse * morse - morse) * self.envelope(edges.lengths))

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import check_items, check_number, check_seed, check_type
 from ..errors import ConfigError
 from ..models import Potential, Structures
-from ..models.atoms import NeighborLists, check_atoms, collate
+from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 from .cutoff import cutoff_rows
 from .equivariance import random_orthogonal
 from .examples import example_structures
@@ -164,21 +164,20 @@ def _derivatives(case: Case, step: float) -> Found:
     return [
         ("forces are slopes of the energy", worst_of(rows["forces"]), "eV/A"),
         ("virials are slopes by strain", worst_of(rows["virials"]), "eV"),
-        ("stress is -virials / volume", _stress(case), "eV/A^3"),
+        *_stress(case),
         ("the Hessian is the slope of forces", worst_of(rows["hessian"]), "eV/A^2"),
         ("the Hessian is symmetric", worst_of(rows["symmetry"]), "eV/A^2"),
     ]
 
 
-def _stress(case: Case) -> tuple[float, float]:
-    """In the cell of the batch, which open axes complete; it is asked for alone, as by users."""
-    cell, virials = case.batch.cell, case.found["virials"][0]
-    assert cell is not None
-    a, b, c = cell[0]
-    volume = float(torch.linalg.cross(a, b).dot(c).abs())
+def _stress(case: Case) -> Found:
+    """By the volume of ASE, where the structure has one; it is asked for alone, as by users."""
+    if not has_volume(case.atoms):
+        return []
+    volume, virials = case.atoms.get_volume(), case.found["virials"][0]
     stress = case.potential(case.batch, ("stress",), create_graph=False)["stress"][0]
     bound = EPS * ROUNDINGS * float(virials.abs().max() + case.potential.scales.max()) / volume
-    return float((stress + virials / volume).abs().max()), bound
+    return [("stress is -virials / volume", (float((stress + virials / volume).abs().max()), bound), "eV/A^3")]
 
 
 def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:

@@ -5,6 +5,15 @@ Needs the extra `train` (`pip install "eqlayers[train]"`).
 
 from __future__ import annotations
 
+from ..errors import needs_packages
+
+with needs_packages("eqlayers.train", "train"):
+    import jsonargparse  # noqa: F401
+    import lightning  # noqa: F401
+    import matplotlib  # noqa: F401
+    import rich  # noqa: F401
+    import torchmetrics  # noqa: F401
+
 from .averaging import EMA
 from .checkpoints import AtomicCheckpointIO, best_and_last, read_checkpoint
 from .history import History, read_history

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from ..data.units import unit_size
+from ..files import LABEL_NAMES, LABEL_SIZES
 from ..models import save_potential
 from .base import is_dry_run
 from .history import write_json
@@ -68,6 +70,8 @@ class PotentialTestReport(TestReport):
             errors = {f"{row.name}, {SHOWN[row.unit]}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom, e", "test errors (MAE)": errors}
+            facts[LABEL_NAMES] = dict(data.keys)
+            facts[LABEL_SIZES] = {label: unit_size(label, unit) for label, unit in data.units.items()}
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
         pictures = []

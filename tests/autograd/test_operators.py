@@ -172,6 +172,7 @@ def cases() -> list[Any]:
 CASES = cases()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("name", "argument", "change", "message", "graph"), CASES)
 def test_forged_calls_are_refused_and_so_are_their_fakes(
     name: str, argument: str, change: Any, message: str, graph: bool

@@ -122,6 +122,7 @@ def operands(product, rows=(ROWS1, ROWS2), lead=((), ()), sizes=None):
     return operand(first, rows[0], lead[0], sizes), operand(second, rows[1], lead[1], sizes)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: "".join("01"[g] for g in p))
 @pytest.mark.parametrize("product", CHANNELS)
 def test_every_pattern_of_fields(product, pattern):

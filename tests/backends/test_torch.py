@@ -91,6 +91,7 @@ def check(spec, x, y, info, triple, dtype):
     assert not got[(magnitude == 0).expand(got.shape)].any(), f"{triple}: rows that nothing names must be exactly zero"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("plan", PLANS)

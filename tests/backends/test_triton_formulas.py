@@ -39,6 +39,7 @@ def results(base: Formula, backend: str, dtype: torch.dtype) -> list[Tensor]:
     return [t.detach().double() for part in out for t in part]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)], ids=str)
 @pytest.mark.parametrize("name", FORMS)
 def test_values_and_derivatives_are_those_of_the_definition(name: str, dtype: torch.dtype, eps: float) -> None:
@@ -47,6 +48,7 @@ def test_values_and_derivatives_are_those_of_the_definition(name: str, dtype: to
         assert float((got - want).abs().max()) <= 400 * eps * max(1.0, float(want.abs().max()))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("dtype", "eps"), [(torch.float64, 2.0**-53), (torch.float32, 2.0**-24)], ids=str)
 def test_functions_keep_their_digits_near_zero_and_far_from_it(dtype: torch.dtype, eps: float) -> None:
     """Relative to the value: one minus something near one has lost its digits."""

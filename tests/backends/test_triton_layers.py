@@ -34,6 +34,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_values_and_two_derivatives_are_those_of_the_definition(name: str, ran: set[str]) -> None:
     kind, dtype = KINDS[name], torch.float64

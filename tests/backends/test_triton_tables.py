@@ -60,6 +60,7 @@ def derivatives(layer: eq.TensorProductConv, given: list[Tensor], orders: int, e
     return [z, *first, *torch.autograd.grad(scalar, (x, y, table, c))]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("reads", "orders", "layout"),
     [
@@ -87,6 +88,7 @@ def test_two_orders_are_those_of_stored_weights(reads: int, orders: int, layout:
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12 * float(b.detach().abs().max()))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("frozen", range(4))
 def test_one_operand_may_be_frozen(frozen: int) -> None:
     given, edges = operands(4, 1, 12), graph(12)

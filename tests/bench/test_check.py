@@ -32,6 +32,7 @@ def operands_of(case: Case, dtype: torch.dtype = torch.float32) -> Operands:
     return draw(case.problem, case.operation, case.graph, dtype, CPU)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("operation", ["product", "conv"])
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)

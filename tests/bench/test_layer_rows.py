@@ -55,6 +55,7 @@ def test_the_table_is_that_of_the_configurations() -> None:
     assert {case.layer for case in read_layer_suite("catalogue").cases} == set(PAIRS)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("layer", PAIRS)
 def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
     case = case_of(layer)

@@ -144,6 +144,7 @@ FAULTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("layer", CASES)
 def test_a_wrong_layer_is_not_timed(layer: str, fault: str, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
     assert stored == list(range(1, 12)), "a run that is cut off leaves its rows"
     first, frozen = result["rows"][:2]
     assert first["ratio"] is None
-    assert frozen["ratio"]["median"] == pytest.approx(first["seconds"]["median"] / frozen["seconds"]["median"])
+    assert 0 < frozen["ratio"]["q20"] <= frozen["ratio"]["median"] <= frozen["ratio"]["q80"]
     assert first["errors"] == {"energy": 0, "forces": 0}
     assert 0 < frozen["errors"]["forces"] < 1e-4, "other numbers"
     live = result["rows"][3]
@@ -96,6 +96,7 @@ def test_forces_are_of_the_order_of_an_electronvolt(folder: Path) -> None:
     assert float(energy.detach()) / 16 == pytest.approx(-1.5, abs=0.01)
 
 
+@pytest.mark.slow
 def test_the_goals_are_judged_on_their_row_alone(folder: Path) -> None:
     goals = measured(folder, sizes=[16])["goals"]
     words = [f"main job, training step, {kind}: {who}" for kind, who in (("exact", NATIVE), ("with tables", LIVE))]

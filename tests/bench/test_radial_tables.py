@@ -59,7 +59,7 @@ def test_everything_is_compared_and_timed(folder: Path) -> None:
     assert first["errors"] == {"energy": 0, "forces": 0, "gradients": 0}
     assert max(live["errors"].values()) < 1e-4
     assert min(live["errors"][key] for key in ("forces", "gradients")) > 0  # other numbers
-    assert live["ratio"]["median"] == pytest.approx(first["seconds"]["median"] / live["seconds"]["median"])
+    assert 0 < live["ratio"]["q20"] <= live["ratio"]["median"] <= live["ratio"]["q80"]
     assert sum(live["shares"].values()) == pytest.approx(1)
     assert [(goal["where"], goal["quantity"]) for goal in result["goals"]] == [
         ("TFN, energy and forces", "ratio"),
@@ -94,6 +94,7 @@ def test_a_trained_potential_in_place_of_the_networks(folder: Path) -> None:
     assert result["goals"] == []
 
 
+@pytest.mark.slow
 def test_the_command_shows_and_the_report_draws(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(["tables", "--config", str(folder / "tables.yaml"), "--json", str(folder / "out.json")], lambda _: molecules())
     printed = capsys.readouterr().out

@@ -49,7 +49,7 @@ def block(logits: str) -> Case:
         rows={"x": "node", "edge_index": "index"} | dict.fromkeys(("edge_attr", "edge_scalars", "envelope"), "edge"),
         out_rows="node",
         family="Attention",
-        slow=("derivatives", "torch.compile", "torch.export") if logits == "mlp" else (),
+        slow=("derivatives", "torch.compile", *(("torch.export",) if logits == "mlp" else ())),
     )
 
 

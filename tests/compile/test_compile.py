@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from eqlayers.graph import Graph, check_range
-from eqlayers.nn import EdgeGeometry
+from eqlayers.nn import EdgeGeometry, TensorProductConv
 
 SMALL = ["every mode", "product, sparse", "convolution", "fixed scale", "gate", "linear", "radial"]
 LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
@@ -162,3 +162,22 @@ def test_finite_differences_of_compiled_layers(case: Any) -> None:
     inputs = [t.double().requires_grad_() if t.is_floating_point() else t for t in case.inputs(4)]
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     assert torch.autograd.gradcheck(compiled, inputs, fast_mode=True)
+
+
+def test_a_graph_keeps_nothing_that_a_compiler_made() -> None:
+    """Results of a compiled graph may lie in a pool of memory that its next call writes to."""
+    torch.manual_seed(0)
+    paths = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True)]
+    conv = TensorProductConv("4x0e", "0e + 1o", "4x0e + 4x1o", paths)
+    x, y = torch.randn(5, 4), torch.randn(7, 4)
+    graph, other = (Graph(torch.randint(5, (2, 7)), 5) for _ in range(2))
+    compiled = torch.compile(conv, backend="aot_eager")
+    for one in (graph, other):
+        before = dict(vars(one))
+        found = compiled(x, y, None, one)
+        assert vars(one) == before
+        torch.testing.assert_close(found, conv(x, y, None, one))
+        kept = one._tables
+        assert kept is not None
+        torch.testing.assert_close(compiled(x, y, None, one), found)
+        assert one._tables is kept

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import eqlayers as eq
+from eqlayers.autograd.form import sorted_edges
 from eqlayers.errors import ConfigError
 from eqlayers.forms.keys import find, text_of
 from eqlayers.forms.program import PREFIX, find_form
@@ -212,3 +215,20 @@ def test_a_text_of_something_else_is_an_error(content: str) -> None:
 def test_a_short_key_that_nobody_built_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"which no layer of this process has\. Build the layer first, or trace it"):
         find_form("0123456789abcdef")
+
+
+def test_tables_of_any_number_of_edges_for_gpus() -> None:
+    """Their sizes are symbols without a guard; on the device `meta`, which has the format of GPUs."""
+    shapes = ShapeEnv()
+    sizes = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.STATIC, DimDynamic.DYNAMIC])
+    edges = torch.empty(2, 40, dtype=torch.int64, device="meta")
+    with FakeTensorMode(shape_env=shapes) as mode:
+        found = sorted_edges(mode.from_tensor(edges, symbolic_context=sizes), 100, 100)
+    assert shapes.guards == []
+    (length,) = found.shape
+    assert not isinstance(length, int)
+    for count in (40, 20_000):
+        more = torch.empty(2, count, dtype=torch.int64, device="meta")
+        (want,) = sorted_edges(more, 100, 100).shape
+        (symbol,) = length.node.expr.free_symbols
+        assert int(length.node.expr.subs({symbol: count})) == want

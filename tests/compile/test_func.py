@@ -96,6 +96,7 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thinned(3)
 @KINDS
 @pytest.mark.parametrize(
     "transform",  # the third order is compared with the tape below

@@ -278,7 +278,8 @@ def test_default_cache_folders(monkeypatch, tmp_path):
 def test_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning", None)
     with pytest.raises(
-        ImportError, match=r"expected ase, lightning, torch-geometric and vesin; got .*pip install 'eqlayers\[train\]'"
+        ImportError,
+        match=r"eqlayers.data must find the packages of the extra `train`, got: .*pip install 'eqlayers\[train\]'",
     ):
         importlib.reload(eqlayers.data)
 

@@ -50,7 +50,9 @@ def test_displaced_frames_are_made_again(mini, tmp_path):
     make_forces.make("ethanol_nm", tmp_path, frames=3)
     made, stored = np.load(tmp_path / "ethanol_nm.npz"), np.load(mini.HERE / "ethanol_nm.npz")
     assert np.array_equal(made["z"], stored["z"])
-    assert all(np.array_equal(made[key], stored[key][:3]) for key in ("R", "E", "F", "dipole"))
+    assert np.array_equal(made["R"], stored["R"][:3])
+    for key, (tolerance, _) in make_forces.TOLERANCES.items():  # another build of tblite rounds otherwise
+        np.testing.assert_allclose(made[key], stored[key][:3], rtol=0, atol=tolerance)
 
 
 def test_an_interrupted_run_continues(mini, tmp_path):
@@ -65,4 +67,4 @@ def test_an_interrupted_run_continues(mini, tmp_path):
     assert sorted(records.read_bytes().splitlines()) == sorted(whole.splitlines())
     assert all(np.array_equal(before[key], after[key]) for key in before)
     stored, _ = mini.load(mini.HERE / mini.NAME)
-    assert np.array_equal(after["U0"], stored["U0"][:12])
+    np.testing.assert_allclose(after["U0"], stored["U0"][:12], rtol=0, atol=mini.TOLERANCES["U0"][0])

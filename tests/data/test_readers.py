@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms
+from ase.db import connect
 from ase.io import write
-from ase.units import Hartree, kcal, mol
+from ase.units import Bohr, Hartree, kcal, mol
 
 from eqlayers.data.embedded import TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.readers import read_structures
@@ -32,6 +36,14 @@ def frames(num: int = 3, **info) -> list[Atoms]:
 def saved(tmp_path, made, name="set.xyz"):
     write(tmp_path / name, made)
     return tmp_path / name
+
+
+def bare(atoms: Atoms) -> Atoms:
+    """With its labels as results, as a trajectory keeps them, constraints applied or not."""
+    other = atoms.copy()
+    forces = other.arrays.pop("REF_forces")
+    other.calc = SinglePointCalculator(other, energy=other.info.pop("REF_energy"), forces=forces)
+    return other
 
 
 def force(row: int) -> np.ndarray:
@@ -149,6 +161,55 @@ def test_what_calculators_leave_is_read(tmp_path):
     found, report = read_structures(saved(tmp_path, made))
     assert found.energy.tolist() == [0.0, -3.0, -6.0]
     assert report[-1] == "not used: energies of atoms, free_energy"
+
+
+@pytest.mark.parametrize("way", ["constraint", "move_mask"])
+def test_forces_of_fixed_atoms_are_left_out(tmp_path, way):
+    """ASE writes 0 for them; numbers other than 0 are kept, and zeros of atoms that move."""
+    made = frames(2, REF_energy=lambda row: 1.0 * row, REF_forces=force)
+    made[0].arrays["REF_forces"][:2] = 0.0
+    made[1].arrays["REF_forces"][0] = 0.0
+    if way == "constraint":
+        made[0].set_constraint(FixAtoms([1, 2]))
+        write(tmp_path / "set.traj", [bare(atoms) for atoms in made])
+        found, report = read_structures(tmp_path / "set.traj")
+    else:
+        made[0].set_constraint(FixAtoms([1, 2]))
+        write(tmp_path / "set.xyz", made, columns=["symbols", "positions", "REF_forces", "move_mask"])
+        found, report = read_structures(tmp_path / "set.xyz")
+    assert np.isnan(found.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
+    assert found.forces[2].tolist() == [6.0, 7.0, 8.0]
+    assert "forces: left out of 1 atoms that are fixed, of which forces are 0" in report
+
+
+def test_forces_that_are_nan_are_left_out(tmp_path):
+    made = frames(3, REF_energy=lambda row: 1.0 * row, REF_forces=force)
+    made[1].arrays["REF_forces"][2, 1] = np.nan
+    made[2].arrays["REF_forces"][:] = np.nan
+    found, report = read_structures(saved(tmp_path, made))
+    assert np.flatnonzero(np.isnan(found.forces).any(axis=1)).tolist() == [5, 6, 7, 8]
+    assert "forces: left out of 1 atoms of which forces are NaN" in report
+    made[0].arrays["REF_forces"][0, 0] = np.inf
+    with pytest.raises(DataError, match="finite forces"):
+        read_structures(saved(tmp_path, made))
+
+
+def test_two_energies_are_said(tmp_path):
+    """Energies extrapolated to no smearing are not those whose slopes the forces are."""
+    made = frames(2, REF_forces=force)
+    for row, atoms in enumerate(made):
+        atoms.calc = SinglePointCalculator(atoms, energy=-3.0 * row, free_energy=-3.0 * row - 0.03 * row)
+    found, report = read_structures(saved(tmp_path, made))
+    assert found.energy.tolist() == [0.0, -3.0]
+    assert any(line.startswith("energy: differs from 'free_energy' by up to 0.01 per atom") for line in report)
+    found, report = read_structures(saved(tmp_path, made), keys={"energy": "free_energy"})
+    assert found.energy.tolist() == pytest.approx([0.0, -3.03])
+    assert not any("differs from" in line for line in report)
+    for atoms in made:
+        atoms.calc = SinglePointCalculator(atoms, free_energy=-5.0)
+    alone, report = read_structures(saved(tmp_path, made))
+    assert alone.energy.tolist() == [-5.0, -5.0]
+    assert not any("differs from" in line for line in report)
 
 
 def test_virials_need_a_cell(tmp_path):
@@ -289,3 +350,30 @@ def test_embedded_sets(name, num, atoms):
     with np.load(embedded_trajectory(name)) as file:
         assert np.array_equal(found.energy, file["E"])
         assert found.dipole == pytest.approx(file["dipole"] * 0.20819434, rel=1e-6)
+
+
+def test_a_database_of_schnetpack(tmp_path: Path) -> None:
+    """Labels lie beside the structures, as batches of one, with their units in the metadata."""
+    with connect(tmp_path / "own.db") as database:
+        database.metadata = {
+            "_property_unit_dict": {"energy": "kcal/mol", "forces": "kcal/mol/Ang", "charge": "e"},
+            "_distance_unit": "Bohr",
+            "atomrefs": {},
+        }
+        for shift in (0.0, 0.1):
+            atoms = Atoms("OH2", positions=[[0, 0, shift], [0, 1.8, 0], [1.7, 0, 0]])
+            data = {"energy": np.array([-10.0 - shift]), "forces": np.full((3, 3), shift), "charge": np.array([0.0])}
+            database.write(atoms, data=data | {"dipole_moment": np.ones((1, 3))})
+    structures, report = read_structures(tmp_path / "own.db")
+    assert structures.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol, -10.1 * kcal / mol])
+    assert structures.forces.reshape(2, 3, 3)[1] == pytest.approx(np.full((3, 3), 0.1 * kcal / mol))
+    assert structures.pos.reshape(2, 3, 3)[0, 1, 1] == pytest.approx(1.8 * Bohr)
+    assert "energy: 'energy' in kcal/mol, of 2 structures" in report
+    other, _ = read_structures(tmp_path / "own.db", keys={"dipole": "dipole_moment"}, units={"energy": "eV"})
+    assert other.energy.ravel().tolist() == pytest.approx([-10.0, -10.1])
+    assert other.dipole.reshape(2, 3) == pytest.approx(np.ones((2, 3)))
+    with connect(tmp_path / "own.db") as database:
+        database.metadata = {"_property_unit_dict": {"energy": "energies"}}
+    with pytest.raises(ConfigError, match=r"units in the metadata of .*own.db must be known ones: .*got 'energies'"):
+        read_structures(tmp_path / "own.db")
+    assert read_structures(tmp_path / "own.db", units={"energy": "eV"})[0].energy.ravel()[0] == pytest.approx(-10.0)

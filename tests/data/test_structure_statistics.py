@@ -70,6 +70,18 @@ def test_missing_labels_are_left_out():
     assert np.isnan(statistics(structures).energy_std)
 
 
+def test_scales_of_tensors_are_of_an_atom():
+    """A dipole of n atoms that point at random grows as the root of n; structures without the label do not count."""
+    structures, rng = some(), np.random.default_rng(0)
+    dipole = rng.normal(size=(40, 3)) * np.sqrt(structures.n_atoms)[:, None]
+    dipole[::5] = np.nan
+    found = statistics(some(dipole=dipole))
+    known = ~np.isnan(dipole[:, 0])
+    want = np.sqrt((np.square(dipole[known]).sum(1) / 3 / structures.n_atoms[known]).mean())
+    assert found.tensor_scales == pytest.approx({"dipole": want}, rel=1e-14)
+    assert want == pytest.approx(1.0, abs=0.2)
+
+
 def test_other_energies_of_free_atoms():
     structures = some(noise=0.5)
     assert statistics(structures, e0s="none").shifts == dict.fromkeys(TRUE, 0.0)
@@ -81,6 +93,17 @@ def test_other_energies_of_free_atoms():
         statistics(structures, e0s={"H": -13.0})
     with pytest.raises(DataError, match=r"got none for atomic numbers \[1, 6, 8\]. Add them, or use e0s=\"fit\""):
         statistics(structures.take(np.arange(37)), e0s="isolated")
+
+
+def test_lone_atoms_of_different_energies_are_named():
+    """Two spins of one atom: no mean of them is an energy of an atom."""
+    structures = some(noise=0.5)
+    structures.z[-1] = structures.z[-2]
+    with pytest.raises(DataError, match=r"lone atoms of a species must have one energy, got .* for 2 of C in some"):
+        statistics(structures, e0s="isolated")
+    structures.energy[-1] = structures.energy[-2] + 5e-4
+    with pytest.raises(DataError, match=r"got none for atomic numbers \[8\]"):
+        statistics(structures, e0s="isolated")
 
 
 def test_one_composition_does_not_determine_shifts():

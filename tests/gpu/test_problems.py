@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("yaml")  # the problems are files of benchmarks
+
 import eqlayers as eq
 from eqlayers.bench.check import check
 from eqlayers.bench.graphs import GraphSpec
@@ -104,6 +106,7 @@ def layer_of(setting: Setting, case: Case, operands: Operands) -> Implementation
     return ours(case, operands, setting.layout, "triton", **options)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_values_and_two_derivatives(setting: Setting, device: torch.device, walks: list[tuple[int, bool]]) -> None:
     torch.use_deterministic_algorithms(setting.deterministic, warn_only=True)  # else sums keep their order
@@ -116,6 +119,7 @@ def test_values_and_two_derivatives(setting: Setting, device: torch.device, walk
     assert any(added for _, added in walks) is not setting.deterministic
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "setting",
     [

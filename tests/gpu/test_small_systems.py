@@ -11,16 +11,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.models import TFN, Potential, Structures
+from eqlayers.models import MACE, TFN, NequIP, Potential, Structures
 from tests.gpu.test_streams import recorded
 
 ATOMS = 12
 
 
-def potential_on(device: torch.device) -> Potential:
+NETWORKS: dict[str, Callable[[list[int]], torch.nn.Module]] = {
+    "TFN": lambda species: TFN(species, "4x0e + 4x1o", lmax=1, layers=3, cutoff=5.0),
+    "MACE": lambda species: MACE(species, "4x0e + 4x1o", lmax=1, layers=2, correlation=2, cutoff=5.0),
+    "NequIP": lambda species: NequIP(species, "4x0e + 4x1o", lmax=1, layers=2, cutoff=5.0),
+}
+
+
+def potential_on(device: torch.device, name: str) -> Potential:
     torch.manual_seed(0)
-    network = TFN([1, 6, 8], "4x0e + 4x1o", lmax=1, layers=3, cutoff=5.0)
-    return Potential(network, [1, 6, 8]).to(device, torch.float64).eval().requires_grad_(False)
+    return Potential(NETWORKS[name]([1, 6, 8]), [1, 6, 8]).to(device, torch.float64).eval().requires_grad_(False)
 
 
 def structures_on(device: torch.device) -> Structures:
@@ -51,9 +57,10 @@ def assert_same(got: list[Tensor], want: list[Tensor]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12)
 
 
-def test_energies_and_forces_are_recorded_and_replayed(device: torch.device) -> None:
+@pytest.mark.parametrize("name", NETWORKS)
+def test_energies_and_forces_are_recorded_and_replayed(name: str, device: torch.device) -> None:
     """Nothing in a whole potential waits for the device: such a call could not be recorded."""
-    potential, structures = potential_on(device), structures_on(device)
+    potential, structures = potential_on(device, name), structures_on(device)
 
     def call() -> list[Tensor]:
         found = potential(structures, ("energy", "forces"))
@@ -68,10 +75,12 @@ def test_energies_and_forces_are_recorded_and_replayed(device: torch.device) -> 
     assert not any(torch.equal(a, b) for a, b in zip(results, before, strict=True))
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-def test_energies_and_forces_are_one_compiled_graph(mode: str | None, device: torch.device) -> None:
+@pytest.mark.parametrize("name", ["TFN", *(pytest.param(name, marks=pytest.mark.gpu) for name in ("MACE", "NequIP"))])
+def test_energies_and_forces_are_one_compiled_graph(name: str, mode: str | None, device: torch.device) -> None:
     """With 'reduce-overhead' in CUDA graphs."""
-    potential, structures = potential_on(device), structures_on(device)
+    potential, structures = potential_on(device, name), structures_on(device)
     options = {"mode": mode} if device.type == "cuda" else {"backend": "aot_eager"}
     torch._dynamo.reset()
     compiled: Callable[..., list[Tensor]] = torch.compile(energy_and_forces, fullgraph=True, **options)

@@ -84,6 +84,7 @@ def recorded(call: Callable[[], Results], device: torch.device) -> tuple[Results
     return results, graph.replay
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("inside", [False, True], ids=["sorted before", "sorted inside"])
 def test_a_cuda_graph_is_replayed_with_other_numbers(inside: bool, device: torch.device) -> None:
     work = Work(device, inside)
@@ -146,6 +147,7 @@ def test_the_host_waits_for_nothing(inside: bool, device: torch.device) -> None:
     assert_same_bits(got, want)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 def test_torch_compile(mode: str | None, device: torch.device) -> None:
     """One graph, forward and backward; with 'reduce-overhead' in CUDA graphs."""

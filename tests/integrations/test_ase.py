@@ -15,7 +15,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
 
-from eqlayers.errors import ConfigError, DataError, DTypeError, IndexRangeError
+from eqlayers.errors import ConfigError, DataError, DTypeError, IndexRangeError, OutOfMemoryError
 from eqlayers.integrations.ase import Calculator, as_potential, predict
 from eqlayers.models import Potential, save_potential
 from eqlayers.models.atoms import NeighborLists
@@ -242,3 +242,17 @@ def test_arguments_that_cannot_be(potential: Potential) -> None:
         list(predict(potential, ["water"]))  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="batch_size must be an integer, at least 1, got 0"):
         list(predict(potential, [water()], batch_size=0))
+
+
+def test_structures_that_do_not_fit_into_memory(potential: Potential, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the allocator of CPUs, in its own words; other failures stay as they are."""
+    said = "[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory: 9 bytes"
+    for text, kind in ((said, OutOfMemoryError), ("shapes differ", RuntimeError)):
+
+        def fail(*given: Any, text: str = text, **named: Any) -> None:
+            raise RuntimeError(text)
+
+        monkeypatch.setattr(Potential, "forward", fail)
+        words = r"2 structures of 6 atoms and 12 neighbours must fit .* Take fewer structures at once"
+        with pytest.raises(kind, match=words if kind is OutOfMemoryError else text):
+            list(predict(potential, [molecule("H2O")] * 2))

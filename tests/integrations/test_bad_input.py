@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from e3nn import o3
+from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 from torch import nn
 
 import eqlayers
+from eqlayers.bench.subject import quiet_warnings
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 
@@ -117,3 +120,33 @@ def test_models_without_such_networks_are_told_so(network: nn.Module) -> None:
 def test_wrong_options(network: nn.Module, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         accelerate(network, **options)  # type: ignore[arg-type]
+
+
+class Unique(nn.Parameter):
+    """Cannot be copied, as MACE's parameters of no numbers cannot."""
+
+    def __deepcopy__(self, memo: object) -> nn.Parameter:
+        raise TypeError("Unique.__new__() takes 2 positional arguments but 3 were given")
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    given = model()
+    given.register_parameter("unique", Unique(torch.zeros(1)))
+    with pytest.raises(ConfigError, match=r"one that copy.deepcopy copies .* got TypeError: Unique.__new"):
+        accelerate(given, inplace=False)
+    assert accelerate(given).model is given
+
+
+@pytest.mark.slow
+def test_copies_have_the_keys_of_the_model_and_load_strictly() -> None:
+    """Of a network with so many paths that copies of e3nn's own layers have keys more."""
+    with quiet_warnings():
+        plain = SimpleNetwork("3x0e+2x1o", "4x0e+1x1o", max_radius=3.0, num_neighbors=3.0, num_nodes=5.0)
+    keys = list(plain.state_dict())
+    assert set(copy.deepcopy(plain).state_dict()) > set(keys), "e3nn's own copies no longer differ: leave out this test"
+    other = accelerate(plain, inplace=False).model
+    accelerate(plain)
+    for one in (plain, other, copy.deepcopy(plain), copy.deepcopy(other)):
+        assert list(one.state_dict()) == keys
+        plain.load_state_dict(one.state_dict())
+        one.load_state_dict(plain.state_dict())

@@ -52,6 +52,7 @@ def results(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {"value": value, **dict(zip(named, first, strict=True)), "second": second, **buffers}
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", OPTIONS)

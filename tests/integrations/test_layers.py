@@ -72,6 +72,7 @@ def call(module: Any, seed: int = 0) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.thinned(3)
 def test_numbers_parameters_and_state_stay(layer: Any, close: Any) -> None:
     model = nn.Sequential(layer)
     before, state, parameters = call(layer), model.state_dict(), list(model.parameters())
@@ -151,6 +152,7 @@ def test_weights_are_written_once() -> None:
     assert sizes[1] < sizes[0] + 50_000
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dtypes_and_moves(layer: Any, dtype: torch.dtype) -> None:
     """To another dtype while it is replaced; the original follows when it comes back."""

@@ -170,7 +170,7 @@ def test_what_is_no_function_of_lengths_alone_stays(subject: Subject) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.skipif("mace" not in GUESTS, reason="needs mace-torch")
+@pytest.mark.needs("mace")
 def test_forwards_of_others_may_read_the_functions() -> None:
     model = MAKE["mace"]().make(torch.float64)
     inner = next(module for module in model.modules() if hasattr(module, "radial_embedding"))
@@ -183,14 +183,14 @@ def test_forwards_of_others_may_read_the_functions() -> None:
     assert "is read by Own, whose forward is not mace's" in reason_of(model)
 
 
-@pytest.mark.skipif("mace" not in GUESTS, reason="needs mace-torch")
+@pytest.mark.needs("mace")
 def test_what_depends_on_more_than_lengths_stays() -> None:
     subject = mace(
-        hidden="4x0e + 4x1o", correlation=2, sizes=SIZES, interaction="RealAgnosticDensityResidualInteractionBlock"
+        hidden="4x0e + 4x1o", correlation=2, sizes=SIZES, interaction="RealAgnosticAttResidualInteractionBlock"
     )
     report = accelerate(subject.make(torch.float64), radial="table")
     (row,) = [row for row in report.rows if row.target == "radial"]
-    assert "is read by the density" in row.reason
+    assert "is joined with features of nodes in RealAgnosticAttResidualInteractionBlock" in row.reason
     found, wanted = (bench.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
     assert all(error < 1e-10 for error in bench.errors(found, wanted).values())
 

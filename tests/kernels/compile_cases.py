@@ -6,6 +6,7 @@ Reads cases as JSON from standard input and writes one result per case.
 import json
 import math
 import sys
+from functools import partial
 from unittest import mock
 
 import torch
@@ -18,8 +19,8 @@ from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print.tuning import processor
-from eqlayers_kernels.triton.run import aot
-from eqlayers_kernels.triton.run.edges import pack, unpack
+from eqlayers_kernels.triton.run import aot, sorting
+from eqlayers_kernels.triton.run.edges import _by_kernels, pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.segment import launch
 from eqlayers_kernels.triton.segment.kernels import segment_kernel
@@ -113,6 +114,27 @@ def of_layer(target, name, dtype):
     return [vars(aot.resources(compiled)) for compiled in kernels.values()]
 
 
+def of_sorting(target, sizes):
+    """Of the kernels that sort graphs of several sizes, (edges, senders, receivers), in their order."""
+    kernels = {}
+
+    def compiling(name):
+        kernel = getattr(sorting, name)
+
+        def compile_(*args, grid, **meta):
+            made = kernel.warmup(*args, grid=grid, **meta)
+            kernels[name, id(made)] = made
+
+        return mock.MagicMock(__getitem__=lambda _, grid: partial(compile_, grid=grid))
+
+    names = ("write_keys", "count_pieces", "write_tables")
+    with aot.target(target), mock.patch.multiple(sorting, **{name: compiling(name) for name in names}):
+        for edges, senders, receivers in sizes:
+            ends = torch.zeros(2, edges, dtype=torch.int64)
+            _by_kernels([ends[1], ends[0]], ends, [receivers, senders])
+        return [(name, vars(aot.resources(made))) for (name, _), made in kernels.items()]
+
+
 if __name__ == "__main__":
     request = json.load(sys.stdin)
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
@@ -123,6 +145,7 @@ if __name__ == "__main__":
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
         "forms": [same_form(**case) for case in request.get("forms", [])],
         "tables": [with_table(**case) for case in request.get("tables", [])],
+        "sorting": [of_sorting(**case) for case in request.get("sorting", [])],
         "layers": [of_layer(**case) for case in request.get("layers", [])],
     }
     json.dump(answer, sys.stdout)

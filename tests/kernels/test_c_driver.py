@@ -37,6 +37,7 @@ def edges_of(kernels: Any, name: str) -> Any:
     return kernels.Edges(np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64), senders, receivers)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("what", KINDS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_convolution_is_gather_product_and_sum(kernels: Any, layout: str, what: str) -> None:

@@ -76,6 +76,7 @@ def assert_equal_to_rounding(found, want, base, dtype):
         np.testing.assert_allclose(f, w, atol=bound * max(np.abs(w).max(), 1.0), rtol=0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("layout", ["ir_mul", "mul_ir", "channels"])
 @pytest.mark.parametrize(("channels", "chunks"), [(1, 1), (5, 3), (16, 1), (35, 4)])
@@ -136,6 +137,7 @@ def wide(dim, channels, layout, given, made):
     return formula(expr, operands, [Operand("z", width, blocks, made)], [outputs], channels)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("dim", [2, 15, 16, 17, 40])
 @pytest.mark.parametrize("channels", [0, 1, 21])

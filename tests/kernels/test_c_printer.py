@@ -22,6 +22,7 @@ def subsets(names: str, least: int = 1) -> list[tuple[str, ...]]:
     return [s for n in range(least, len(names) + 1) for s in itertools.combinations(names, n)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "dtype", "shared"),
@@ -47,6 +48,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", REQUESTS, ids=lambda k: f"{k.order}-{''.join(k.results)}-{''.join(k.tangents)}")
 def test_only_what_is_wanted(kernels: Any, kind: Kind) -> None:
     program = kernels.random_program("ir_mul", False, SMALL)

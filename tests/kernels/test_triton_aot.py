@@ -114,6 +114,7 @@ def check(cases: list[dict], tmp_path: Path, release: str) -> None:
     assert [excess for case, used in found for excess in over(case, {key: [n] for key, n in used.items()})] == []
 
 
+@pytest.mark.slow
 def test_every_op_compiles_within_its_budget(tmp_path, release):
     cases = covering() if release == "installed" else few()
     pairs = itertools.product(launch.LETTERS, aot.TARGETS)
@@ -222,6 +223,14 @@ def test_no_size_of_a_graph_is_compiled_into_printed_kernels(tmp_path):
         for kind in ((0, ["z"]), (1, ["x", "y", "w"]))
     ]
     assert ask(tmp_path, forms=forms)["forms"] == [1, 1, 1, 1]
+
+
+def test_kernels_that_sort_a_graph_are_compiled_once_for_all_sizes(tmp_path):
+    sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (421, 21, 21), (4096, 1000, 33), (4097, 1024, 512)]
+    cases = [{"target": target, "sizes": sizes} for target in aot.TARGETS]
+    for case, kernels in zip(cases, ask(tmp_path, sorting=cases)["sorting"], strict=True):
+        assert [name for name, _ in kernels] == ["write_keys", "count_pieces", "write_tables"]
+        assert [over(case, {key: [n] for key, n in used.items()}) for _, used in kernels] == [[]] * 3
 
 
 @pytest.mark.skipif(not availability.interpreted(), reason="the interpreter is off")

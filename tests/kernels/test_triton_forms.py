@@ -122,6 +122,7 @@ def graph(programs: Any) -> Any:
     return programs.Edges(np.array(src), np.array(dst), senders, receivers)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [FORWARD, BACKWARD, DOUBLE], ids=["values", "gradients", "second gradients"])
 @pytest.mark.parametrize(
     ("layout", "by_graph", "shared"),
@@ -157,6 +158,7 @@ def test_only_what_is_wanted(programs: Any, monkeypatch: Any, kind: Kind) -> Non
     assert set(got) == set(kind.results)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", [BACKWARD, DOUBLE, *REQUESTS], ids=name_of)
 def test_gradients_by_receivers(programs: Any, monkeypatch: Any, kind: Kind) -> None:
     """In any order, all is computed in one walk, and only the gradient of x is added in memory."""
@@ -231,6 +233,7 @@ def test_many_small_kernels_give_the_same(programs: Any, monkeypatch: Any, by_gr
     check(programs, monkeypatch, program, BACKWARD, edges=graph(programs) if by_graph else None, on=few)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_several_blocks_of_channels(programs: Any, monkeypatch: Any, layout: str) -> None:
     """The gradient of what has no channels is a sum over blocks; the last is ragged."""
@@ -296,6 +299,7 @@ def test_rows_are_cut_into_few_partial_sums(programs: Any, monkeypatch: Any) -> 
     check(programs, monkeypatch, programs.random_program("ir_mul", True, FEW), BACKWARD, shared=True, rows=10)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("most", [1, 3])
 def test_weights_of_all_edges_are_summed_launch_by_launch(programs: Any, monkeypatch: Any, most: int) -> None:
     """The gradient of shared weights takes as many rows as one launch has programs, however many nodes there are."""

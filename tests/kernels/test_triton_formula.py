@@ -170,6 +170,7 @@ def test_geometry(monkeypatch: Any, order: str) -> None:
     check(monkeypatch, derivatives(geometry())[order])
 
 
+@pytest.mark.thinned(5)
 @needs_kernels
 @pytest.mark.parametrize("order", ["values", "gradients", "second gradients"])
 @pytest.mark.parametrize("channels", [1, 5, 64, 130])
@@ -199,6 +200,7 @@ def test_dtypes(monkeypatch: Any, dtype: torch.dtype) -> None:
     check(monkeypatch, derivatives(geometry())["gradients"], dtype)
 
 
+@pytest.mark.thinned(3)
 @needs_kernels
 @pytest.mark.parametrize("sample", ["polynomial", "one", "geometry"])
 @pytest.mark.parametrize("order", ["values", "second gradients"])
@@ -229,6 +231,7 @@ def test_branches_that_are_never_taken_change_nothing(monkeypatch: Any, channels
     check(monkeypatch, base)
 
 
+@pytest.mark.thinned(3)
 @needs_kernels
 @pytest.mark.parametrize("name", tuning.PROCESSORS)
 def test_every_row_of_processors(monkeypatch: Any, name: str) -> None:

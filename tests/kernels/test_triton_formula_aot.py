@@ -45,6 +45,7 @@ def check_budgets(tmp_path: Path, cases: list[dict[str, str]]) -> None:
         assert max(used["shared_bytes"]) <= granted.shared_bytes, (case, used)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["harmonics", "geometry"])
 def test_small_formulas_compile_within_their_budget(tmp_path: Path, sample: str) -> None:
     orders, dtypes = ("values", "gradients", "second gradients"), ("float32", "float64", "bfloat16")
@@ -65,14 +66,16 @@ def test_a_contraction_compiles_within_its_budget(tmp_path: Path) -> None:
     check_budgets(tmp_path, cases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", [pytest.param(target, marks=[] if target == "sm_90" else [pytest.mark.slow]) for target in aot.TARGETS]
 )
-@pytest.mark.parametrize("order", ["gradients", "second gradients"])
+@pytest.mark.parametrize("order", ["gradients", pytest.param("second gradients", marks=pytest.mark.slow)])
 def test_derivatives_of_a_contraction_compile_within_their_budget(tmp_path: Path, target: str, order: str) -> None:
     check_budgets(tmp_path, [{"sample": "contraction", "order": order, "dtype": "float32", "target": target}])
 
 
+@pytest.mark.slow
 def test_no_size_of_a_batch_is_compiled_in(tmp_path: Path) -> None:
     sizes = [(1, 1, 1), (2, 16, 1), (16, 7, 7), (420, 21, 21), (4096, 1000, 33)]
     cases = [

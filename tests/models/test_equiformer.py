@@ -42,7 +42,9 @@ def cluster(pos: Tensor, z: Any = (1, 6, 8, 1, 1)) -> Structures:
     return Structures(torch.tensor(z)[: len(pos)], pos, edges)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one != "one layer")) for one in OPTIONS]
+)
 def test_every_property_of_a_potential_holds(name: str) -> None:
     ase = pytest.importorskip("ase")  # the check makes its examples with it
     pytest.importorskip("vesin")
@@ -134,6 +136,23 @@ def test_an_atom_alone_has_its_shift_and_others_do_not_feel_it() -> None:
     assert not found["dipole"].any()
     pair = potential(cluster(around(2)), ("energies",))["energies"]
     assert (pair - torch.tensor([0.0, -4.5]).double()).abs().min() > 1e-3  # neighbours do something
+
+
+def test_gradients_of_weights_are_differences_of_the_energy() -> None:
+    """The energy of an atom alone, which is subtracted, depends on the weights, too."""
+    potential, at, step = built(), cluster(around()), 1e-5
+    weights = dict(potential.named_parameters())
+    energy = potential(at, ("energy",), create_graph=True)["energy"].sum()
+    slopes = dict(
+        zip(weights, torch.autograd.grad(energy, list(weights.values()), materialize_grads=True), strict=True)
+    )
+    for name in ("network.embedding.weight", "network.read.weight", "network.steps.1.narrow.weight"):
+        way, ends = torch.randn_like(weights[name]), []
+        for sign in (1, -2, 1):
+            with torch.no_grad():
+                weights[name] += sign * step * way
+                ends.append(float(potential(at, ("energy",))["energy"]))
+        assert float((slopes[name] * way).sum()) == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-8), name
 
 
 def test_the_last_neighbour_leaves_without_a_kink() -> None:
@@ -230,6 +249,7 @@ def test_bad_options() -> None:
         Equiformer([1], layers=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_torch_compile_gives_the_same_energies(dtype: torch.dtype) -> None:
     potential, at = built(dtype, hidden="4x0e + 4x1o"), cluster(around()).checked(torch.float64)

@@ -13,8 +13,9 @@ pytest.importorskip("vesin")
 pytest.importorskip("lightning")  # which examples train with
 
 from ase import Atoms
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential
+from eqlayers.models import MACE, TFN, Equiformer, NequIP, Potential, Structures
 from eqlayers.models.mace import INTERACTIONS
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, check_potential
@@ -52,6 +53,7 @@ def near() -> list[Atoms]:
     return structures
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("name", "repulsion"), [*((name, False) for name in NETWORKS), ("toy", True), ("NequIP", True)]
 )
@@ -71,3 +73,59 @@ def test_the_repulsion_is_felt_in_what_is_checked() -> None:
         calculators = [Calculator(Potential(ToyNetwork(3), SPECIES, repulsion=part)) for part in (None, ZBL())]
         forces = [calculator.get_forces(atoms) for calculator in calculators]
         assert np.linalg.norm(forces[1] - forces[0], axis=1).min() > 1.0
+
+
+def chain(atoms: int, edges: bool = True) -> tuple[torch.Tensor, ...]:
+    """Numbers, places and neighbours of a bent chain; one structure."""
+    numbers = torch.arange(atoms)
+    pos = torch.stack([1.1 * numbers, 0.3 * numbers.sin(), 0.2 * (2 * numbers).cos()], 1).double()
+    near = ((pos[:, None] - pos).norm(dim=2) < 3.0).fill_diagonal_(False) if edges else torch.zeros(atoms, atoms)
+    return torch.tensor(SPECIES)[numbers % 3], pos, near.nonzero().T.contiguous()
+
+
+class EnergyAndForces(torch.nn.Module):
+    """What programs without this package's classes call: tensors in, tensors out."""
+
+    def __init__(self, potential: Potential) -> None:
+        super().__init__()
+        self.potential = potential
+
+    def forward(self, z: torch.Tensor, pos: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = self.potential(Structures(z, pos, edge_index), ("energy", "forces"))
+        return found["energy"], found["forces"]
+
+
+#: One of each kind, by where they run; the others take seconds each and no other way.
+EXPORTED = {
+    "TFN": (),
+    **dict.fromkeys(("RealAgnosticResidualInteractionBlock", "NequIP", "Equiformer"), pytest.mark.long),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=EXPORTED.get(name, pytest.mark.slow))
+        for name in (*NETWORKS, "toy with repulsion", "TFN of three properties")
+    ],
+)
+def test_it_is_exported_with_free_numbers_of_atoms_and_edges(name: str) -> None:
+    """Traced with its forces and exported, as NequIP does, on a few atoms; right for none, one and many."""
+    torch.manual_seed(3)
+    both = {"properties": ("energy", "dipole", "polarizability"), "hidden": "4x0e + 4x1o + 4x2e"}
+    network = {
+        "toy with repulsion": lambda: ToyNetwork(3),
+        "TFN of three properties": lambda: TFN(SPECIES, layers=2, **(SMALL | both)),
+    }
+    repulsion = ZBL() if name == "toy with repulsion" else None
+    potential = Potential((NETWORKS | network)[name](), SPECIES, repulsion=repulsion)
+    model = EnergyAndForces(potential.double().eval())
+    inputs = chain(7)
+    traced = make_fx(model, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    free = torch.export.Dim.DYNAMIC
+    program = torch.export.export(traced, inputs, dynamic_shapes=({0: free}, {0: free}, {1: free}))
+    exported = program.module()
+    for sample in (chain(0), chain(1), chain(2), chain(5, edges=False), chain(40)):
+        for found, wanted in zip(exported(*sample), model(*sample), strict=True):
+            bound = 1e-12 * max(1.0, float(wanted.abs().max()) if wanted.numel() else 0.0)
+            torch.testing.assert_close(found, wanted, rtol=0, atol=bound)

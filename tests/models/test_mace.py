@@ -57,6 +57,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 each_architecture = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
+@pytest.mark.thinned(3)
 @each_architecture
 @pytest.mark.parametrize("determinant", [1, -1])
 def test_turned_and_moved_atoms_have_turned_forces(name: str, determinant: int) -> None:
@@ -173,6 +174,7 @@ def test_a_batch_is_its_structures() -> None:
     torch.testing.assert_close(found["forces"], torch.cat([e["forces"] for e in each]), rtol=0, atol=1e3 * EPS)
 
 
+@pytest.mark.thinned(3)
 @each_architecture
 def test_a_loss_of_forces_reaches_all_parameters(name: str) -> None:
     """But the linear part of what no position moves: weights that are frozen, and biases there are none."""

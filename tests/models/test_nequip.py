@@ -24,7 +24,7 @@ def built(name: str) -> Potential:
     return Potential(NequIP([1, 6, 8], cutoff=4.0, **OPTIONS[name]), [1, 6, 8]).double().eval()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one == "parity")) for one in OPTIONS])
 def test_every_property_of_a_potential_holds(name: str) -> None:
     report = check_potential(built(name))
     assert report.ok, str(report)
@@ -59,6 +59,7 @@ def test_bad_options() -> None:
         NequIP([])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_torch_compile_gives_the_same_energies(dtype: torch.dtype) -> None:
     potential = built("usual").to(dtype)

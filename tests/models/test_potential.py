@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
 
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.models import NequIP, Potential, Structures
-from eqlayers.nn import EdgeVectors
+from eqlayers.nn import ZBL, EdgeVectors
 from eqlayers.testing import ToyNetwork
 
 
@@ -116,6 +118,21 @@ def test_forces_and_stress_are_differences_of_the_energy(network: Potential) -> 
         assert float(found["stress"][0, a, b]) == pytest.approx(slope, abs=1e-9)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_stress_of_a_left_handed_cell(network: Potential, training: bool) -> None:
+    """Two lattice vectors in the other order are the same crystal."""
+    atoms = crystal()
+    assert atoms.cell is not None
+    assert atoms.shifts is not None
+    order = [1, 0, 2]
+    other = atoms._replace(cell=atoms.cell[:, order], shifts=atoms.shifts[:, order])
+    assert float(torch.linalg.det(atoms.cell[0])) * float(torch.linalg.det(other.cell[0])) < 0
+    want, found = (network(at, ("stress",), create_graph=training)["stress"] for at in (atoms, other))
+    assert found.requires_grad == training
+    assert float(want.detach().abs().max()) > 1e-4
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-14)
+
+
 def test_the_hessian_is_the_slope_of_the_forces_in_one_piece_or_several(network: Potential) -> None:
     atoms, step = crystal(), 1e-5
     hessian = network.hessian(atoms)
@@ -178,8 +195,36 @@ def test_structures_that_cannot_be(change: dict[str, Tensor], error: type[Except
         springs()(pair(3.0)._replace(**change))
 
 
+def test_potentials_of_one_network_are_stacked(network: Potential) -> None:
+    """An ensemble under vmap, as torch.func makes it of modules."""
+    members = [copy.deepcopy(network) for _ in range(3)]
+    with torch.no_grad():
+        for member in members:
+            for parameter in member.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    parameters, buffers = torch.func.stack_module_state(members)
+    atoms = crystal().checked(torch.float64)
+
+    def energies(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(members[0], (parameters, buffers), (atoms, ("energy",)))["energy"]
+
+    found = torch.func.vmap(energies)(parameters, buffers)
+    want = torch.stack([member(atoms, ("energy",))["energy"] for member in members])
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-12)
+
+
+def test_a_repulsion_ends_within_the_cutoff() -> None:
+    """Potassium's radius is 2.03 Angstrom: pairs of it repel each other to 4.06."""
+    network = ToyNetwork(2, cutoff=4.0)
+    assert Potential(network, [1, 8], repulsion=ZBL()).repulsion is not None
+    with pytest.raises(ConfigError, match=r"repulsion must end within the cutoff of the network, 4 Ang.*, got 4\.06"):
+        Potential(network, [1, 19], repulsion=ZBL())
+
+
 def test_what_cannot_be_asked() -> None:
-    with pytest.raises(ConfigError, match="stress must be of structures with a cell, got none"):
+    with pytest.raises(
+        ConfigError, match="stress must be of structures with a cell of three lattice vectors that span"
+    ):
         springs()(pair(3.0), ("stress",))
     with pytest.raises(ConfigError, match="outputs must be one of energy, energies"):
         springs()(pair(3.0), ("force",))

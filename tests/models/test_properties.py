@@ -71,6 +71,17 @@ def test_by_hand() -> None:
     assert rods.half().split.get_buffer("dipole_scale").dtype == torch.float64
 
 
+def test_what_is_kept_in_float64_loses_nothing_in_other_dtypes() -> None:
+    split = AtomicProperties(ALL)
+    split.set_scales({"dipole": 1 / 3, "polarizability": 1 / 7})
+    values, batch = torch.randn(4, 10, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
+    want = split(values, batch, 2)[1]
+    for moved in (split.float(), split.half(), split.double()):
+        found = moved(values, batch, 2)[1]
+        assert all(torch.equal(found[name], want[name]) for name in ("dipole", "polarizability"))
+
+
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("properties", [("dipole",), ("energy", "polarizability"), ALL], ids="+".join)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_property_holds(name: str, properties: tuple[str, ...]) -> None:
@@ -93,7 +104,9 @@ def test_a_broken_tensor_is_named() -> None:
     assert "inversion: polarizability" not in broken
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one in ("MACE", "Equiformer"))) for one in NETWORKS]
+)
 def test_batches_training_and_compilation(name: str) -> None:
     potential, made = built(name), torch.Generator().manual_seed(3)
     pos = 2.0 * torch.rand(6, 3, dtype=torch.float64, generator=made)

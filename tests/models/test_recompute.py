@@ -40,6 +40,7 @@ def gradients(potential: Potential, structures: Structures) -> dict[str, torch.T
     }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_loss_of_forces_has_the_same_gradients(name: str) -> None:
     potential, structures = Potential(NETWORKS[name](), [1, 8]).double(), cluster()

@@ -79,6 +79,7 @@ def by_groups(gate: GatedNonlinearity, x: Tensor) -> Tensor:
     return torch.cat(out, 1)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("irreps", ["64x0e + 64x1o", "32x0e + 16x0o + 8x1o + 8x2e", "7x0e + 3x1o + 2x0o + 1x2e"])

@@ -35,6 +35,7 @@ def twin(options: dict[str, Any], twins: Any, **more: Any) -> tuple[BatchNorm, A
     return ours, reference
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(map(str, o.values())))
 def test_numbers_and_running_statistics_of_e3nn(options: dict[str, Any], twins: Any) -> None:
     ours, reference = twin(options, twins)
@@ -89,6 +90,22 @@ def test_batch_rms_norm_by_hand() -> None:
     factors = (layer.running_squared_norm + 1e-2) ** -0.5 * layer.weight
     wanted = x * torch.cat([factors[:2], factors[2:].repeat_interleave(3)])
     assert torch.allclose(layer(x), wanted, rtol=64 * EPS, atol=0)
+
+
+@pytest.mark.parametrize("make", [BatchNorm, BatchRMSNorm])
+def test_running_statistics_of_half_precision_are_float32(make: Any) -> None:
+    """Squares above 65,504 are infinite in float16; what was float32 is not rounded on the way."""
+    layer = make("2x0e + 1x1o")
+    layer(100 * torch.randn(9, 5))
+    kept = {name: value.clone() for name, value in layer.named_buffers()}
+    layer.half()
+    assert all(p.dtype == torch.float16 for p in layer.parameters())
+    for name, value in layer.named_buffers():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, kept[name]), name
+    layer(torch.full((4, 5), 1000.0, dtype=torch.float16, requires_grad=True))
+    assert all(bool(torch.isfinite(value).all()) and not value.requires_grad for value in layer.buffers())
+    assert {value.dtype for value in layer.double().buffers()} == {torch.float64}
 
 
 def test_features_of_zeros_stay_finite() -> None:

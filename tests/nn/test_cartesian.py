@@ -80,6 +80,10 @@ def test_traceless_tensors_have_no_traces() -> None:
     for i, j in ((0, 1), (0, 2), (1, 3)):
         assert float(tensor.diagonal(dim1=i, dim2=j).sum(-1).abs().max()) < BOUND
     assert CartesianTensor("ijk=jik=ikj", traceless=True).irreps_out == o3.Irreps("3o")
+    layer = CartesianTensor("ijk=kji", traceless=True)  # the trace over its ends is no other trace
+    tensor = layer.to_cartesian(torch.randn(layer.irreps_out.dim))
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert float(tensor.diagonal(dim1=i, dim2=j).sum(-1).abs().max()) < BOUND
     assert CartesianTensor("i", traceless=True).irreps_out == o3.Irreps("1o")
 
 

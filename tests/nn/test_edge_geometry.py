@@ -56,6 +56,7 @@ def close(ours: Tensor, theirs: Tensor, depth: int = DEPTH) -> None:
     assert (ours - theirs).abs().max() <= 8 * depth * EPS * max(1.0, float(theirs.abs().max()))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("normalization", ["component", "norm", "integral"])
 @pytest.mark.parametrize("irreps", ["0e + 1o + 2e + 3o", [1], "2x1e + 2e"], ids=str)
 def test_values_and_forces_without_a_cell(irreps: Any, normalization: str) -> None:

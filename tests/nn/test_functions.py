@@ -138,6 +138,7 @@ def test_numbers_are_those_of_the_layer(name: str) -> None:
     assert wanted.abs().amax() > 0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", ROWS)
 def test_derivatives(name: str) -> None:
     """Of the function as it stands; further orders are those of the layers."""
@@ -158,6 +159,7 @@ def test_derivatives(name: str) -> None:
     assert torch.autograd.gradcheck(lambda *given: call(checked, given), inputs, atol=1e-6)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [*(row for row in ROWS if "drop" not in row), "dropout"])
 def test_one_graph(name: str) -> None:
     """Of any number of rows; what depends on irreps is a constant of the graph."""
@@ -167,6 +169,7 @@ def test_one_graph(name: str) -> None:
     torch.testing.assert_close(call(found, operands), call(function, operands), rtol=0, atol=1e-14)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "function",
     [

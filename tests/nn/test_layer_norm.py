@@ -67,6 +67,7 @@ def test_definition(name: str) -> None:
     assert torch.allclose(flipped(to_ir_mul(x, IRREPS)), to_ir_mul(wanted, IRREPS), rtol=256 * EPS, atol=256 * EPS)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_three_derivatives_at_zero_are_finite(name: str) -> None:
     layer = LAYERS[name]("2x0e + 1x1o")

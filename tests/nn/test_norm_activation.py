@@ -16,6 +16,7 @@ from eqlayers.testing import check_derivatives
 IRREPS = "2x1o + 3x0e + 1x0o + 1x1o + 2x2e"
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("epsilon", [None, 0.7])
 def test_numbers_and_state_of_e3nn(twins: Any, bias: bool, epsilon: float | None) -> None:
@@ -40,6 +41,7 @@ def test_not_normalized_by_hand() -> None:
     torch.testing.assert_close(layer(x.flatten(1)), wanted.flatten(1), rtol=1e-14, atol=1e-15)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_three_derivatives_at_zero_are_finite(normalize: bool, dtype: torch.dtype) -> None:

@@ -134,8 +134,8 @@ def all_orders(layer: torch.nn.Module, r: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_short_length_changes_no_number_of_others(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[bool] = []
-    look = radial.all_above
-    monkeypatch.setattr(radial, "all_above", lambda x, least: (looks.append(look(x, least)), looks[-1])[1])
+    look = radial.all_between
+    monkeypatch.setattr(radial, "all_between", lambda *given: (looks.append(look(*given)), looks[-1])[1])
     basis = BesselBasis(8, 5.0)
     r = torch.linspace(0.4, 6.0, 40, dtype=dtype)
     long, mixed = r.clone().requires_grad_(), torch.cat([torch.tensor([0.0, 0.3], dtype=dtype), r]).requires_grad_()
@@ -185,6 +185,19 @@ def test_an_envelope_is_nothing_beyond_the_cutoff(dtype: torch.dtype, p: float) 
         assert bool(cut(nan).isnan().all())
         assert bool(grad.isnan().all())
         assert bool((cut(torch.linspace(4.9, 5.0, 1000, dtype=dtype)) >= 0).all())
+
+
+@pytest.mark.parametrize("p", [2, 2.5, 6])
+def test_derivatives_of_an_envelope_next_to_the_cutoff(p: float) -> None:
+    """Where its value is below the rounding of 1, no derivative is cut off with the value."""
+    away = torch.tensor([1e-9, 1e-7, 1e-6, 1e-5], dtype=torch.float64)
+    r = (5.0 - away).requires_grad_()
+    value, first, second, third = (v.detach() for v in all_orders(PolynomialCutoff(5.0, p), r))
+    top = p * (p + 1) * (p + 2) / 125
+    assert bool((value >= 0).all())
+    torch.testing.assert_close(third, torch.full_like(third, -top), rtol=1e-3, atol=0)
+    torch.testing.assert_close(second, top * away, rtol=1e-3, atol=1e3 * torch.finfo(torch.float64).eps)
+    torch.testing.assert_close(first, -top / 2 * away**2, rtol=1e-3, atol=1e3 * torch.finfo(torch.float64).eps)
 
 
 def test_lengths_of_any_shape() -> None:

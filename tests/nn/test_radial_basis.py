@@ -146,6 +146,19 @@ def test_the_smooth_cutoff_and_its_derivatives(r: float) -> None:
         assert abs(a - b) <= 64 * EPS * 20**order
 
 
+@pytest.mark.parametrize("kind", [BesselBasis, *BASES])
+def test_bases_are_nothing_at_infinity(kind: type) -> None:
+    """Where padding puts an edge: values and derivatives, beside a length that is near and one that is far."""
+    basis = kind(NUMBER, CUTOFF)
+    assert orders(basis, math.inf, 0) == [[0.0]] * basis.num_basis
+    lengths = torch.tensor([1.0, math.inf, 1.5], dtype=torch.float64, requires_grad=True)
+    if kind is BesselBasis:
+        assert orders(basis, math.inf, 3) == [[0.0] * 4] * basis.num_basis
+        (slope,) = torch.autograd.grad(basis(lengths).square().sum(), lengths)
+        assert bool(torch.isfinite(slope).all())
+    torch.testing.assert_close(basis(lengths)[::2], basis(lengths[::2]), rtol=64 * EPS, atol=64 * EPS)
+
+
 def test_cutoffs_at_their_ends() -> None:
     smooth, cosine = SmoothCutoff(4.0, start=1.0), CosineCutoff(4.0)
     for r in (0.0, 0.7, 1.0, 1.0 + 1e-12):
@@ -186,7 +199,7 @@ def test_networks_and_tables_take_any_basis(kind: type) -> None:
     assert bool((wanted[:3].abs() > 1e-4).any())
     assert float(wanted[3:].detach().abs().max()) == 0
     table = RadialTable(network, knots=2048)
-    assert (table.knots.cutoff, table.knots.flat) == (CUTOFF, True)
+    assert (table.knots.cutoff, table.knots.end) == (CUTOFF, "flat")
     assert table.error().values < 1e-6
     torch.testing.assert_close(table(r).weights(), wanted, rtol=0, atol=1e-6)
     tabled = RadialNetwork(2, hidden=(8,), basis=TabledBasis(kind(6, CUTOFF), 2048)).double()

@@ -107,10 +107,13 @@ def test_radii_of_known_elements() -> None:
 
 
 def test_messages() -> None:
-    with pytest.raises(ShapeError, match=r"lengths must be \[E\] = \[2\], those of the graph, got \[3\]"):
+    with pytest.raises(ShapeError, match=r"lengths must be \[2\], one for each edge of the graph, got \[3\]"):
         ZBL()(torch.tensor([1, 1]), edges(1.0, 1.0, 1.0), PAIR)
-    for z in ([0, 1], [1, 97], [-1, 6], [1, 119]):
+    for z in ([0, 1], [1, 97], [1, 118]):
         with pytest.raises(IndexRangeError, match="z must hold elements with a covalent radius, 1 to 96, got also"):
+            ZBL()(torch.tensor(z), edges(1.0, 1.0), PAIR)
+    for z in ([-1, 6], [1, 119]):
+        with pytest.raises(IndexRangeError, match=r"z must lie in \[0, 119\), the number of elements, got values from"):
             ZBL()(torch.tensor(z), edges(1.0, 1.0), PAIR)
     with pytest.raises(ConfigError, match="p must be a finite number of at least 2, got 1"):
         ZBL(p=1)

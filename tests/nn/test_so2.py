@@ -68,6 +68,7 @@ def close(found: Tensor, wanted: Tensor, bound: float = 1e-12) -> None:
     assert float((found - wanted).detach().abs().max()) <= bound * size
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("l", range(1, 7))
 def test_equals_the_dense_product_of_that_degree(l: int) -> None:
     p, q = ("e", "o") if l % 2 == 0 else ("o", "e")
@@ -218,6 +219,7 @@ def test_scales_multiply_the_input_of_their_order_and_channel() -> None:
     close(layer(x[0], scales[0]), layer(x, scales)[0], 16 * EPS)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("parity", ["o3", "so3"])
 @pytest.mark.parametrize("mmax", [None, 1])
 def test_results_have_unit_variance(parity: str, mmax: int | None) -> None:
@@ -256,6 +258,7 @@ def test_edges_along_the_axis(pole: float) -> None:
     close(at_pole, beside, 1e-10)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("parity", "mmax"), [("o3", None), ("so3", 1)])
 def test_three_orders_of_derivative_by_positions(parity: str, mmax: int | None) -> None:
     conv = SO2Convolution("1x0e + 1x1o + 1x2e", "1x0e + 1x1e + 1x2e", mmax, parity=parity).double()

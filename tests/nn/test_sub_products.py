@@ -86,6 +86,7 @@ def square(twins: Any, dice: random.Random) -> None:
 CHECKS = [fully_connected, full, elementwise, square]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("check", CHECKS)
 @given(number=st.integers(0, 2**32))
 @hypothesis.settings(max_examples=8)  # each compiles kernels

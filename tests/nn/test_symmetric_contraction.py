@@ -67,6 +67,7 @@ def assert_equal(found: Tensor, expected: Tensor, roundings: float = 1e3) -> Non
     assert error <= roundings * torch.finfo(found.dtype).eps * float(expected.detach().abs().max())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("correlation", [1, 2, 3])
 @pytest.mark.parametrize(
     ("irreps_in", "irreps_out"),
@@ -110,6 +111,7 @@ def test_derivatives(reduced: bool) -> None:
     assert check_derivatives(run, inputs, order=3, max_elements=4).ok
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("determinant", [1, -1])
 @pytest.mark.parametrize("reduced", [False, True])

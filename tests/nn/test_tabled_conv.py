@@ -49,6 +49,7 @@ def stored(made: TabledWeights) -> Tensor:
     return torch.einsum("erw,er->ew", made.table[rows], made.coefficients)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(("reads", "orders", "layout"), READINGS + REST)
 def test_three_orders_are_those_of_stored_weights(reads: int, orders: int, layout: str) -> None:
     x, y, table, c, interval = operands(reads, orders)
@@ -75,6 +76,7 @@ def test_derivatives_against_differences(layout: str) -> None:
     check_derivatives(lambda x, y, t, c: layer(x, y, TabledWeights(t, interval, c), edges), tuple(tensors))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("moving", range(1, 16))
 def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
     """Of first and second derivatives: only what is asked for is computed, and right."""

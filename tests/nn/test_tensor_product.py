@@ -69,6 +69,7 @@ def test_many_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("shared", "layout"),
     [

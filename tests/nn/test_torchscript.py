@@ -76,6 +76,7 @@ def arguments(layer: Any, lead: tuple[int, ...]) -> list[Tensor]:
     return out
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", ["script", "trace", "e3nn"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> None:
@@ -100,6 +101,7 @@ def test_compiled_layers_give_the_numbers_of_the_layer(name: str, how: str) -> N
             torch.testing.assert_close(got, want, rtol=0, atol=roundings * 2**-23)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("how", ["script", "e3nn"])
 @pytest.mark.parametrize("name", [n for n in LAYERS if n.startswith(("norm", "gate", "activation", "one", "sphere"))])
 def test_scripts_of_one_graph_take_other_dtypes(name: str, how: str) -> None:

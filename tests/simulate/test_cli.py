@@ -10,9 +10,12 @@ import ase.io
 import numpy as np
 import pytest
 import torch
+from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
+from ase.constraints import FixAtoms
 
 from eqlayers.cli import main, of_potentials
+from eqlayers.files import LABEL_NAMES, LABEL_SIZES
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential, save_potential
 from eqlayers.simulate import cli
@@ -154,7 +157,9 @@ def test_predict_writes_results_and_compares_with_known_ones(
     structures[2].rattle(0.1, seed=4)
     ase.io.write("many.xyz", structures)
     text = out(capsys, "predict many.xyz -m toy.pt -o first.xyz --batch-size 2")
-    assert rows(text) == {"structures": "3 of many.xyz", "output": "first.xyz"}
+    assert rows(text) == {
+        "structures": "3 of many.xyz", "labels": "no labels were found to compare with", "output": "first.xyz"
+    }  # fmt: skip
     found = ase.io.read("first.xyz", ":")
     for atoms, result in zip(structures, found, strict=True):
         atoms.calc = Calculator(potential)
@@ -163,6 +168,13 @@ def test_predict_writes_results_and_compares_with_known_ones(
     np.testing.assert_allclose(found[1].get_stress(), structures[1].get_stress(), atol=1e-6)
     save_potential(Potential(ToyNetwork(2, 3.5), [1, 8], {1: -13.6, 8: -432.3}, 0.5).double(), "shifted.pt")
     text = out(capsys, "predict first.xyz -m shifted.pt -o second.xyz")
+    assert "no labels were found" in text, "a prediction is no reference"
+    for atoms, result in zip(structures, found, strict=True):
+        atoms.calc, atoms.info["REF_energy"] = None, result.get_potential_energy()
+        atoms.arrays["dft_forces"] = np.where(np.arange(len(atoms))[:, None], result.get_forces(), np.nan)
+    ase.io.write("labelled.xyz", structures)
+    text = out(capsys, "predict labelled.xyz -m shifted.pt -o second.xyz")
+    assert rows(text)["labels"] == "compared with REF_energy, dft_forces"
     mean = re.search(r"^error of energy +mean (\S+), root mean square (\S+) meV/atom$", text, re.MULTILINE)
     assert mean is not None
     assert float(mean[1]) == pytest.approx((100 + 300 + 100) / 3, rel=1e-3)  # one oxygen of three, and four of four
@@ -250,3 +262,50 @@ def test_ctrl_c_leaves_no_half_of_a_file(capsys: pytest.CaptureFixture[str], mon
         assert "eqlayers: interrupted" in capsys.readouterr().err
     assert len(calls) == 3
     assert sorted(path.name for path in Path.cwd().iterdir()) == before
+
+
+def test_predict_compares_with_the_labels_that_the_training_was_given(
+    capsys: pytest.CaptureFixture[str], potential: Potential
+) -> None:
+    """Under names of the training's own, in its units; not with labels that it left out, nor with held atoms."""
+    atoms = ase.io.read("water.xyz")
+    atoms.calc = Calculator(potential)
+    energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+    atoms.calc = None
+    forces[0] = 0.0
+    atoms.info.update(my_energy=(energy - 1.5) * 1000, energy=0.0, dipole=np.ones(3))
+    atoms.arrays["forces"] = forces
+    atoms.set_constraint(FixAtoms([0]))
+    ase.io.write("own.xyz", atoms)
+    facts = {LABEL_NAMES: {"energy": "my_energy", "dipole": None}, LABEL_SIZES: {"energy": 1e-3}}
+    save_potential(potential, "trained.pt", facts)
+    found = rows(out(capsys, "predict own.xyz -m trained.pt -o found.xyz"))
+    assert found["labels"] == "compared with forces, my_energy"
+    assert found["error of energy"].startswith("mean 500, ")
+    assert float(found["error of forces"].split()[1].rstrip(",")) < 1e-3
+
+
+def test_predict_takes_a_free_energy_alone_as_the_energy(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
+    """`predict` reads the energy under the names that training reads."""
+    water.info["free_energy"] = 1.0
+    ase.io.write("own.xyz", water)
+    found = rows(out(capsys, "predict own.xyz -m toy.pt -o found.xyz"))
+    assert found["labels"] == "compared with free_energy"
+    assert "error of energy" in found
+
+
+@pytest.mark.filterwarnings("error:Mean of empty slice")
+@pytest.mark.parametrize("label", ["held forces", "forces of NaN", "energy of NaN"])
+def test_predict_with_labels_that_are_left_out_whole(
+    capsys: pytest.CaptureFixture[str], water: Atoms, label: str
+) -> None:
+    """Nothing is left to compare with: said as where there are no labels, not as errors of NaN."""
+    if label == "energy of NaN":
+        water.info["REF_energy"] = np.nan
+    else:
+        water.arrays["REF_forces"] = np.full((3, 3), np.nan if label == "forces of NaN" else 0.0)
+        water.set_constraint(FixAtoms([0, 1, 2]))
+    ase.io.write("own.xyz", water)
+    found = rows(out(capsys, "predict own.xyz -m toy.pt -o found.xyz"))
+    assert found["labels"] == "no labels were found to compare with"
+    assert not [name for name in found if name.startswith("error of")]

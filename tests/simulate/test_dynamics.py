@@ -10,11 +10,15 @@ import ase.io
 import numpy as np
 import pytest
 from ase import Atoms, units
+from ase.constraints import FixAtoms
 
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential
 from eqlayers.simulate import DynamicsSettings, run_dynamics
+
+#: The potential was never trained, and does not bind water for long.
+pytestmark = pytest.mark.filterwarnings("ignore:atom .* has no neighbour within the cutoff")
 
 
 def state(atoms: Atoms) -> np.ndarray[Any, Any]:
@@ -194,3 +198,20 @@ def test_runs_that_cannot_be(potential: Potential, water: Atoms, tmp_path: Path)
     (tmp_path / "broken.traj").write_bytes(path.read_bytes()[:60])
     with pytest.raises(DataError, match=r"structures must be in a file that ASE reads, .* got"):
         run_dynamics(water, calculator, settings, tmp_path / "broken.traj", restart=True)
+
+
+@pytest.mark.parametrize("ensemble", ["npt", "npt-berendsen"])
+def test_fixed_atoms_in_a_cell_that_moves(potential: Potential, crystal: Atoms, ensemble: str) -> None:
+    crystal.set_constraint(FixAtoms([0]))
+    with pytest.raises(ConfigError, match=f"{ensemble} must be of atoms that all move with the cell, got 1"):
+        run_dynamics(crystal, Calculator(potential), DynamicsSettings(ensemble, steps=1))
+
+
+def test_an_atom_that_leaves_is_said_once(potential: Potential) -> None:
+    atoms = Atoms("OHH", positions=[[0, 0, 0], [0, 0, 1.0], [0, 1.0, 0]])
+    atoms.set_velocities([[0, 0, 0], [0, 0, 0], [0, 5.0, 0]])
+    settings = DynamicsSettings(steps=12, timestep=1.0)
+    with pytest.warns(UserWarning, match=r"atom 2 \(H\) has no neighbour within the cutoff at step \d+") as said:
+        found = run_dynamics(atoms, Calculator(potential), settings)
+    assert len(said) == 1
+    assert found.last == 12

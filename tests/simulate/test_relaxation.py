@@ -8,12 +8,14 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+import torch
 from ase import Atoms, units
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import Potential
 from eqlayers.simulate import OPTIMIZERS, relax
+from eqlayers.testing import random_orthogonal
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -47,6 +49,44 @@ def test_a_vector_across_a_slab_stays(potential: Potential, crystal: Atoms) -> N
     found = relax(crystal, Calculator(potential), cell=True, steps=20)
     np.testing.assert_allclose(found.atoms.cell[2], crystal.cell[2], atol=1e-12)
     assert np.abs(found.atoms.cell[0] - crystal.cell[0]).max() > 1e-3
+
+
+class Springs(torch.nn.Module):
+    """Harmonic bonds of 3 Angstrom between neighbours; the diagonals of a square lattice are beyond the cutoff."""
+
+    cutoff, irreps_sh = 4.0, "0e"
+
+    def forward(self, kind: torch.Tensor, edges: Any, graph: Any) -> torch.Tensor:
+        pairs = (edges.lengths - 3.0) ** 2
+        return pairs.new_zeros(len(kind)).index_add(0, graph.edge_index[1], pairs)
+
+
+@pytest.mark.parametrize(
+    ("order", "directions", "pbc", "turned"),
+    [
+        ([0, 1, 2], [1, 2, 0], [True, True, False], False),
+        ([2, 0, 1], [1, 0, 2], [True, True, False], False),
+        ([1, 2, 0], [0, 1, 2], [True, True, False], True),
+        ([1, 0, 2], [2, 1, 0], [True, False, False], False),
+        ([2, 1, 0], [0, 1, 2], [True, False, False], True),
+    ],
+    ids=["slab", "slab in another order", "turned slab", "wire", "turned wire"],
+)
+def test_periodic_vectors_of_any_direction(order: Any, directions: Any, pbc: list[bool], turned: bool) -> None:
+    """In any order, along any axes: the lattice is that of the springs, and open axes stay."""
+    cell = np.diag([2.8, 3.2, 15.0] if pbc[1] else [2.8, 12.0, 15.0])[:, directions]
+    cell = cell @ random_orthogonal(3).numpy() if turned else cell
+    atoms = Atoms("H", cell=cell[list(order)], pbc=np.array(pbc)[list(order)])
+    atoms.set_array("group", np.array([7]))
+    potential = Potential(Springs(), [1]).double().eval()
+    found = relax(atoms, Calculator(potential), cell=True, fmax=1e-5, optimizer="bfgs")
+    want = np.where(pbc, 3.0, [2.8, 12.0, 15.0])[list(order)]
+    np.testing.assert_allclose(found.atoms.cell.lengths(), want, rtol=0, atol=1e-4)
+    assert found.converged
+    assert found.energies[1] < 1e-8 < found.energies[0]
+    assert found.stress * found.atoms.get_volume() <= 1e-5
+    assert type(found.atoms) is Atoms
+    assert found.atoms.arrays["group"].tolist() == [7]
 
 
 def test_every_step_is_kept_and_ctrl_c_counts(potential: Potential, crystal: Atoms, tmp_path: Path) -> None:

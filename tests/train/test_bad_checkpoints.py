@@ -163,6 +163,7 @@ def refused(capsys: pytest.CaptureFixture[str], good: Path, command: str, path: 
     return message
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_content(kind: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change, message = DAMAGE[kind]
@@ -226,6 +227,7 @@ FILES = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", FILES)
 def test_files_that_are_no_checkpoints(
     kind: str, good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

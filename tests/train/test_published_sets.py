@@ -62,6 +62,7 @@ def test_rmd17(small: Path) -> None:
         assert atoms.get_potential_energy() == pytest.approx(archive["energies"].mean() * 0.0433641, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_another_molecule_of_rmd17(small: Path) -> None:
     write_rmd17(small / "rmd17_uracil.npz", 40)
     train, test = write_rows(small / "rows", 20, 10, 40)

@@ -60,6 +60,7 @@ def in_process(tmp_path: Path, *args: str) -> tuple[str, list[str]]:
     return done.stdout, [call for call in calls if call != "--version"]
 
 
+@pytest.mark.slow
 def test_a_fit_after_a_warm_up_calls_no_compiler(config: str, tmp_path: Path, cache: Path) -> None:
     options = ["--data.cache_dir", str(cache), "--data.root", str(ROOT / "examples" / "data")]
     said, compiled = in_process(tmp_path, "warmup", config, *options)

@@ -8,7 +8,8 @@ from typing import Any
 
 from e3nn.o3 import Irreps
 
-from ...errors import ConfigError
+from ...checks import check_number, check_type
+from ...errors import needs_packages
 from ...lowering.paths import Instruction
 
 Point = tuple[float, float]
@@ -25,13 +26,16 @@ def draw_paths(
     """Draw the paths; see :meth:`TensorProduct.visualize`. ``shades`` are mean squares of weights by instruction.
 
     Raises:
-        ConfigError: An aspect ratio that is none. ImportError: matplotlib is not installed.
+        ConfigError: An aspect ratio that is none. MissingPackageError: matplotlib is not installed.
     """
-    import matplotlib as mpl
-    from matplotlib import pyplot
+    with needs_packages("visualize", "bench"):
+        import matplotlib as mpl
+        from matplotlib import pyplot
 
     width, height = _size(irreps, aspect_ratio)
-    axes = pyplot.gca() if ax is None else ax
+    axes = (
+        pyplot.gca() if ax is None else check_type("ax", ax, mpl.axes.Axes, "axes of matplotlib", "Use pyplot.gca().")
+    )
     corner = [(width * math.cos(n * math.pi / 3), height * math.sin(n * math.pi / 3)) for n in range(6)]
     sides = (
         (corner[3], corner[2]),
@@ -70,11 +74,12 @@ def draw_paths(
 def _size(irreps: tuple[Irreps, Irreps, Irreps], aspect_ratio: float | str) -> Point:
     """Half the width and height of the hexagon: it grows with the groups on its sides."""
     rows, columns = max(len(irreps[0]), len(irreps[1])), len(irreps[2])
-    if aspect_ratio == "auto":
+    if isinstance(aspect_ratio, str) and aspect_ratio == "auto":
         return 0.1 * columns, 0.1 * max(rows, columns / 2)
-    if isinstance(aspect_ratio, (int, float)) and not isinstance(aspect_ratio, bool):
-        return 0.1 * aspect_ratio * max(rows, columns), 0.1 * max(rows, columns)
-    raise ConfigError(f"aspect_ratio must be a number or 'auto', got {aspect_ratio!r}. Use 1 for a regular hexagon.")
+    fix = "Use 1 for a regular hexagon, or 'auto'."
+    return 0.1 * check_number("aspect_ratio", aspect_ratio, above=0, fix=fix) * max(rows, columns), 0.1 * max(
+        rows, columns
+    )
 
 
 def _along(start: Point, end: Point, count: int) -> list[Point]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sysconfig
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +15,8 @@ from .print.tuning import PROCESSORS, Processor, processor
 
 #: The oldest release that the kernels are tested with.
 OLDEST = (3, 6)
+#: Characters of an error that a reason repeats.
+MOST_WORDS = 300
 
 
 def release() -> tuple[int, ...]:
@@ -26,16 +32,29 @@ def interpreted() -> bool:
     if find_spec("triton") is None:
         return False
     # The mode is fixed where a kernel is decorated; the kernel says which, whatever became of the variable since.
-    from triton.runtime.interpreter import InterpretedFunction
+    try:
+        from triton.runtime.interpreter import InterpretedFunction
 
-    from .segment.kernels import segment_kernel
-
+        from .segment.kernels import segment_kernel
+    except Exception:  # a Triton that cannot be imported; `why_not` tells what it said
+        return False
     return isinstance(segment_kernel, InterpretedFunction)
 
 
 @cache
 def why_not() -> str | None:
-    """None where kernels can be launched; else the reason, a phrase that follows the backend's name."""
+    """None where kernels can be launched; else the reason, a phrase that follows the backend's name.
+
+    A machine fails in many ways: no compiler, no Python.h, no libcuda in the loader's list, half an installation.
+    Triton raises whatever the failing part did, so every exception is a reason.
+    """
+    try:
+        return _why_not()
+    except Exception as error:
+        return f"needs a Triton that compiles and loads kernels on this machine, got {_told(error)}"
+
+
+def _why_not() -> str | None:
     if find_spec("triton") is None:
         return "needs the package triton, which is not installed; install eqlayers[triton]"
     if not interpreted() and not torch.cuda.is_available():
@@ -49,11 +68,26 @@ def why_not() -> str | None:
         return None
     from triton.runtime import driver
 
-    try:
-        driver.active.get_current_target()
-    except RuntimeError as error:
-        return f"needs one active Triton driver, got: {error}"
+    driver.active.get_current_target()
+    _ = _smallest().run  # compiles its launcher and loads it; launches nothing
     return None
+
+
+def _smallest() -> Any:
+    """A kernel that is compiled: what fails here would fail for each kernel."""
+    from .segment.kernels import smallest_kernel
+
+    return smallest_kernel.warmup(torch.float32, grid=(1,))
+
+
+def _told(error: Exception) -> str:
+    """An exception in one line, and what helps if that can be seen."""
+    words = " ".join(str(error).split())
+    words = f"{type(error).__name__}: {words[:MOST_WORDS]}" if words else type(error).__name__
+    folder = sysconfig.get_paths()["include"]
+    if isinstance(error, subprocess.SubprocessError) and not Path(folder, "Python.h").is_file():
+        return f"{words}; {folder}/Python.h is not there; install Python's headers (python3-dev)"
+    return words
 
 
 @cache

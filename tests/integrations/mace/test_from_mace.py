@@ -231,7 +231,7 @@ def test_weights_go_there_and_back_unchanged() -> None:
     torch.testing.assert_close(back[radii][1:], state[radii][1:], rtol=0, atol=0)
 
 
-def test_independent_products_of_another_basis() -> None:
+def test_independent_products_of_another_basis(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints made beside cuequivariance have fewer weights; the tensors of the model itself count."""
     model = make(hidden="4x0e + 4x1o", correlation=3)
     ours = MACE(SPECIES, "4x0e + 4x1o", 3, 2, use_reduced_cg=True).double()
@@ -247,6 +247,8 @@ def test_independent_products_of_another_basis() -> None:
     potential = from_mace(model)
     assert potential.network.use_reduced_cg
     compare(model, potential)
+    compare(to_mace(potential), potential)
+    monkeypatch.setattr("mace.modules.wrapper_ops.CUET_AVAILABLE", False)
     with pytest.raises(ConfigError, match=r"potential.network must hold weights of a known form"):
         to_mace(potential)
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -118,6 +119,12 @@ def train(folder: Path, model: dict[str, object]) -> dict[str, list[float]]:
             if value:
                 found[name].append(float(value))
     return found
+
+
+@pytest.fixture(scope="session")
+def trained() -> Callable[[Path, dict[str, object]], dict[str, list[float]]]:
+    """:func:`train`, for tests of other starts."""
+    return train
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ase.build
 import numpy as np
@@ -12,7 +14,10 @@ import torch
 from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
 from nequip.model import NequIPGNNModel
 from nequip.model.modify_utils import modify
+from nequip.scripts._compile_utils import COMPILE_TARGET_DICT
 from nequip.utils.global_state import set_global_state
+
+from eqlayers.errors import ConfigError
 
 ENABLE = {"modifier": "enable_eqlayers"}
 QUIET = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
@@ -126,6 +131,46 @@ def run(*words: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("spelled", ["target", "fields"])
+def test_a_file_for_programs_without_python_is_refused(runs: dict[str, Any], tmp_path: Path, spelled: str) -> None:
+    """LAMMPS has no Python, and our operators need it; a file that fails there must not be written."""
+    target = COMPILE_TARGET_DICT["pair_nequip"]
+    fields = ["--input-fields", *target["input"], "--output-fields", *target["output"]]
+    words = ["--target", "pair_nequip"] if spelled == "target" else fields
+    command = [sys.executable, "-m", "nequip.scripts.compile", str(runs["plain"][0] / "last.ckpt"), "x.nequip.pt2"]
+    options = ["--mode", "aotinductor", "--device", "cpu", *words, "--modifiers", "enable_eqlayers"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, env=QUIET)
+    assert done.returncode != 0
+    assert "the target pair_nequip or pair_allegro must be of a model whose operators run without Python" in done.stderr
+    assert "--target ase" in done.stderr
+    assert not list(tmp_path.glob("*.pt2"))
+
+
+def test_models_without_ours_are_compiled_for_every_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check looks at the model, as one process may compile several."""
+    from nequip.utils import aot
+
+    seen: list[list[str]] = []
+
+    def export(model: object, device: object, input_fields: object, output_fields: list[str]) -> None:
+        seen.append(output_fields)
+
+    monkeypatch.setattr(aot, "aot_export_model", export)
+    plain, fast = NequIPGNNModel(**OPTIONS), NequIPGNNModel(**OPTIONS)
+    modify(fast, [ENABLE])
+    modify(NequIPGNNModel(**OPTIONS), [ENABLE])
+    outputs = {name: COMPILE_TARGET_DICT[name]["output"] for name in ("pair_nequip", "ase", "batch")}
+    for fields in outputs.values():
+        aot.aot_export_model(plain, "cpu", [], output_fields=fields)
+    for name in ("ase", "batch"):
+        aot.aot_export_model(fast, "cpu", [], outputs[name])
+    with pytest.raises(
+        ConfigError, match=r"the target pair_nequip or pair_allegro must .*, got one with the operators .* Leave out"
+    ):
+        aot.aot_export_model(fast, "cpu", [], outputs["pair_nequip"])
+    assert seen == [*outputs.values(), outputs["ase"], outputs["batch"]]
+
+
 PACKAGE = """
 import sys, torch, warnings
 
@@ -154,10 +199,21 @@ for key in ("total_energy", "forces"):
 """
 
 
-def test_a_packaged_model(runs: dict[str, tuple[Path, object]], tmp_path: Path) -> None:
-    """Its classes are a copy of NequIP's without the modifier, and e3nn's; `accelerate` knows them by structure."""
+def test_a_packaged_model(runs: dict[str, Any], trained: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """Its classes are a copy of NequIP's without the modifier, and e3nn's; `accelerate` knows them by structure.
+
+    NequIP finds the modifier for them as well: in a training that starts from the package.
+    """
     run("-m", "nequip.scripts.package", "build", str(runs["fast"][0] / "last.ckpt"), "m.nequip.zip", cwd=tmp_path)
     atoms = crystal(0.1)
     frame = {"pos": atoms.positions, "cell": atoms.cell.array, "atom_types": np.zeros(len(atoms), int)}
     np.savez(tmp_path / "data.npz", **frame)
     run("-c", PACKAGE, str(tmp_path / "m.nequip.zip"), cwd=tmp_path)
+    plain = {"_target_": "nequip.model.ModelFromPackage", "package_path": str(tmp_path / "m.nequip.zip")}
+    fast = {"_target_": "nequip.model.modify", "modifiers": [ENABLE], "model": plain}
+    metrics = {name: trained(tmp_path / name, model) for name, model in (("plain", plain), ("fast", fast))}
+    assert metrics["fast"].keys() == metrics["plain"].keys()
+    for key, values in metrics["plain"].items():
+        if "loss" in key or "mae" in key:
+            np.testing.assert_allclose(metrics["fast"][key], values, rtol=1e-9, atol=1e-9)
+    assert "modules replaced" in (tmp_path / "fast" / "train.log").read_text()

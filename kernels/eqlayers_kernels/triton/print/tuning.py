@@ -7,6 +7,7 @@ gfx942 (tests/kernels and `eqlayers bench kernels` compile them); their run time
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 #: Programs that fill a large GPU a few times over: how many pieces a sum over the batch is cut into. A constant, not
@@ -33,6 +34,10 @@ TABLE = {
     "outer":  Tuning(block_u=16,  block_v=64, elements=1024, num_warps=4),
     "vecmat": Tuning(block_u=8,   block_v=32, elements=512,  num_warps=4),
 }  # fmt: skip
+
+
+#: Shares of the registers that are planned with where kernels do not compile.
+FEWER = (2 / 3, 1 / 2)
 
 
 class Processor(NamedTuple):
@@ -98,6 +103,22 @@ def processor(backend: str, arch: int | str, release: tuple[int, ...] = ()) -> P
     row = PROCESSORS["sm_100" if newer else backend]
     broken = newer and release and release < (3, 7)
     return row._replace(fused=False, registers=180, second=180) if broken else row  # and holds more
+
+
+def attempts(on: Processor) -> Iterator[Processor]:
+    """The rows that kernels are planned with until they compile: first as they should be, then with fewer registers.
+
+    At last the compiler's own options are left out as well: a bound of registers is one more way to fail.
+
+    Example:
+        >>> [(row.registers, row.options) for row in attempts(PROCESSORS["cuda"])]
+        [(225, {'maxnreg': 255}), (150, {'maxnreg': 255}), (112, {})]
+    """
+    yield on
+    for share in FEWER:
+        registers, wide, second, narrow = (int(share * most) for most in (on.registers, on.wide, on.second, on.narrow))
+        options = on.options if share > min(FEWER) else {}
+        yield on._replace(registers=registers, wide=wide, second=second, narrow=narrow, options=options)
 
 
 class Blocks(NamedTuple):

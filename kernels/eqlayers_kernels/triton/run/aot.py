@@ -28,7 +28,7 @@ from .. import availability
 from ..print import formula_plan, tuning
 from ..print.groups import Piece
 from ..segment import launch
-from . import edges, forms
+from . import compiling, edges, forms
 from .formula_run import FormulaRunner
 
 #: name -> (backend, architecture, lanes of a warp), as Triton's GPUTarget takes them.
@@ -167,7 +167,7 @@ def compile_form(
     if reading is not None:
         tables = edges.unpack_places(torch.cat([packed, edges.pack_places(index, index[0], 5)]), 5, 5, 5, 5)
     _, _, calls = runner.prepare(tensors, tables)
-    yield from zip(runner.plan.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+    yield from zip(runner.plan.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def compile_formula(
@@ -186,7 +186,7 @@ def compile_formula(
     tensors = [torch.empty(*(() if one.rows == "one" else (5,)), one.width, dtype=dtype) for one in base.operands]
     tables = edges.unpack(edges.pack(torch.zeros(2, 5, dtype=torch.int64), 5, 5), 5, 5, 5)
     _, calls = runner.prepare(tensors, tables, 5)
-    yield from zip(runner.pieces, forms.compile_calls(calls, jobs=jobs), strict=True)
+    yield from zip(runner.pieces, compiling.compile_calls(calls, jobs=jobs), strict=True)
 
 
 def _processor() -> tuning.Processor:

@@ -1,16 +1,19 @@
 """Edges in the order of their receivers and of their senders, cut into pieces that fill a GPU.
 
 One program walks one piece: the edges of a node, or a run of them where a node has many. So one molecule, and one node
-with most of the edges, both make enough programs. Built by torch's own operators without a look at the values: no
-stream waits, and graphs of CUDA can hold it.
+with most of the edges, both make enough programs. Built without a look at the values: no stream waits, and graphs of
+CUDA can hold it. Torch's operators define the tables; on GPUs :mod:`.sorting` makes them in a tenth of the launches.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .. import availability
 
 #: Edges of a piece that a node's edges are cut into, at least about: its partial sum should be worth its traffic.
 LEAST = 8
@@ -53,7 +56,7 @@ class Tables(NamedTuple):
 
 
 def _longest(count: int) -> int:
-    return max(LEAST, -(-count // PIECES))
+    return torch.sym_max(LEAST, -(-count // PIECES))  # of sizes that are symbols, too: max() would look at them
 
 
 def _most(count: int) -> int:
@@ -95,7 +98,10 @@ def pack(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:
         Packed tables ``[length(E, num_src, num_dst)]``; see :func:`unpack`. Indices are not checked: that would make
         the stream wait.
     """
-    src, dst = edge_index.to(torch.int64).unbind(0)
+    edge_index = edge_index.to(torch.int64)
+    src, dst = edge_index.unbind(0)
+    if _launches(edge_index):
+        return _by_kernels([dst, src], edge_index, [num_dst, num_src])
     return torch.cat([*_sorted(dst, src, num_dst)[:7], *_sorted(src, dst, num_src)[:7]])
 
 
@@ -111,8 +117,12 @@ def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
         Packed tables ``[place_length(E, places)]``, to stand behind those of the graph.
     """
     src, dst = edge_index.to(torch.int64).unbind(0)
-    found = _sorted(place.to(torch.int64), src, places)
-    return torch.cat([*found[:7], dst[found.edges], place.to(torch.int64)])
+    place = place.to(torch.int64)
+    if _launches(edge_index):
+        packed = _by_kernels([place], src[None], [places])
+        return torch.cat([packed, dst[packed.split(_lengths(src.shape[0], places))[4]], place])
+    found = _sorted(place, src, places)
+    return torch.cat([*found[:7], dst[found.edges], place])
 
 
 def unpack_places(packed: Tensor, count: int, num_src: int, num_dst: int, places: int) -> dict[str, Tables]:
@@ -124,6 +134,22 @@ def unpack_places(packed: Tensor, count: int, num_src: int, num_dst: int, places
         **{walk: table._replace(ends=place) for walk, table in found.items()},
         "by_place": Tables(*own)._replace(ends=far),
     }
+
+
+def _launches(edge_index: Tensor) -> bool:
+    """Whether kernels make the tables: on a GPU where Triton runs. In the interpreter torch's operators are faster."""
+    return edge_index.device.type == "cuda" and availability.why_not() is None and not availability.interpreted()
+
+
+def _by_kernels(keys: list[Tensor], ends: Tensor, nodes: list[int]) -> Tensor:
+    """The packed tables of walks by their keys ``[E]``; ends ``[walks, E]``."""
+    from .sorting import sorted_tables
+
+    count = ends.shape[1]
+    keys, ends = [key.contiguous() for key in keys], ends.contiguous()
+    with torch.cuda.device(ends.device) if ends.is_cuda else nullcontext():
+        lengths = [sum(_lengths(count, number)) for number in nodes]
+        return sorted_tables(keys, ends, nodes, _longest(count), _most(count), lengths)
 
 
 def _sorted(key: Tensor, other: Tensor, num_nodes: int) -> Tables:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,21 +19,12 @@ from ...forms.program import OPERANDS, Program
 from ..print import tuning
 from ..print.groups import plan
 from ..segment import launch
+from .compiling import Call, compile_or_plan_again
 from .edges import Tables
-from .passes import without_slow_pass
 from .turn import turn_of
 
 #: Columns that one program of the kernel that adds up pieces covers, and pieces that it reads at a time.
 GATHERED = {"BLOCK": 1024, "AT_ONCE": 4}
-
-
-class Call(NamedTuple):
-    """One launch, ready to run or to compile."""
-
-    kernel: Any
-    grid: tuple[int]
-    args: tuple[Any, ...]
-    meta: dict[str, Any]
 
 
 @cache
@@ -76,17 +65,23 @@ class FormRunner:
         stored: bool | None = None,
     ) -> None:
         self.reading = reading
-        self.kind, self.dtype, self.shared, self.on = kind, dtype, shared, on
+        self.kind, self.dtype, self.shared = kind, dtype, shared
         self.turn = turn_of(program, graph)
         program = program if self.turn is None else self.turn.program
         self.acc = launch.accumulator(dtype)
-        planned = on.planned(kind.order, dtype.itemsize)
-        self.plan = plan(program, kind, graph, shared, self.acc == torch.float64, planned, atomic, reading, stored)
+        self._request = (program, kind, graph, shared, self.acc == torch.float64), (atomic, reading, stored)
+        self.plan_for(on)
         self.widths = dict(zip(OPERANDS, program.widths, strict=True))
         if reading is not None:  # the gradient of the table has the rows of each place, which overlap in it
             self.widths |= {"t": reading.reads * self.widths["w"], "c": reading.reads}
         self._numbers = all(path.y.mul == 1 for path in program.paths)
+
+    def plan_for(self, on: tuning.Processor) -> None:
+        """Cut the request into kernels that take no more than that."""
+        what, how = self._request
+        self.on = on
         self._compiled: set[torch.device] = set()
+        self.plan = plan(*what, on.planned(self.kind.order, self.dtype.itemsize), *how)
 
     def __call__(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> dict[str, Tensor]:
         """Results by operand.
@@ -94,21 +89,26 @@ class FormRunner:
         Args:
             tensors: By pointer, rows contiguous, all on one device.
             tables: The edges of a graph, by walk.
+
+        Raises:
+            KernelError: A kernel does not compile, with fewer registers either.
         """
         x, turn = tensors["x"], self.turn
         with torch.cuda.device(x.device) if x.is_cuda else nullcontext():  # and its current stream
             if turn is not None:
                 tensors = {name: turn.to(operand, tensors[name]) for name, operand in self.given}
-            buffers, rooms, calls = self.prepare(tensors, tables)
-            if x.is_cuda and calls and x.device not in self._compiled:
-                different = {id(call.kernel): call for call in calls}  # one kernel may take several launches
-                for _ in compile_calls(list(different.values()), x.device):
-                    pass
+            new = x.is_cuda and x.device not in self._compiled
+            if new and compile_or_plan_again(self, lambda: self._different(tensors, tables), x.device):
                 self._compiled.add(x.device)
+            buffers, rooms, calls = self.prepare(tensors, tables)
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
             found = {name: self._result(name, buffer, rooms.get(name), tables) for name, buffer in buffers.items()}
             return found if turn is None else {name: turn.back(name, rows) for name, rows in found.items()}
+
+    def _different(self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None) -> list[Call]:
+        """One launch of each kernel; it may take several."""
+        return list({id(call.kernel): call for call in self.prepare(tensors, tables)[2]}.values())
 
     @property
     def given(self) -> list[tuple[str, str]]:
@@ -205,27 +205,6 @@ class FormRunner:
                 count = min(most, segments[walk] - start)
                 args = (*tensors, count, start, min(most, segments[walk]), *sizes)
                 yield Call(kernel, (count * piece.blocks,), args, meta)
-
-
-def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
-    """Compile launches at the same time: Triton lets other threads run while it compiles.
-
-    Args:
-        calls: What would be launched; nothing is.
-        device: The CUDA or HIP device to compile for; None inside :func:`eqlayers_kernels.triton.run.aot.target`.
-        jobs: Threads; as many as cores if None.
-
-    Yields:
-        Triton's compiled kernels, in order.
-    """
-
-    def warm(call: Call) -> Any:
-        on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
-        with on, without_slow_pass():
-            return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
-
-    with ThreadPoolExecutor(max(1, min(len(calls), jobs or os.cpu_count() or 1))) as pool:
-        yield from pool.map(warm, calls)
 
 
 def _added_up(parts: Tensor) -> Tensor:

@@ -13,8 +13,9 @@ from ..print import tuning
 from ..print.formula import TABLES
 from ..print.formula_plan import WALKS, Piece, plan
 from ..segment import launch
+from .compiling import Call, compile_or_plan_again
 from .edges import Tables
-from .forms import Call, add_up_pieces, compile_calls, function, summed_rows
+from .forms import add_up_pieces, function, summed_rows
 
 
 class FormulaRunner:
@@ -27,10 +28,15 @@ class FormulaRunner:
     """
 
     def __init__(self, base: Formula, dtype: torch.dtype, on: tuning.Processor) -> None:
-        self.base, self.dtype, self.on = base, dtype, on
+        self.base, self.dtype = base, dtype
         self.acc = launch.accumulator(dtype)
-        self.pieces = plan(base, self.acc == torch.float64, on)
         self._covered = [_covers(base, number) for number in range(len(base.results))]
+        self.plan_for(on)
+
+    def plan_for(self, on: tuning.Processor) -> None:
+        """Cut the formula into kernels that take no more than that."""
+        self.on = on
+        self.pieces = plan(self.base, self.acc == torch.float64, on)
         #: Results that several kernels add to
         self._continued = {r for piece in self.pieces for r, _ in piece.text.begun.intersection(piece.text.slots)}
         self._compiled: set[torch.device] = set()
@@ -45,16 +51,18 @@ class FormulaRunner:
             tables: Rows of the batch as edges, by walk; None if nothing belongs to senders or receivers.
             rows: Rows of the batch.
             nodes: Number of senders and of receivers.
+
+        Raises:
+            KernelError: A kernel does not compile, with fewer registers either.
         """
         like = tensors[0]
         if not rows:
             return [like.new_zeros(self._shape(number, 0, nodes)) for number in range(len(self.base.results))]
         with torch.cuda.device(like.device) if like.is_cuda else nullcontext():  # and its current stream
-            buffers, calls = self.prepare(tensors, tables, rows)
-            if like.is_cuda and like.device not in self._compiled:
-                for _ in compile_calls(calls, like.device):
-                    pass
+            new = like.is_cuda and like.device not in self._compiled
+            if new and compile_or_plan_again(self, lambda: self.prepare(tensors, tables, rows)[1], like.device):
                 self._compiled.add(like.device)
+            buffers, calls = self.prepare(tensors, tables, rows)
             for call in calls:
                 call.kernel[call.grid](*call.args, **call.meta)
             numbers = range(len(self.base.results))

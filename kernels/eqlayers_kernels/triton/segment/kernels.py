@@ -165,3 +165,9 @@ def segment_kernel(
         z_in = z_in & (lanes_n < n_count)
         z_tile = z_tile + (n_first + lanes_n) * z_n
     tl.store(z_tile, total, mask=z_in)
+
+
+@triton.jit
+def smallest_kernel(out):
+    """Write one number: compiled to see whether any kernel can be."""
+    tl.store(out, 1.0)

@@ -1,0 +1,74 @@
+"""Bounds of printed kernels that `eqlayers bench kernels` stored, scaled to the card at hand: what goals are made of.
+
+A time goal in milliseconds is right for one card and may lie below what its machine code needs. So the goal of a time
+is a multiple of the bound of the same request, where the part that waits for main memory has the bandwidth that was
+measured on this card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..files import read_json
+from .ptx.bounds import H200, Graph
+
+#: Of a time beside its bound: limits that overlap less than perfectly, clocks under load, gaps between launches.
+TIMES_BOUND = 1.3
+#: What a bound belongs to.
+ABOUT = ("problem", "operation", "layout", "direction")
+#: The last result, in a source checkout; an installation has none.
+STORED = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "kernels.json"
+
+
+@cache
+def read_bounds(path: Path = STORED) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+    """The launches of each request that has a bound, by problem, operation, layout and direction; none without a file.
+
+    Of several releases of Triton the last counts.
+
+    Example:
+        >>> found = read_bounds()
+        >>> found == {} or ("mace-large", "conv", "ir_mul", "double_bwd") in found
+        True
+    """
+    if not path.is_file():
+        return {}
+    rows: Iterable[dict[str, Any]] = read_json(path, "stored bounds", "Run `eqlayers bench kernels` again.")["rows"]
+    return {tuple(row[name] for name in ABOUT): row["launches"] for row in rows if row.get("launches")}
+
+
+def scaled_bound(launches: Sequence[dict[str, Any]], bandwidth: float) -> float:
+    """Seconds that some launches take at least on a card with that bandwidth.
+
+    Args:
+        launches: With the ``seconds`` of each limit, on the card of the bounds.
+        bandwidth: Measured, bytes per second of main memory.
+
+    Example:
+        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], H200.memory)
+        0.4
+        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], H200.memory / 2)
+        0.6
+    """
+    factor = H200.memory / bandwidth
+    return sum(
+        max(seconds * (factor if limit == "HBM" else 1.0) for limit, seconds in launch["seconds"].items())
+        for launch in launches
+    )
+
+
+def bound_of(about: dict[str, Any], bandwidth: float, nodes: int, edges: int) -> float | None:
+    """The bound of a request in float32 on this card, seconds; None if none is stored for it or for such a graph.
+
+    Args:
+        about: Problem, operation, layout and direction, and the dtype.
+        bandwidth: Measured, bytes per second.
+        nodes, edges: Of the graph.
+    """
+    if about["dtype"] != "float32" or Graph(nodes, edges) != Graph():
+        return None
+    launches = read_bounds().get(tuple(about[name] for name in ABOUT))
+    return None if launches is None else scaled_bound(launches, bandwidth)

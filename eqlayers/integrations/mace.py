@@ -1,0 +1,211 @@
+"""`eqlayers mace train|lammps`: MACE's own programs with our layers inside; they need mace-torch.
+
+`eqlayers mace train` is `mace_run_train`, run in this process. Three names that MACE's
+`mace.cli.run_train` calls where a model passes by are ours for the run. Nothing of mace-torch stays changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from ..arguments import ArgumentParser
+from ..checks import check_choice, got
+from ..errors import ConfigError
+from ..files import atomic_write, check_output
+from .polynomials import RebuiltWarning
+from .replace import accelerate, deaccelerate
+from .report import Report
+
+__all__ = ["run", "train", "write_lammps"]
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+#: Options of MACE that put other layers in place of e3nn's, so that nothing would be left for ours.
+_OTHERS = ("enable_cueq", "only_cueq", "enable_oeq")
+
+
+def run(args: Sequence[str]) -> int:
+    """Run `eqlayers mace`.
+
+    Args:
+        args: 'train' or 'lammps', and the options of it.
+
+    Returns:
+        0.
+
+    Raises:
+        EqlayersError: An option or a file that cannot be used, or no mace-torch.
+    """
+    commands = {"train": train, "lammps": _lammps}
+    about = {
+        "train": "mace_run_train with these layers: all its options, and --eqlayers_radial, _tolerance, _backend",
+        "lammps": "write the file that pair_style mliap of LAMMPS reads",
+    }
+    top = ArgumentParser(prog="eqlayers mace", description="MACE's programs with these layers inside.")
+    listed = top.add_subparsers(dest="command", metavar="command", required=True)
+    for name, line in about.items():
+        listed.add_parser(name, help=line, add_help=False)
+    command = top.parse_known_args(list(args[:1]))[0].command
+    if find_spec("mace") is None:
+        raise ConfigError("`eqlayers mace` must run beside mace-torch, got no module mace. pip install mace-torch")
+    os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # e3nn 0.4.4 loads its constants with torch.load
+    commands[command](list(args[1:]))
+    return 0
+
+
+def train(args: Sequence[str]) -> Report:
+    """Train as `mace_run_train` does, with our layers in the model from the optimizer on.
+
+    Layers are put in after LoRA was injected, and taken out of every model that MACE writes: `.model` files load
+    without this package, checkpoints are equal in both directions. Errors are those that MACE prints without.
+
+    Args:
+        args: Options of `mace_run_train`, `--config` among them, and three more: `--eqlayers_radial table`,
+            `--eqlayers_tolerance` and `--eqlayers_backend`, as of :func:`eqlayers.accelerate`.
+
+    Returns:
+        The report, which MACE's log has as well.
+
+    Raises:
+        ConfigError: cuEquivariance or OpenEquivariance is asked for; or a mace-torch whose training goes other ways.
+        MismatchError: A layer gives other numbers.
+
+    Example:
+        >>> train(["--name", "water", "--train_file", "water.xyz", "--E0s", "average"])  # doctest: +SKIP
+    """
+    from mace import tools
+    from mace.cli import run_train
+
+    parser = tools.build_default_arg_parser()
+    parser.add_argument("--eqlayers_radial", choices=["table"], help="radial networks by tables")
+    parser.add_argument("--eqlayers_tolerance", type=float, default=1e-4, help="of these tables; 1e-4 by default")
+    parser.add_argument("--eqlayers_backend", help="name of a backend; the first that accepts by default")
+    options = parser.parse_args(list(args))
+    if asked := [name for name in _OTHERS if getattr(options, name, False)]:
+        raise ConfigError(
+            f"the model must keep e3nn's layers to be accelerated, got --{asked[0]}. Leave it out, or run "
+            "mace_run_train."
+        )
+    reports: list[Report] = []
+
+    def put_in(options: argparse.Namespace, model: nn.Module) -> Any:
+        radial, tolerance = options.eqlayers_radial, options.eqlayers_tolerance
+        report = accelerate(model, backend=options.eqlayers_backend, radial=radial, tolerance=tolerance)
+        reports.append(report)
+        logging.info("===========EQLAYERS===========\n%s", report)
+        return theirs["get_params_options"](options, model)
+
+    replaced: dict[str, Any] = {
+        "get_params_options": put_in,
+        "deepcopy": _plain_copy,
+        "jit": SimpleNamespace(compile=_scripted),
+    }
+    theirs: dict[str, Any] = {name: getattr(run_train, name, None) for name in replaced}
+    if missing := [name for name, value in theirs.items() if value is None]:
+        raise ConfigError(
+            f"mace.cli.run_train must have {missing[0]}, got a mace-torch without it. Install mace-torch 0.3.16."
+        )
+    with mock.patch.multiple(run_train, **replaced), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RebuiltWarning)  # fine-tuning reads a foundation model before ours are put in
+        run_train.run(options)
+    if not reports:
+        raise ConfigError("mace_run_train must make an optimizer, got none. Install mace-torch 0.3.16.")
+    return reports[0]
+
+
+def _plain_copy(value: Any) -> Any:
+    """A copy; a model gets its own layers back in it, so that a file of it loads without this package."""
+    copied = copy.deepcopy(value)
+    return deaccelerate(copied) if isinstance(copied, nn.Module) else copied
+
+
+def _scripted(model: nn.Module) -> Any:
+    """What MACE writes as `_compiled.model`; it passes over errors without a word."""
+    from e3nn.util import jit
+
+    try:
+        return jit.compile(model)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        logging.warning("the _compiled.model is not written: %s: %s", type(error).__name__, lines[0])
+        raise
+
+
+def write_lammps(
+    model: nn.Module, path: str | os.PathLike[str], head: str | None = None, radial: str | None = None
+) -> Report:
+    """Write the file that `pair_style mliap unified` of LAMMPS reads, with our layers inside.
+
+    LAMMPS must be built with ML-IAP and Python; its Python needs mace-torch and this package.
+
+    Args:
+        model: A MACE model; it is not changed. The file has its dtype.
+        path: The file, written whole or not at all.
+        head: Name of a head; needed for a model with several.
+        radial: As of :func:`eqlayers.accelerate`.
+
+    Returns:
+        The report.
+
+    Raises:
+        ConfigError: No MACE model, or no such head.
+        MismatchError: A layer gives other numbers. Nothing is written.
+
+    Example:
+        >>> write_lammps(torch.load("my.model", weights_only=False), "my-mliap.pt")  # doctest: +SKIP
+    """
+    from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
+
+    if not hasattr(model, "interactions") or not hasattr(model, "r_max"):
+        raise ConfigError(f"model must be a MACE of mace-torch, got {got(model)}. Load one that MACE saved.")
+    heads = list(getattr(model, "heads", None) or ["Default"])
+    if head is None and len(heads) > 1:
+        raise ConfigError(f"head must be named for a model with several, {', '.join(heads)}, got None. Name one.")
+    head = heads[0] if head is None else check_choice("head", head, heads)
+    report = accelerate(_plain_copy(model), radial=radial)
+    fast: Any = report.model
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(fast.r_max.dtype)  # of the buffers for charge and spin
+    try:
+        interface = LAMMPS_MLIAP_MACE(fast, head=head)
+    finally:
+        torch.set_default_dtype(before)
+    with atomic_write(os.fspath(path)) as file:
+        torch.save(interface, file)
+    return report
+
+
+def _lammps(args: Sequence[str]) -> None:
+    parser = ArgumentParser(prog="eqlayers mace lammps", description="Write the file that pair_style mliap reads.")
+    parser.add_argument("model", metavar="MODEL", help="a .model file of MACE, accelerated or not")
+    parser.add_argument("output", metavar="OUTPUT", help="the file for LAMMPS")
+    parser.add_argument("--head", help="name of a head, of a model with several")
+    parser.add_argument("--dtype", choices=_DTYPES, help="that of the model by default")
+    parser.add_argument("--radial", choices=["table"], help="radial networks by tables")
+    options = parser.parse_args(list(args))
+    output = check_output(options.output, "OUTPUT")
+    try:
+        model = torch.load(options.model, map_location="cpu", weights_only=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"MODEL must be a .model file of MACE, got {options.model}: {type(error).__name__}. A _compiled.model has "
+            "no layers to replace."
+        ) from error
+    if isinstance(model, torch.jit.ScriptModule) or not isinstance(model, nn.Module):
+        raise ConfigError(f"MODEL must hold a MACE model, got {got(model)}. Name the .model that training wrote.")
+    model = model if options.dtype is None else model.to(_DTYPES[options.dtype])
+    print(write_lammps(model, output, options.head, options.radial))
+    print(f"wrote {output}; the Python of LAMMPS needs mace-torch and eqlayers to read it")

@@ -1,0 +1,103 @@
+"""Compiles kernels ahead of their launch, several at a time, and plans again what does not compile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from ..errors import KernelError
+from ..print import tuning
+from .passes import without_slow_pass
+
+#: Characters of a compiler's error that ours repeats; its last words say most.
+MOST_WORDS = 300
+
+
+class Call(NamedTuple):
+    """One launch, ready to run or to compile."""
+
+    kernel: Any
+    grid: tuple[int]
+    args: tuple[Any, ...]
+    meta: dict[str, Any]
+
+
+class Planned(Protocol):
+    """What has kernels that can be planned for another processor."""
+
+    on: tuning.Processor
+
+    def plan_for(self, on: tuning.Processor) -> None:
+        """Cut into kernels that take no more than that."""
+
+
+def threads(jobs: int | None = None) -> int:
+    """Kernels that may be compiled at a time here: one for AMD, whose compiler Triton calls unsafe in threads.
+
+    Args:
+        jobs: At most; as many as cores if None.
+    """
+    from triton.runtime import driver
+
+    if driver.active.get_current_target().backend == "hip":
+        return 1
+    return max(1, jobs or os.cpu_count() or 1)
+
+
+def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
+    """Compile launches at the same time: Triton lets other threads run while it compiles.
+
+    Args:
+        calls: What would be launched; nothing is.
+        device: The CUDA or HIP device to compile for; None inside :func:`eqlayers_kernels.triton.run.aot.target`.
+        jobs: As of :func:`threads`.
+
+    Yields:
+        Triton's compiled kernels, in order.
+    """
+
+    def warm(call: Call) -> Any:
+        on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
+        with on, without_slow_pass():
+            return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
+
+    at_once = min(threads(jobs), max(1, len(calls)))
+    if at_once == 1:
+        yield from map(warm, calls)
+        return
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from pool.map(warm, calls)
+
+
+def compile_or_plan_again(runner: Planned, calls: Callable[[], Sequence[Call]], device: torch.device) -> bool:
+    """Compile and load what a runner launches; where that fails, with fewer registers.
+
+    Args:
+        runner: Its kernels; afterwards they are those that were compiled.
+        calls: The launches, as the runner plans them now.
+        device: The CUDA or HIP device.
+
+    Returns:
+        Whether there was anything to compile: without rows there is nothing to launch.
+
+    Raises:
+        KernelError: They compile with no number of registers; the message has the first reason.
+    """
+    first: Exception | None = None
+    for on in tuning.attempts(runner.on):
+        if on is not runner.on:
+            runner.plan_for(on)
+        made = calls()  # operands and results: too little memory for these is another matter
+        try:
+            for kernel in list(compile_calls(made, device)):
+                _ = kernel.run  # loads it
+            return bool(made)
+        except Exception as error:  # of ptxas, of LLVM, of the driver
+            first = first or error
+    words = " ".join(str(first).split())
+    raise KernelError(f"{type(first).__name__}: {words[-MOST_WORDS:]}") from first

@@ -1,0 +1,133 @@
+"""Tables for radial networks of every kind of MACE: densities, transforms, envelopes behind networks, species."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from mace import modules
+from torch import nn
+
+from eqlayers.bench import accelerate as bench
+from eqlayers.bench.network_subjects import mace
+from eqlayers.bench.subject import Subject
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations import radial as tables
+from eqlayers.integrations.radial import PairTable, TabledRadial
+
+TOLERANCE = 1e-6
+DENSITY, NONLINEAR = "RealAgnosticDensityResidualInteractionBlock", "RealAgnosticResidualNonLinearInteractionBlock"
+#: Options of MACE, and how many networks become tables of two layers.
+VARIANTS: dict[str, tuple[dict[str, Any], int]] = {
+    "density": ({"interaction": DENSITY, "first": "RealAgnosticDensityInteractionBlock"}, 4),
+    "agnesi": ({"distance_transform": "Agnesi"}, 2),
+    "soft": ({"distance_transform": "Soft"}, 2),
+    "envelope behind": ({"apply_cutoff": False}, 2),
+    "density, agnesi": ({"interaction": DENSITY, "distance_transform": "Agnesi"}, 4),
+    "density, soft, envelope behind": (
+        {"interaction": DENSITY, "distance_transform": "Soft", "apply_cutoff": False},
+        4,
+    ),
+    "nonlinear": ({"interaction": NONLINEAR, "apply_cutoff": False}, 4),
+    "nonlinear, agnesi": ({"interaction": NONLINEAR, "distance_transform": "Agnesi", "apply_cutoff": False}, 4),
+}
+
+
+def subject_of(options: dict[str, Any]) -> Subject:
+    return mace(hidden="4x0e + 4x1o", lmax=2, correlation=2, sizes=(9, 1, 5), **options)
+
+
+def radials(model: nn.Module) -> list[TabledRadial]:
+    return [module for module in model.modules() if isinstance(module, TabledRadial)]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_radial_network_has_a_table(name: str) -> None:
+    options, count = VARIANTS[name]
+    subject = subject_of(options)
+    plain = subject.make(torch.float64)
+    report = accelerate(copy.deepcopy(plain), radial="table", tolerance=TOLERANCE)
+    rows = [row for row in report.rows if row.target == "radial"]
+    assert [row.replacement for row in rows].count("TabledRadial") == count, report
+    assert all(row.error is not None and 0 < row.error <= 1 for row in rows if row.replacement == "TabledRadial")
+    tabled = report.model
+    wanted, trained = (bench.outcome(subject, model) for model in (plain, tabled))
+    assert all(error <= 30 * TOLERANCE for error in bench.errors(trained, wanted).values())
+    energy, forces = subject.evaluate(tabled.requires_grad_(False), False)
+    assert any(isinstance(one._kept._of, list) for one in radials(tabled)), "no table was made"
+    found = trained | {"energy": energy.detach().double(), "forces": forces.detach().double()}
+    assert all(error <= 30 * TOLERANCE for error in bench.errors(found, wanted).values())
+    assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
+    buffer = io.BytesIO()
+    torch.save(tabled, buffer)
+    buffer.seek(0)
+    for model in (copy.deepcopy(tabled), torch.load(buffer, weights_only=False)):
+        torch.testing.assert_close(subject.evaluate(model, False)[1], forces)
+        assert list(model.state_dict()) == list(plain.state_dict())
+    with torch.no_grad():
+        for model in (plain, tabled):
+            for key, parameter in model.named_parameters():
+                if any(part in key for part in ("conv_tp_weights", "density_fn", "_embedding")):
+                    parameter.mul_(1.1)
+    after, exact = (subject.evaluate(model, False)[1] for model in (tabled, plain))
+    assert not torch.allclose(after, forces)
+    assert float((after - exact).abs().max()) <= 30 * TOLERANCE * float(exact.abs().max())
+    back = deaccelerate(tabled)
+    assert torch.equal(subject.evaluate(back, False)[1], exact)
+
+
+def test_only_pairs_that_come_have_tables() -> None:
+    """Of any number of species; those that come later are added; too many are none."""
+    subject = subject_of({"distance_transform": "Agnesi"})
+    model = accelerate(subject.make(torch.float64), radial="table", tolerance=1e-4).model.requires_grad_(False)
+    first = radials(model)[0]
+    shared, table = vars(first)["_shared"], vars(first)["_table"]
+    assert isinstance(table, PairTable)
+    assert "for each pair of species that comes" in repr(first)
+    assert not len(shared.pairs)
+    wanted = subject.evaluate(model, False)[1]
+    came = shared.pairs.clone()
+    assert 1 < len(came) <= len(table.network.species) ** 2
+    assert first._kept._rows.shape[0] == 3 * table.knots.count * len(came) + 1
+    shared.pairs = came[::2].clone()
+    torch.testing.assert_close(subject.evaluate(model, False)[1], wanted)
+    assert torch.equal(shared.pairs, came)
+    before = tables.MOST_BYTES
+    try:
+        tables.MOST_BYTES = 0
+        found = subject.evaluate(model, False)[1]
+    finally:
+        tables.MOST_BYTES = before
+    assert not torch.equal(found, wanted)
+    assert float((found - wanted).abs().max()) <= 3e-3 * float(wanted.abs().max())
+
+
+def test_every_pair_keeps_the_tolerance() -> None:
+    """Some are tried when the knots are chosen, at half of it."""
+    for options in ({"distance_transform": "Agnesi"}, {"interaction": NONLINEAR, "apply_cutoff": False}):
+        model = accelerate(subject_of(options).make(torch.float32), radial="table", tolerance=1e-4).model
+        table = vars(radials(model)[0])["_table"]
+        own = tables.in_float64(table.network)
+        for code in range(len(table.network.species) ** 2):
+            assert max(tables.table_error(table.knots, own.of_pair(code), torch.float32).error) <= 1e-4
+
+
+class Louder(modules.interaction_classes["RealAgnosticResidualInteractionBlock"]):  # type: ignore[misc]
+    """Arithmetic on weights, which a table's do not take."""
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        network = self.conv_tp_weights
+        found = 1.1 * network(given[3])
+        return super().forward(*given, **named), found
+
+
+def test_blocks_with_a_forward_of_their_own_are_found_before_the_swap() -> None:
+    model = subject_of({}).make(torch.float64)
+    model.interactions[1].__class__ = Louder
+    report = accelerate(model, radial="table")
+    (row,) = [row for row in report.rows if row.target == "radial"]
+    assert "is read by Louder, whose forward is not mace's" in row.reason
+    assert not radials(model)

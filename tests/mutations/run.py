@@ -1,0 +1,69 @@
+"""Puts every fault of mutations.yaml into a copy of the source, and sees that the tests beside the source fail.
+
+Run `make mutations`, or `python tests/mutations/run.py batch_norm atoms` for the files with these words in their names.
+The command ends with 1 if a fault lives, if a test fails without a fault, or if a fault stops pytest itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from rich.progress import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+PASSED, FAILED = 0, 1  # of pytest; more than these is a mistake in the fault, such as a syntax error
+
+
+def copied(to: Path) -> Path:
+    """The files that git tracks, as they are now."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def run_tests(tree: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    """Pytest in the copy, up to the first failure."""
+    paths = os.pathsep.join([str(tree), str(tree / "kernels")])
+    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", tests]
+    return subprocess.run(command, cwd=tree, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True)
+
+
+def main(words: list[str]) -> int:
+    """Number of faults that live, and of files whose tests cannot be used."""
+    rows = yaml.safe_load((ROOT / "tests/mutations/mutations.yaml").read_text())
+    rows = [row for row in rows if not words or any(word in row["file"] for word in words)]
+    wrong = caught = 0
+    with tempfile.TemporaryDirectory() as folder, Progress() as progress:
+        tree = copied(Path(folder))
+        bar = progress.add_task("faults", total=sum(len(row["faults"]) for row in rows))
+        for row in rows:
+            path, tests = tree / row["file"], row["tests"]
+            source = path.read_text()
+            if (plain := run_tests(tree, tests)).returncode != PASSED:
+                wrong += 1
+                progress.print(f"NOT USABLE  {tests} must pass without a fault, got\n{plain.stdout[-2000:]}")
+                progress.advance(bar, len(row["faults"]))
+                continue
+            for fault in row["faults"]:
+                path.write_text(source.replace(fault["old"], fault["new"]))
+                code = run_tests(tree, tests).returncode
+                word = {PASSED: "LIVES", FAILED: "caught"}.get(code, f"NOT USABLE (pytest: {code})")
+                wrong, caught = wrong + (code != FAILED), caught + (code == FAILED)
+                progress.print(f"{word:7} {row['file']}: {fault['is']}")
+                progress.advance(bar)
+            path.write_text(source)
+    print(f"{caught} faults caught, {wrong} lived or could not be used")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

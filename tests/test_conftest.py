@@ -1,0 +1,58 @@
+"""The rules of `tests/conftest.py` itself, in runs of pytest of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+SKIPS = """
+import pytest
+
+@pytest.mark.skip(reason="marked")
+def test_marked(): ...
+
+@pytest.mark.skipif(True, reason="a condition")
+def test_condition(): ...
+
+@pytest.mark.parametrize("x", [])
+def test_nothing(x): ...
+
+def test_inside():
+    pytest.skip("inside")
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_known():
+    assert False
+
+def test_passes(): ...
+"""
+MODULE = "import pytest\npytest.importorskip('no_such_package')\n\ndef test_never(): ...\n"
+GPU = "import pytest\n\n@pytest.mark.gpu\n@pytest.mark.skip(reason='no GPU')\ndef test_gpu(): ...\n"
+
+
+def outcomes(folder: Path, text: str, *options: str) -> tuple[dict[str, int], str]:
+    """How many of each outcome, and what was printed."""
+    (folder / "conftest.py").write_text(CONFTEST.read_text())
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    (folder / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "pytest.ini", *options]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    words = done.stdout.strip().splitlines()[-1].replace(",", "").split()
+    names = {"error": "errors", "failed": "failed"}
+    return {names.get(words[i + 1], words[i + 1]): int(words[i]) for i in range(0, len(words) - 2, 2)}, done.stdout
+
+
+@pytest.mark.long
+def test_only_a_gpu_excuses_a_skip(tmp_path: Path) -> None:
+    assert outcomes(tmp_path, SKIPS)[0] == {"passed": 1, "skipped": 4, "xfailed": 1}
+    found, text = outcomes(tmp_path, SKIPS, "--no-skips")
+    assert found == {"passed": 1, "failed": 1, "errors": 3, "xfailed": 1}  # errors: before the test was called
+    for reason in ("marked", "a condition", "got empty parameter set", "inside"):
+        assert reason in text
+    assert text.count("Put what it needs into the extra `test`") >= 4
+    found, text = outcomes(tmp_path, MODULE, "--no-skips")
+    assert "errors" in found
+    assert "no_such_package" in text
+    assert outcomes(tmp_path, GPU, "--no-skips")[0] == {"skipped": 1}
