@@ -25,6 +25,7 @@ __all__ = [
     "atomic_write",
     "check_output",
     "few",
+    "free_directions",
     "held_atoms",
     "plain_name",
     "read_json",
@@ -56,13 +57,40 @@ DEPTH = 50
 MERGE = "tag:yaml.org,2002:merge"
 
 
-def held_atoms(atoms: Any) -> NDArray[np.bool_]:
-    """``[A]``: atoms that constraints of ASE, or the ``move_mask`` of a file, hold along any axis."""
-    found = np.zeros(len(atoms), bool)
+def free_directions(atoms: Any) -> NDArray[np.float64] | None:
+    """``[A, 3, 3]``: what constraints of ASE, or the ``move_mask`` of a file, leave of forces along x, y and z.
+
+    None without constraints.
+    """
+    if not atoms.constraints:
+        return None
+    found = np.tile(np.eye(3), (len(atoms), 1, 1))
     for constraint in atoms.constraints:
-        if type(constraint).__name__ in ("FixAtoms", "FixCartesian"):
-            found[constraint.get_indices()] = True
+        if type(constraint).__name__ in ("FixAtoms", "FixCartesian", "FixedLine", "FixedPlane", "FixScaled"):
+            for axis in range(3):
+                column = np.ascontiguousarray(found[:, :, axis])
+                constraint.adjust_forces(atoms, column)
+                found[:, :, axis] = column
     return found
+
+
+def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:
+    """``[A]``: atoms that are held along some direction, along which their forces are 0, as ASE writes them.
+
+    Args:
+        forces: ``[A, 3]``.
+        free: ``[A, 3, 3]``, see `free_directions`.
+
+    Example:
+        >>> forces, free = np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0]]), np.tile(np.diag([1.0, 0.0, 1.0]), (2, 1, 1))
+        >>> held_atoms(forces, free).tolist()
+        [True, False]
+    """
+    if free is None:
+        return np.zeros(len(forces), bool)
+    left = np.einsum("aij,aj->ai", free, forces)
+    held: NDArray[np.bool_] = (free != np.eye(3)).any(axis=(1, 2))
+    return held & (np.abs(left - forces) <= 1e-6 * np.abs(forces).max(axis=1, initial=0)[:, None]).all(axis=1)
 
 
 def few(names: Sequence[str]) -> str:

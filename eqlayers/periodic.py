@@ -49,7 +49,8 @@ def neighbor_list(
         >>> edge_index.tolist(), shifts.tolist()
         ([[0, 0], [0, 0]], [[-1, 0, 0], [1, 0, 0]])
     """
-    cutoff = check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
+    fix = "Common values are 4 to 6."
+    cutoff = check_number("cutoff", cutoff, above=0, at_most=_LONGEST, unit=" of Angstrom", fix=fix)
     places, box, periods = _read(pos, cell, pbc)
     reduced, turn = _reduced(box, periods)
     src, dst, shifts = _pairs(places, reduced, periods, cutoff * _WIDER, name)
@@ -135,6 +136,8 @@ def _gaps_closed(
 
 _WIDER = 1 + 1e-9
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
+_LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
+_MOST = 1e9  # edges
 _FARTHEST = 2**31  # cells: shifts are integers of 32 bits in the cell list
 #: Pairs of atoms and the shift of the second: src [E], dst [E], shifts [E, 3], in any order.
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -159,7 +162,7 @@ def _pairs(
     """Pairs within reach. A cell list takes time and memory by the volume of the box, a tree by atoms and neighbours.
 
     Raises:
-        DataError: An atom is too many cells away.
+        DataError: An atom is too many cells away, or there are more edges than memory.
     """
     if not len(places):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64)
@@ -174,6 +177,12 @@ def _pairs(
             "Angstrom. Fold the positions into the cell, or repair the structure."
         )
     height = 1 / np.linalg.norm(inverse, axis=0)  # between opposite faces
+    images = math.prod((2 * reach / height[periods]).tolist())
+    if images > 1000 and len(places) ** 2 * images > _MOST:
+        raise DataError(
+            f"cutoff and cell must give at most {_MOST:.0e} edges, got {reach / _WIDER:g} Angstrom in a cell of heights "
+            f"{height[periods].round(3).tolist()} with {len(places)} atoms. Lower the cutoff."
+        )
     extent = np.where(periods, height, np.ptp(fraction, axis=0))  # along open axes the completed vectors have length 1
     cells = np.maximum(extent / reach, 1.0)
     number = math.prod(cells.tolist())
@@ -236,8 +245,11 @@ def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[n
             f"pos, cell and pbc must be [A, 3], [3, 3] and [3], got {list(np.shape(pos))}, {list(np.shape(cell))} and "
             f"{list(np.shape(pbc))}. Pass those of one structure."
         )
-    if not (np.isfinite(places).all() and np.isfinite(box).all()):
-        raise DataError("pos and cell must be finite, got NaN or infinity. Repair the structure.")
+    largest = np.abs(np.concatenate([places, box])).max()
+    if not largest <= _LONGEST:  # NaN is not either
+        raise DataError(
+            f"pos and cell must be finite and at most {_LONGEST:g} Angstrom, got {largest:g}. Repair the structure."
+        )
     used = box[periods]
     if np.linalg.det(used @ used.T) < 1e-12:  # squared length, area or volume; 1 without periods
         raise DataError(

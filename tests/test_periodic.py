@@ -11,7 +11,7 @@ import torch
 from ase.neighborlist import primitive_neighbor_list
 
 from eqlayers.data.neighbors import radius_graph
-from eqlayers.errors import ConfigError, DataError, DTypeError, ShapeError
+from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, ShapeError
 from eqlayers.periodic import neighbor_list
 
 CUBE = 3.0 * np.eye(3)
@@ -195,7 +195,7 @@ def test_a_skewed_cell_has_the_pairs_of_its_lattice(skew, pbc):
 
 
 def test_bad_numbers():
-    with pytest.raises(DataError, match="pos and cell must be finite, got NaN or infinity"):
+    with pytest.raises(DataError, match=r"pos and cell must be finite .*, got nan\."):
         neighbor_list([[0.0, np.nan, 0.0]], CUBE, True, 5.0)
     flat = np.array([[3.0, 0, 0], [6.0, 0, 0], [0, 0, 3.0]])
     with pytest.raises(DataError, match=r"vectors of periodic directions must span a volume, got .* Give a cell"):
@@ -207,3 +207,18 @@ def test_bad_numbers():
         neighbor_list([[0.0, 0, 0], [3.0, 0, 0]], CUBE, True, 5.0)
     with pytest.raises(ConfigError, match=r"cutoff must be a positive number of Angstrom, got -1\. Common values"):
         neighbor_list([[0.0, 0, 0]], CUBE, True, -1)
+
+
+@pytest.mark.parametrize(
+    ("pos", "cell", "cutoff", "match"),
+    [
+        (1.0, None, 1e200, "cutoff must be at most 1e\\+15"), (1.0, 1.0, 1e4, "at most 1e\\+09 edges, got 10000 Angstrom"),
+        (1e200, None, 4.0, "at most 1e\\+15 Angstrom, got 1e\\+200"), (1.0, 1e120, 4.0, "at most 1e\\+15 Angstrom"),
+        (np.inf, None, 4.0, "must be finite .* got inf"),
+    ],
+)  # fmt: skip
+def test_lengths_that_no_structure_has(pos: float, cell: float | None, cutoff: float, match: str) -> None:
+    """A sentence, in no time and no memory."""
+    box = None if cell is None else cell * np.eye(3)
+    with pytest.raises(EqlayersError, match=match):
+        neighbor_list([[0.0, 0.0, 0.0], [pos, 0.5, 0.5]], box, cell is not None, cutoff)

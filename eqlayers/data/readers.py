@@ -19,7 +19,7 @@ from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
 from eqlayers.errors import ConfigError, DataError
-from eqlayers.files import KEYS, few, held_atoms
+from eqlayers.files import KEYS, few, free_directions, held_atoms
 
 __all__ = ["is_web_page", "read_keys", "read_structures"]
 
@@ -34,7 +34,7 @@ class Frame(NamedTuple):
     cell: NDArray[np.float64]
     pbc: NDArray[np.bool_]
     values: Mapping[str, Any]
-    fixed: NDArray[np.bool_] | None = None
+    free: NDArray[np.float64] | None = None
 
 
 def read_keys(keys: Any) -> dict[str, str | None]:
@@ -70,7 +70,7 @@ def read_structures(
         units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
             as 'Hartree/Bohr'.
 
-    Forces of 0 on atoms that are fixed, and NaN, are left out: no loss, statistic or error has them.
+    Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic or error has them.
 
     Returns:
         The structures, and lines that say what was found, what was taken for granted and what was not used.
@@ -125,16 +125,19 @@ def read_structures(
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
-    """Forces with NaN for atoms that are fixed, of which programs write 0; and lines that say which are left out."""
+    """Forces with NaN for atoms that are held, and lines that say which are left out.
+
+    Programs write 0 along directions in which an atom is held: the atom is left out whole.
+    """
     sizes = [len(frame.z) for frame in frames]
     absent = np.isnan(forces[:, 0])
     known = np.repeat([not part.all() for part in np.split(absent, np.cumsum(sizes)[:-1])], sizes)
-    fixed = np.concatenate([np.zeros(len(frame.z), bool) if frame.fixed is None else frame.fixed for frame in frames])
-    fixed &= (forces == 0).all(axis=1)
+    parts = np.split(forces, np.cumsum(sizes)[:-1])
+    fixed = np.concatenate([held_atoms(part, frame.free) for frame, part in zip(frames, parts, strict=True)])
     lines = [
         f"forces: left out of {int(which.sum()):,} atoms {why}"
         for which, why in (
-            (fixed, "that are fixed, of which forces are 0"),
+            (fixed, "that are held, of which forces are 0 along that direction"),
             (absent & known, "of which forces are NaN"),
         )
         if which.any()
@@ -194,7 +197,7 @@ def _ase(file: Path) -> Iterator[Frame]:
                 np.asarray(atoms.cell.array, dtype=np.float64),
                 np.asarray(atoms.pbc, dtype=bool),
                 values,
-                held_atoms(atoms),
+                free_directions(atoms),
             )
     except Exception as error:  # readers of a hundred formats fail in as many ways
         problem = " ".join(str(error).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -92,3 +93,12 @@ for _name in ("add", "sub", "mul", "truediv", "matmul", "pow"):  # a tuple would
     setattr(TabledWeights, f"__r{_name}__", _refuse)
 for _name in ("neg", "array"):
     setattr(TabledWeights, f"__{_name}__", _refuse)
+
+
+def _refuse_function(of: Any, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    """Functions of torch, which asks its operands for this: `torch.mul(weights, 2)`, `torch.cat([weights])`."""
+    operands = [one for given in args for one in (given if type(given) in (list, tuple) else [given])]
+    _refuse(next(one for one in (*operands, *(kwargs or {}).values()) if isinstance(one, of)))
+
+
+TabledWeights.__torch_function__ = classmethod(_refuse_function)  # type: ignore[attr-defined]

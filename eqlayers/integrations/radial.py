@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
-from ..nn._common.interpolation import Kept, gradients, spline
+from ..nn._common.interpolation import Kept, gradients
 from ..nn.radial_table import (
     Off,
+    SAMPLES,
     RadialTable,
     TableError,
     fewest_knots,
@@ -29,7 +30,7 @@ from ..nn.radial_table import (
     through_float64,
     worst_of,
 )
-from ..nn.tabled_basis import Knots, by_coefficients, check_end, in_a_row
+from ..nn.tabled_basis import Knots, check_end, in_a_row
 from ..torch_internals import is_plain
 from .modules import Replacement
 from .places import Place
@@ -122,7 +123,7 @@ class PairTable(nn.Module):
 
     def _off(self, knots: Knots, dtype: torch.dtype) -> Off:
         own = in_float64(self.network)
-        return worst_of(table_error(knots, own.of_pair(code), dtype, 4) for code in self.tried)
+        return worst_of(table_error(knots, own.of_pair(code), dtype, SAMPLES) for code in self.tried)
 
     def error(self) -> TableError:
         """Largest errors, of the pairs that were tried."""
@@ -157,41 +158,44 @@ class _Shared:
     """Where the lengths of one call read the tables: the same for all networks of a model."""
 
     def __init__(self) -> None:
-        self.last: tuple[Any, ...] = (None, None, None)
-        self.pairs = torch.empty(0, dtype=torch.int64)  # that have come
+        self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))
 
-    def of(self, table: RadialTable | PairTable, given: Tensor) -> tuple[Tensor, Tensor]:
-        """Intervals and coefficients; of pairs, intervals among the tables of all that have come.
+    def of(self, table: RadialTable | PairTable, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Intervals and coefficients, and pairs; intervals are among the tables of all these, which have come.
+
+        What is read and set is one tuple, so that threads may share a model.
 
         Args:
             table: Of any of the networks.
             given: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
-        known, interval, coefficients = (None if one is None else one() for one in self.last)
+        *kept, pairs = self.last
+        known, interval, coefficients = (None if one is None else one() for one in kept)
         if known is given and interval is not None and coefficients is not None:
-            return interval, coefficients
+            return interval, coefficients, pairs
         if table.knots.at.device != given.device:
             table.knots.to(given.device)
         interval, coefficients = table.knots(given[:, 0])
         if given.shape[1] > 1:
-            interval = interval + self._places(given[:, 1].detach().long()) * table.knots.count
-        self.last = tuple(map(weakref.ref, (given, interval, coefficients)))
-        return interval, coefficients
-
-    def _places(self, codes: Tensor) -> Tensor:
-        """The place of every pair among those that have come, these included."""
-        self.pairs = self.pairs.to(codes.device)
-        found = torch.searchsorted(self.pairs, codes)
-        if self.pairs.numel() == 0 or bool((self.pairs[found.clamp(max=len(self.pairs) - 1)] != codes).any()):
-            self.pairs = torch.unique(torch.cat([self.pairs, codes]))
-            found = torch.searchsorted(self.pairs, codes)
-        return found
+            places, pairs = _among(pairs.to(given.device), given[:, 1].detach().long())
+            interval = interval + places * table.knots.count
+        self.last = (*map(weakref.ref, (given, interval, coefficients)), pairs)
+        return interval, coefficients, pairs
 
     def __deepcopy__(self, memo: Any) -> _Shared:
         return memo.setdefault(id(self), _Shared())
 
     def __reduce__(self) -> Any:
         return _Shared, ()
+
+
+def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
+    """The place of every code among those that have come, these included; and those."""
+    found = torch.searchsorted(pairs, codes)
+    if pairs.numel() == 0 or bool((pairs[found.clamp(max=len(pairs) - 1)] != codes).any()):
+        pairs = torch.unique(torch.cat([pairs, codes]))
+        found = torch.searchsorted(pairs, codes)
+    return found, pairs
 
 
 class _BeforeEnvelope(TabledWeights):
@@ -256,21 +260,18 @@ class TabledRadial(Replacement):
         Weights are compared by value: averages of weights are put in and out without a trace.
         """
         knots, weights = table.knots, list(table.parameters())
-        interval, coefficients = shared.of(table, lengths)
+        interval, coefficients, _ = shared.of(table, lengths)
         if not _trained(weights):
             return _by_rows(self._kept([*weights, *table.buffers()], table.made_once), interval, coefficients)
         network, dtype = through_float64(table.network), weights[0].dtype
-        if knots.kink is not None:
-            return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
-        return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
+        return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
 
     def _of_pairs(self, table: PairTable, shared: _Shared, given: Tensor) -> TabledWeights | Tensor:
         """By tables of the pairs that have come, or by the network where weights are trained or tables too large."""
         handed, weights = given[:, :2], list(table.parameters())
         if _trained(weights) or not is_plain([handed, *weights]):
             return table.at_edges(handed)
-        interval, coefficients = shared.of(table, handed if given.shape[1] > 2 else given)
-        pairs = shared.pairs
+        interval, coefficients, pairs = shared.of(table, handed if given.shape[1] > 2 else given)
         if len(pairs) * table.bytes_of_pair > MOST_BYTES:
             return table.at_edges(handed)
         rows = self._kept([*weights, *table.buffers(), pairs], lambda: table.made_once(pairs))

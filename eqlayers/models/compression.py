@@ -14,7 +14,7 @@ from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
-from ..nn.radial_table import Off, TableError, fewest_knots, in_float64, table_error, worst_of
+from ..nn.radial_table import SAMPLES, Off, TableError, fewest_knots, in_float64, table_error, worst_of
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
 from .potential import read_species
 
@@ -225,7 +225,7 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
         return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
     def error(knots: Knots, dtype: torch.dtype, *networks: Any) -> Off:
-        return worst_of(table_error(knots, one, dtype) for network in networks for one in functions(network))
+        return worst_of(table_error(knots, one, dtype, SAMPLES) for network in networks for one in functions(network))
 
     knots = Knots(count or 16, cutoff_of(plain, None), end=end_of(plain)).to(device)
     dtype = _dtype(next(network for network, _ in networks.values()))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import check_flag, check_function, check_integer, check_number
+from ..checks import check_flag, check_floating, check_function, check_integer, check_number
 from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
@@ -20,8 +20,10 @@ from ._common.interpolation import gradients, slope, untrained
 from .radial import KeepsTable
 from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, end_of
 
-#: Weights, or values of hidden layers if these are more, that are checked at once: some arrays of 4 MiB.
-_AT_ONCE, _HIDDEN = 1 << 19, 64
+#: Numbers of float64 that are held at once while errors are looked for: 64 MB.
+_AT_ONCE = 1 << 23
+#: Places in every interval in a search: among them the middle, and one with 0.97 of the largest error of slopes.
+SAMPLES = 4
 #: Knots from which on errors have to fall as those of cubics do.
 _SETTLED = 256
 #: Equal parts of the axis, at the end of one of which a knot may be put.
@@ -116,7 +118,9 @@ class RadialTable(KeepsTable):
         self._check_ends()
         if tolerance is not None:
             wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-            self.knots = fewest_knots(self.knots, wanted, self._dtype, lambda knots, dtype: self._off(knots, 8, dtype))
+            self.knots = fewest_knots(
+                self.knots, wanted, self._dtype, lambda knots, dtype: self._off(knots, SAMPLES, dtype)
+            )
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
         """The weights of edges, by where they read the table.
@@ -205,6 +209,7 @@ class RadialTable(KeepsTable):
         like = next(self.parameters(), self.knots.at)
         with torch.no_grad():
             rows = self.network(self.knots.ends().to(like.dtype))
+        check_floating("weights of the network", rows, "[N, W]")
         if rows.ndim != 2 or rows.shape[0] != 6:
             raise ShapeError(f"network must give [N, W] for lengths [N], got {list(rows.shape)} for 6. Correct it.")
         if not bool(torch.isfinite(rows).all()):
@@ -249,17 +254,20 @@ def table_error(
     sizes, errors = [0.0, 0.0], [0.0, 0.0]
     worst = knots.start
     with gradients():
-        table = knots.table(knots.at, network).detach().to(dtype)
+        with torch.no_grad():
+            table = knots.table(knots.at, network).to(dtype)
         orders = INTERPOLATIONS[knots.interpolation].orders
         fine = torch.arange(count, dtype=torch.float64, device=knots.at.device)  # on knots as well
         fine[0] = 0.01  # not at 0, where lengths have no slope
-        for part in fine.split(max(1, _AT_ONCE // max(table.shape[1], _HIDDEN))):
+        for part in fine.split(max(1, _AT_ONCE // (8 * table.shape[1] + 4 * _kept_of_a_row(network, knots.at)))):
             lengths = (knots.start + (knots.cutoff - knots.start) * part / count).to(dtype)
             ats = [lengths.to(kind, copy=True).requires_grad_() for kind in (torch.float64, dtype)]
             interval, coefficients = knots(ats[1])
-            both = [network(ats[0]), TabledWeights(table, interval, coefficients, orders).weights()]
-            slopes = [slope(one, at, False) for one, at in zip(both, ats, strict=True)]
-            for n, (wanted, found) in enumerate((both, slopes)):
+            values = network(ats[0])
+            weights = (TabledWeights(table, interval, c, orders) for c in (coefficients, slope(coefficients, ats[1])))
+            wanted_of = (values.detach(), slope(values, ats[0]))
+            for n, (wanted, read) in enumerate(zip(wanted_of, weights, strict=True)):
+                found = read.weights()
                 if wanted.numel():
                     off = (found - wanted).detach().abs()
                     sizes[n] = max(sizes[n], *map(float, wanted.detach().abs().max()[None]))
@@ -270,6 +278,20 @@ def table_error(
     if not all(map(math.isfinite, error)):
         raise ConfigError("a radial network must be finite up to its cutoff, got NaN or infinity. Look at its weights.")
     return Off(error, worst, network)
+
+
+def _kept_of_a_row(network: Callable[[Tensor], Tensor], at: Tensor) -> int:
+    """Numbers that autograd keeps of each length: wide layers would take gigabytes at all places."""
+    rows, kept = 7, [1]
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.shape[:1] == (rows,):
+            kept.append(tensor.numel() // rows)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        network(at[-rows:].clone().requires_grad_())
+    return sum(kept)
 
 
 def worst_of(errors: Iterable[Off]) -> Off:

@@ -17,7 +17,7 @@ from ase.units import GPa
 
 from ..arguments import ArgumentParser
 from ..errors import ConfigError
-from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, held_atoms
+from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
 from ..models import load_potential, read_potential
 from ..testing import check_potential
@@ -294,7 +294,7 @@ def _references(
             found[label] = (names[0], value * sizes.get(label, 1.0))
     if "forces" in found:
         name, forces = found["forces"]
-        found["forces"] = (name, np.where((held_atoms(atoms) & (forces == 0).all(1))[:, None], np.nan, forces))
+        found["forces"] = (name, np.where(held_atoms(forces, free_directions(atoms))[:, None], np.nan, forces))
     return found
 
 

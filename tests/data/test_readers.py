@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
 from ase.db import connect
 from ase.io import write
 from ase.units import Bohr, Hartree, kcal, mol
@@ -179,7 +179,28 @@ def test_forces_of_fixed_atoms_are_left_out(tmp_path, way):
         found, report = read_structures(tmp_path / "set.xyz")
     assert np.isnan(found.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
     assert found.forces[2].tolist() == [6.0, 7.0, 8.0]
-    assert "forces: left out of 1 atoms that are fixed, of which forces are 0" in report
+    assert "forces: left out of 1 atoms that are held, of which forces are 0 along that direction" in report
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        FixCartesian([1], (True, False, False)), FixedLine(1, (1, 1, 0)), FixedPlane([1], (1, 2, 3)),
+        FixScaled([1], (True, True, False)),
+    ],
+    ids=lambda constraint: type(constraint).__name__,
+)  # fmt: skip
+def test_forces_of_partly_held_atoms_are_left_out(tmp_path, constraint):
+    """Programs write forces without the part along which an atom is held; with that part they are labels."""
+    made = frames(2, REF_energy=lambda row: 1.0 * row, REF_forces=force)
+    for atoms in made:
+        atoms.set_cell([[5, 0, 1], [0, 6, 0], [1, 0, 7]])
+        atoms.set_constraint(constraint)
+    constraint.adjust_forces(made[0], made[0].arrays["REF_forces"])
+    write(tmp_path / "set.traj", [bare(atoms) for atoms in made])
+    found, report = read_structures(tmp_path / "set.traj")
+    assert np.isnan(found.forces).all(axis=1).tolist() == [False, True, False, False, False, False]
+    assert "forces: left out of 1 atoms that are held, of which forces are 0 along that direction" in report
 
 
 def test_forces_that_are_nan_are_left_out(tmp_path):

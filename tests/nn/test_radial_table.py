@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from eqlayers.errors import ConfigError, DTypeError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.lowering.interpolation import INTERPOLATIONS
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
@@ -472,14 +473,53 @@ def test_a_frozen_table_is_rounded_once() -> None:
     assert torch.equal(frozen.table, exact.table.float())
 
 
-@pytest.mark.parametrize("pairs", [1, 3])
-def test_live_tables_hold_the_coefficients_of_the_same_splines(pairs: int) -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w: torch.mul(w, 2.0), lambda w: torch.cat([torch.ones(2, 3), w]), lambda w: torch.mul(input=w, other=w),
+        torch.nn.Linear(3, 3), torch.nn.SiLU(), lambda w: torch.einsum("ij,ij->i", torch.ones(2, 3), w),
+    ],
+)  # fmt: skip
+def test_weights_by_interpolation_are_read_before_functions_of_torch(function: Callable[[Any], object]) -> None:
+    weights = RadialTable(RadialNetwork(3), knots=16)(torch.tensor([1.0, 2.0]))
+    with pytest.raises(ConfigError, match=r"must be read before arithmetic, got 2 .*weights\.weights"):
+        function(weights)
+
+
+@pytest.mark.parametrize("how", [{"tolerance": 1e-3}, {"knots": 32, "interpolation": "quintic"}], ids=str)
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda r: None, "must be a tensor"), (lambda r: 1j * _cubes(r), "floating-point tensor"),
+        (lambda r: _cubes(r).long(), "floating-point tensor"), (lambda r: _cubes(r).flatten(), r"must give \[N, W\]"),
+        (lambda r: _cubes(r).detach(), "have no slopes"),
+    ],
+)  # fmt: skip
+def test_functions_that_have_no_table(function: Callable[[Tensor], Tensor], how: dict[str, Any], match: str) -> None:
+    with pytest.raises(EqlayersError, match=match):
+        RadialTable(function, 4.0, **how)(torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("how", [{"tolerance": 1e-3}, {"knots": 32, "interpolation": "quintic"}], ids=str)
+def test_a_function_that_is_0_has_a_table(how: dict[str, Any]) -> None:
+    """It depends on no length, and so has no graph."""
+    table = RadialTable(lambda r: r.new_zeros(len(r), 3), 4.0, **how)
+    assert not table(torch.tensor([1.0, 2.0])).weights().any()
+
+
+def _cubes(r: Tensor) -> Tensor:
+    return ((4.0 - r).clamp(min=0) ** 3)[:, None]
+
+
+def test_slopes_of_live_tables_keep_the_digits_of_float32() -> None:
+    """Of a network at knots while its weights are trained; coefficients of splines lost them: 7e-5 with 8,192 knots."""
     torch.manual_seed(0)
-    functions = torch.randn(pairs * 20, 4, dtype=torch.float64)
-    interval, coefficients = Knots(20, CUTOFF)(torch.rand(31, dtype=torch.float64) * 1.1 * CUTOFF)
-    read = KnotBasis(interval + 20 * torch.arange(31).remainder(pairs), coefficients, functions, 20, "level", pairs)
-    mixed = torch.nn.Linear(4, 3, bias=False).double()
-    live = read.live_table(mixed)
-    assert live.shape == (pairs * 22, 3)
-    wanted = read.weights(read.table(mixed)).weights()
-    torch.testing.assert_close(read.live_weights(live).weights(), wanted, rtol=0, atol=1e-13)
+    r = torch.rand(300).mul_(4.6).add_(0.2)
+    for knots in (256, 512, 2048, 8192):
+        network = RadialNetwork(4, hidden=(32, 32), basis=TabledBasis(BesselBasis(8, 5.0), knots))
+        wanted, found = (
+            _slopes(one, r.to(kind))
+            for one, kind in ((copy.deepcopy(network).double(), torch.float64), (network, torch.float32))
+        )
+        assert next(network.parameters()).requires_grad
+        assert float((found - wanted).abs().max() / wanted.abs().max()) <= 2e-6, knots

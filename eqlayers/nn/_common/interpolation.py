@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import ConfigError
 from ...torch_internals import is_plain
 
 
@@ -131,17 +132,16 @@ class Kept:
     """
 
     def __init__(self) -> None:
-        self._of: list[Tensor] | None = None
-        self._rows = torch.empty(0)
+        self._last: tuple[list[Tensor], Tensor] | None = None  # set at once, as threads may share a model
 
     def __call__(self, tensors: Sequence[Tensor], make: Callable[[], Tensor]) -> Tensor:
         """The table of ``make``, which depends on ``tensors`` alone, without a graph."""
         now = [t.detach() for t in tensors]
-        if self._of is None or not _same(self._of, now):
+        last = self._last
+        if last is None or not _same(last[0], now):
             with torch.inference_mode(False), torch.no_grad():
-                self._rows = make()
-                self._of = [t.clone() for t in now]
-        return self._rows
+                last = self._last = [t.clone() for t in now], make()
+        return last[1]
 
     def __deepcopy__(self, memo: Any) -> Kept:
         return Kept()
@@ -171,9 +171,22 @@ def gradients() -> AbstractContextManager[object]:
     return torch.enable_grad()
 
 
-def slope(values: Tensor, at: Tensor, create_graph: bool) -> Tensor:
-    """Derivative of every column ``[N, W]`` by the length of its row: that of a sum with factors, by the factors."""
+def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
+    """Derivative of every column ``[N, W]`` by the length of its row: that of a sum with factors, by the factors.
+
+    Columns that depend on no length have the slope 0.
+
+    Raises:
+        ConfigError: Values differ, and autograd does not know how.
+    """
     factors = torch.ones_like(values, requires_grad=True)
-    (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True)
+    (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)
+    if sums is None or not sums.requires_grad:
+        if bool((values != values[:1]).any()):
+            raise ConfigError(
+                "a radial network must be one that autograd goes through to the lengths, got values that differ and "
+                "have no slopes. Leave out detach, rounding and NumPy, or compute in torch."
+            )
+        return torch.zeros_like(values)
     (found,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph)
     return found
