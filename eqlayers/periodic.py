@@ -180,8 +180,8 @@ def _pairs(
     images = math.prod((2 * reach / height[periods]).tolist())
     if images > 1000 and len(places) ** 2 * images > _MOST:
         raise DataError(
-            f"cutoff and cell must give at most {_MOST:.0e} edges, got {reach / _WIDER:g} Angstrom in a cell of heights "
-            f"{height[periods].round(3).tolist()} with {len(places)} atoms. Lower the cutoff."
+            f"cutoff and cell must give at most {_MOST:.0e} edges, got {reach / _WIDER:g} Angstrom in a cell of "
+            f"heights {height[periods].round(3).tolist()} with {len(places)} atoms. Lower the cutoff."
         )
     extent = np.where(periods, height, np.ptp(fraction, axis=0))  # along open axes the completed vectors have length 1
     cells = np.maximum(extent / reach, 1.0)

@@ -212,7 +212,7 @@ def test_bad_numbers():
 @pytest.mark.parametrize(
     ("pos", "cell", "cutoff", "match"),
     [
-        (1.0, None, 1e200, "cutoff must be at most 1e\\+15"), (1.0, 1.0, 1e4, "at most 1e\\+09 edges, got 10000 Angstrom"),
+        (1.0, None, 1e200, "cutoff must be at most 1e\\+15"), (1.0, 1.0, 1e4, "at most 1e\\+09 edges, got 10000 A"),
         (1e200, None, 4.0, "at most 1e\\+15 Angstrom, got 1e\\+200"), (1.0, 1e120, 4.0, "at most 1e\\+15 Angstrom"),
         (np.inf, None, 4.0, "must be finite .* got inf"),
     ],

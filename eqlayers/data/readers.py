@@ -70,7 +70,8 @@ def read_structures(
         units: Unit by quantity ('pos', 'energy', 'forces', 'stress', 'virial', 'dipole', 'polarizability'), such
             as 'Hartree/Bohr'.
 
-    Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic or error has them.
+    Forces of 0 on atoms that are held, along a line or in a plane as well, and NaN, are left out: no loss, statistic
+    or error has them.
 
     Returns:
         The structures, and lines that say what was found, what was taken for granted and what was not used.

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from ..errors import EqlayersError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
-from ..nn._common.interpolation import Kept, gradients
+from ..nn._common.interpolation import Kept, gradients, spline
 from ..nn.radial_table import (
-    Off,
     SAMPLES,
+    Errors,
     RadialTable,
     TableError,
     fewest_knots,
@@ -30,7 +30,7 @@ from ..nn.radial_table import (
     through_float64,
     worst_of,
 )
-from ..nn.tabled_basis import Knots, check_end, in_a_row
+from ..nn.tabled_basis import Knots, by_coefficients, check_end, in_a_row, keeps_coefficients
 from ..torch_internals import is_plain
 from .modules import Replacement
 from .places import Place
@@ -118,16 +118,13 @@ class PairTable(nn.Module):
         ends = own.of_pair(self.tried[0])(knots.ends()).detach()
         if not open_end:
             check_end(ends, cutoff)
-        self.knots = fewest_knots(knots, 0.8 * tolerance, self.dtype, self._off)
+        self.knots = fewest_knots(knots, self.dtype, Errors(map(own.of_pair, self.tried), 0.8 * tolerance))
         self.bytes_of_pair = self.knots.rows * ends.shape[1] * like.itemsize
-
-    def _off(self, knots: Knots, dtype: torch.dtype) -> Off:
-        own = in_float64(self.network)
-        return worst_of(table_error(knots, own.of_pair(code), dtype, SAMPLES) for code in self.tried)
 
     def error(self) -> TableError:
         """Largest errors, of the pairs that were tried."""
-        return self._off(self.knots, self.dtype).error
+        own = in_float64(self.network)
+        return worst_of(table_error(self.knots, own.of_pair(code), self.dtype, SAMPLES) for code in self.tried).error
 
     def at_edges(self, handed: Tensor) -> Tensor:
         """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
@@ -264,7 +261,9 @@ class TabledRadial(Replacement):
         if not _trained(weights):
             return _by_rows(self._kept([*weights, *table.buffers()], table.made_once), interval, coefficients)
         network, dtype = through_float64(table.network), weights[0].dtype
-        return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
+        if knots.kink is not None or not keeps_coefficients(knots.count, dtype):
+            return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
+        return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
 
     def _of_pairs(self, table: PairTable, shared: _Shared, given: Tensor) -> TabledWeights | Tensor:
         """By tables of the pairs that have come, or by the network where weights are trained or tables too large."""

@@ -40,6 +40,11 @@ _QUINTIC = (
     (0, 0, 0, -4, 7, -3), (0, 0, 0, 1 / 2, -1, 1 / 2),
 )  # fmt: skip
 
+#: What a length reads of a spline's coefficients, from what it reads of the rows of `_CUBIC`: a matrix ``[4, 4]``.
+TO_COEFFICIENTS = (
+    (-1 / 2, 0.0, 1 / 2, 0.0), (1 / 6, 2 / 3, 1 / 6, 0.0), (-1 / 6, -1 / 2, 1 / 2, 1 / 6), (0.0, -1 / 2, 0.0, 1 / 2)
+)  # fmt: skip
+
 #: The ways to interpolate.
 INTERPOLATIONS = {
     "spline": Interpolation(0, 3, 2, _CUBIC),  # slopes of the spline of all values

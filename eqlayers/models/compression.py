@@ -14,7 +14,7 @@ from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
-from ..nn.radial_table import SAMPLES, Off, TableError, fewest_knots, in_float64, table_error, worst_of
+from ..nn.radial_table import SAMPLES, Errors, TableError, fewest_knots, in_float64, table_error, worst_of
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
 from .potential import read_species
 
@@ -224,14 +224,11 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
         """Of lengths, for each pair of species."""
         return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
-    def error(knots: Knots, dtype: torch.dtype, *networks: Any) -> Off:
-        return worst_of(table_error(knots, one, dtype, SAMPLES) for network in networks for one in functions(network))
-
     knots = Knots(count or 16, cutoff_of(plain, None), end=end_of(plain)).to(device)
     dtype = _dtype(next(network for network, _ in networks.values()))
     if count is None:
-        exact = [one for _, one in networks.values()]
-        knots = fewest_knots(knots, tolerance, dtype, lambda tried, dtype: error(tried, dtype, *exact))
+        every = [function for _, exact in networks.values() for function in functions(exact)]
+        knots = fewest_knots(knots, dtype, Errors(every, tolerance))
     made = _Made(owner, TabledBasis(plain, knots.count).to(device), [], [])
     made.basis.pairs = None if transform is None else codes
     if isinstance(owner.basis, TabledBasis):
@@ -242,10 +239,9 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
             parts = [knots.table(knots.at, one) for one in functions(exact_network)]
             table = in_a_row(parts, knots.count).to(dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
+        errors = (table_error(knots, one, dtype, SAMPLES) for one in functions(exact_network))
         made.tables.append((network, table))
-        made.rows.append(
-            CompressionRow(path, knots.count, table.shape[1], error(knots, dtype, exact_network).error, size)
-        )
+        made.rows.append(CompressionRow(path, knots.count, table.shape[1], worst_of(errors).error, size))
     return made
 
 

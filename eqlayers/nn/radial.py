@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..ops.call import check_same_kind
 from ..torch_internals import is_plain, under_autocast
 from ._common.interpolation import Kept, untrained
 from .activation import NormalizedActivation
-from .tabled_basis import KnotBasis, read_table
+from .tabled_basis import KnotBasis, keeps_coefficients, read_table
 
 
 class PolynomialCutoff(torch.nn.Module):
@@ -244,7 +244,11 @@ class ScalarNetwork(KeepsTable):
         if isinstance(x, KnotBasis):
             if self.table is None:
                 of = [x.functions, *self.weights]
-                return x.weights(self._kept(of, lambda: self._rows(x)) if untrained(of) else self._rows(x))
+                if untrained(of):
+                    return x.weights(self._kept(of, lambda: self._last_of(x.table(self._hidden_of(x)))))
+                if keeps_coefficients(x.knots, self.weights[-1].dtype):
+                    return x.live_weights(self._last_of(x.live_table(self._hidden_of(x))))
+                return x.weights(self._last_of(x.table(self._hidden_of(x))))
             if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
                 raise ConfigError(
                     "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
@@ -261,13 +265,12 @@ class ScalarNetwork(KeepsTable):
             check_same_kind(basis=x, weights=self.weights[0])
         return self._last(self._hidden(x))
 
-    def _rows(self, x: KnotBasis) -> Tensor:
-        """A table of the weights of now.
+    def _hidden_of(self, x: KnotBasis) -> Callable[[Tensor], Tensor]:
+        """Hidden features at the knots in float64, whose roundings become no slopes."""
+        return lambda basis: self._hidden(x.functions)
 
-        Hidden features are made in float64, whose roundings become no slopes. The last layer is linear, so it follows
-        the interpolation.
-        """
-        rows = x.table(lambda _: self._hidden(x.functions))
+    def _last_of(self, rows: Tensor) -> Tensor:
+        """The last layer is linear, so it follows the interpolation, which has less to do then."""
         return self._last(rows.to(self.weights[-1].dtype))
 
     def _hidden(self, x: Tensor) -> Tensor:

@@ -118,9 +118,7 @@ class RadialTable(KeepsTable):
         self._check_ends()
         if tolerance is not None:
             wanted = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-            self.knots = fewest_knots(
-                self.knots, wanted, self._dtype, lambda knots, dtype: self._off(knots, SAMPLES, dtype)
-            )
+            self.knots = fewest_knots(self.knots, self._dtype, Errors([in_float64(network)], wanted))
 
     def forward(self, lengths: Tensor, basis: Any = None) -> TabledWeights:
         """The weights of edges, by where they read the table.
@@ -199,11 +197,9 @@ class RadialTable(KeepsTable):
             >>> fine.values < coarse.values, fine.slopes < coarse.slopes
             (True, True)
         """
-        return self._off(self.knots, check_integer("samples", samples, 2), self._dtype).error
-
-    def _off(self, knots: Knots, samples: int, dtype: torch.dtype) -> Off:
-        with gradients():
-            return table_error(knots, in_float64(self.network), dtype, samples)
+        return table_error(
+            self.knots, in_float64(self.network), self._dtype, check_integer("samples", samples, 2)
+        ).error
 
     def _check_ends(self) -> None:
         like = next(self.parameters(), self.knots.at)
@@ -307,6 +303,34 @@ def worst_of(errors: Iterable[Off]) -> Off:
     return steepest._replace(error=TableError(max(one.error.values for one in found), steepest.error.slopes))
 
 
+class Errors:
+    """Errors of tables with the same knots, for `fewest_knots`: the largest, or the first above a tolerance.
+
+    The function that was above it last comes first, so that a search looks at one function until its last step.
+
+    Args:
+        functions: From lengths to weights, in float64.
+        tolerance: Of values and slopes.
+    """
+
+    def __init__(self, functions: Iterable[Callable[[Tensor], Tensor]], tolerance: float) -> None:
+        self.functions, self.tolerance = list(functions), tolerance
+
+    def first(self, knots: Knots, dtype: torch.dtype) -> Off:
+        """Errors of the first function."""
+        return table_error(knots, self.functions[0], dtype, SAMPLES)
+
+    def __call__(self, knots: Knots, dtype: torch.dtype) -> Off:
+        """Errors of all functions, or of some if one is above the tolerance."""
+        found = []
+        for place, function in enumerate(self.functions):
+            found.append(table_error(knots, function, dtype, SAMPLES))
+            if max(found[-1].error) > self.tolerance:
+                self.functions.insert(0, self.functions.pop(place))
+                break
+        return worst_of(found)
+
+
 class _Limit(NamedTuple):
     """The most knots that were tried, their errors, and why no more were."""
 
@@ -315,10 +339,7 @@ class _Limit(NamedTuple):
     why: str
 
 
-Errors = Callable[[Knots, torch.dtype], Off]
-
-
-def fewest_knots(knots: Knots, tolerance: float, dtype: torch.dtype, error: Errors) -> Knots:
+def fewest_knots(knots: Knots, dtype: torch.dtype, error: Errors) -> Knots:
     """As few knots, 16 at least, as keep errors of values and slopes: a power of two, or fewer as errors foretell.
 
     Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
@@ -326,24 +347,23 @@ def fewest_knots(knots: Knots, tolerance: float, dtype: torch.dtype, error: Erro
 
     Args:
         knots: Of which number and kink do not matter.
-        tolerance: Of the errors.
         dtype: Of the table.
-        error: From knots and a dtype.
+        error: Of the functions.
 
     Raises:
         ConfigError: No number does, or errors no longer fall fast enough for one to do; the message says why.
     """
-    found = _search(knots, None, tolerance, dtype, error)
-    kink = None if isinstance(found, Knots) or _digits(found, tolerance, error) else _kink(found)
+    found, tolerance = _search(knots, None, dtype, error), error.tolerance
+    kink = None if isinstance(found, Knots) or _digits(found, error) else _kink(found)
     if kink is not None and knots.interpolation == "spline":
         part = (kink - knots.start) / (knots.cutoff - knots.start)
         near = Fraction(part).limit_denominator(_PARTS)
         if abs(part - near) < 1e-9:
-            found = _search(knots, near, tolerance, dtype, error)
+            found = _search(knots, near, dtype, error)
     if isinstance(found, Knots):
         return found
     said = found.why if kink is None else f"{found.why}, and the second derivative jumps at {kink:.6g} A"
-    if _digits(found, tolerance, error):
+    if _digits(found, error):
         said = f"{str(dtype).removeprefix('torch.')} has no more digits"
     (values, slopes), at, _ = found.off
     raise ConfigError(
@@ -353,24 +373,28 @@ def fewest_knots(knots: Knots, tolerance: float, dtype: torch.dtype, error: Erro
     )
 
 
-def _digits(limit: _Limit, tolerance: float, error: Errors) -> bool:
+def _digits(limit: _Limit, error: Errors) -> bool:
     """Whether it is the dtype that keeps errors from falling."""
-    return max(error(limit.knots, torch.float64).error) <= tolerance
+    return max(error(limit.knots, torch.float64).error) <= error.tolerance
 
 
-def _search(knots: Knots, kink: Fraction | None, tolerance: float, dtype: torch.dtype, error: Errors) -> Knots | _Limit:
+def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Errors) -> Knots | _Limit:
     """The fewest knots of those that are tried, or what they end at."""
+    tolerance = error.tolerance
     count, slow, before = 16, 0, math.inf
     if kink is not None:
         count = 8 * kink.denominator + 1  # some on either side
     while True:
         tried = _knots(knots, count, kink)
-        off = error(tried, dtype)
-        largest = max(off.error)
-        if largest <= tolerance:
-            foretold = 16 * math.ceil(1.05 * count * (largest / tolerance) ** (1 / 3) / 16)  # as of slopes of cubics
+        off = error.first(tried, dtype)
+        if max(off.error) <= tolerance:
+            foretold = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)  # slopes of cubics
             fewer = _knots(knots, foretold, None) if kink is None and 16 <= foretold < count else tried
-            return tried if fewer is tried or max(error(fewer, dtype).error) > tolerance else fewer
+            for found in (fewer, tried):
+                off = error(found, dtype)
+                if max(off.error) <= tolerance:
+                    return found
+        largest = max(off.error)
         slow = slow + 1 if count > _SETTLED and 4 * largest > before else 0
         if slow == 2:
             return _Limit(tried, off, "errors no longer fall by a factor of 4 when knots are doubled")
