@@ -19,6 +19,8 @@ BELOW = {
     "errors": (),
     "checks": ("errors",),
     "files": ("checks",),
+    "units": ("checks",),
+    "database": ("files", "units"),  # labels in databases of ASE
     "arguments": ("checks",),
     "torch_internals": (),
     "memory": (),
@@ -37,11 +39,11 @@ BELOW = {
     "models": ("nn", "periodic", "files", "__version__"),  # files of potentials name the version that wrote them
     "testing": ("models",),
     "periodic": ("checks",),  # neighbour lists by vesin
-    "data": ("files", "periodic", KERNELS),  # one cache folder
+    "data": ("database", "periodic", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing", "memory", "arguments"),
-    "simulate": ("integrations", "files", "arguments"),
+    "simulate": ("integrations", "database", "arguments"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory"),
     "__main__": ("cli",),

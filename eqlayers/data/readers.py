@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from ase import Atoms
-from ase.db import connect
 from ase.io import iread
 from numpy.typing import NDArray
 
@@ -17,9 +15,10 @@ from eqlayers.checks import check_choice, check_path, check_type
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
-from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
+from eqlayers.database import database_structures, database_units
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
+from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 
 __all__ = ["is_web_page", "read_keys", "read_structures"]
 
@@ -98,7 +97,7 @@ def read_structures(
         raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
     guessed: dict[str, str] = {}
     if file.suffix == ".db":
-        given = _units_of_database(file, asked, given)
+        given = database_units(file, asked, given)
     frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
     if not frames:
         raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
@@ -184,7 +183,7 @@ def _report(
 def _ase(file: Path) -> Iterator[Frame]:
     """Frames of a file that ASE reads."""
     try:
-        for atoms in _rows_of_database(file) if file.suffix == ".db" else iread(str(file), index=":"):
+        for atoms in database_structures(file) if file.suffix == ".db" else iread(str(file), index=":"):
             others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
             found = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
             values = {**others, **atoms.info, **found}
@@ -215,38 +214,6 @@ def _ase(file: Path) -> Iterator[Frame]:
                     "that of the original",
                     stacklevel=4,
                 )
-
-
-def _rows_of_database(file: Path) -> Iterator[Atoms]:
-    """Structures of a database of ASE's, with the arrays beside them, in which schnetpack keeps all labels."""
-    with connect(str(file), type="db") as database:
-        for row in database.select():
-            atoms = row.toatoms()
-            for name, value in {**row.key_value_pairs, **row.data}.items():
-                array = np.asarray(value)
-                if array.ndim > 1 and array.shape[0] == 1 < len(atoms):  # schnetpack's batch of one
-                    array = array[0]
-                atoms.info[name] = array
-            yield atoms
-
-
-def _units_of_database(file: Path, keys: Mapping[str, str | None], given: Mapping[str, str]) -> dict[str, str]:
-    """Units by label: those that are given, and others where a database says them as schnetpack does."""
-    try:
-        with connect(str(file), type="db") as database:
-            said = database.metadata
-    except Exception:  # no database: the reader says so
-        return dict(given)
-    by_name = {**said.get("_property_unit_dict", {})}
-    found = {"pos": said["_distance_unit"]} if said.get("_distance_unit") else {}
-    for label, usual in KEYS.items():
-        name = next((n for n in ((keys.get(label),) if keys.get(label) else usual) if by_name.get(n)), None)
-        if name is not None and label in DEFAULT_UNITS:
-            found[label] = by_name[name]
-    try:
-        return read_units({**found, **given})
-    except ConfigError as error:
-        raise ConfigError(f"units in the metadata of {file} must be known ones: {error}") from None
 
 
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:

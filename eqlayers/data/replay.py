@@ -13,8 +13,8 @@ from eqlayers.checks import check_choice, check_integer, check_items, check_numb
 from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.readers import read_keys
 from eqlayers.data.structures import LABELS, StructureArrays
-from eqlayers.data.units import read_units
 from eqlayers.errors import ConfigError, DataError
+from eqlayers.units import read_units
 
 __all__ = ["Replay", "only_labels", "read_replay", "replayed"]
 

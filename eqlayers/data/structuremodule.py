@@ -34,8 +34,8 @@ from eqlayers.data.structure_statistics import (
     read_e0s,
 )
 from eqlayers.data.structures import StructureArrays
-from eqlayers.data.units import read_units
 from eqlayers.errors import ConfigError, DataError
+from eqlayers.units import read_units
 
 __all__ = ["StructureDataModule"]
 

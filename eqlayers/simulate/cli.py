@@ -16,11 +16,13 @@ import torch
 from ase.units import GPa
 
 from ..arguments import ArgumentParser
+from ..database import database_units
 from ..errors import ConfigError
 from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
 from ..models import load_potential, read_potential
 from ..testing import check_potential
+from ..units import unit_size
 from .describe import describe, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
@@ -237,8 +239,12 @@ def _predict(options: argparse.Namespace) -> int:
     facts = read_potential(options.model).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
     sizes = facts.get(LABEL_SIZES, {})
+    if Path(options.structures).suffix == ".db":  # may say units of its own
+        said = database_units(Path(options.structures), trained, {})
+        sizes = {**sizes, **{label: unit_size(label, unit) for label, unit in said.items() if label != "pos"}}
     errors: dict[str, list[Any]] = {"energy": [], "forces": [], "dipole": []}
     used: set[str] = set()
+    differ: set[str] = set()
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
@@ -246,10 +252,11 @@ def _predict(options: argparse.Namespace) -> int:
             atoms = kept.pop(0)
             known = _references(atoms, trained, sizes)
             for name in errors.keys() & known.keys() & result.keys():
-                difference = np.ravel(np.asarray(result[name]) - known[name][1])
+                difference = np.ravel(np.asarray(result[name]) - known[name].value)
                 difference = difference[np.isfinite(difference)]
                 if difference.size:
-                    used.add(known[name][0])
+                    used.add(known[name].name)
+                    differ |= known[name].differ
                     errors[name].append(difference / len(atoms) if name == "energy" else difference)
             predicted = with_results(atoms, result)
             predicted.info[_PREDICTED] = str(options.model)
@@ -264,14 +271,22 @@ def _predict(options: argparse.Namespace) -> int:
             mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
             rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {unit}"))
     said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
-    rows.insert(1, ("labels", said))
+    rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
     print(lines(rows))
     return 0
 
 
+class _Reference(NamedTuple):
+    """A label: its name in the file, its value, and other usual names that have other values."""
+
+    name: str
+    value: Any
+    differ: set[str]
+
+
 def _references(
     atoms: ase.Atoms, trained: Mapping[str, str | None], sizes: Mapping[str, float]
-) -> dict[str, tuple[str, Any]]:
+) -> dict[str, _Reference]:
     """Labels of a structure by name, in eV and Angstrom; results of `predict` are none, nor forces of held atoms.
 
     Args:
@@ -290,11 +305,13 @@ def _references(
         count = math.prod(shape)
         names = [name for name in usual if np.size(values.get(name, ())) == count and values[name] is not None]
         if names:
-            value = np.asarray(values[names[0]], dtype=np.float64).reshape(shape)
-            found[label] = (names[0], value * sizes.get(label, 1.0))
+            value, *others = (np.asarray(values[name], dtype=np.float64).reshape(shape) for name in names)
+            differ = {name for name, other in zip(names[1:], others, strict=True) if not np.array_equal(value, other)}
+            found[label] = _Reference(names[0], value * sizes.get(label, 1.0), set() if given else differ)
     if "forces" in found:
-        name, forces = found["forces"]
-        found["forces"] = (name, np.where(held_atoms(forces, free_directions(atoms))[:, None], np.nan, forces))
+        forces = found["forces"].value
+        held = held_atoms(forces, free_directions(atoms))
+        found["forces"] = found["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,13 @@ import ase.io
 from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io.formats import string2index
 
 from ..checks import check_path
+from ..database import database_structures, database_units
 from ..errors import ConfigError, DataError
 from ..files import atomic_write, check_output
+from ..units import unit_size
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
@@ -38,7 +41,7 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
         raise ConfigError(f"structures must be in a file, got {found} at {place}. Correct the path.")
     count = 0
     try:
-        for atoms in ase.io.iread(str(place), index, do_not_split_by_at_sign=True):
+        for atoms in _read(place, index):
             count += 1
             yield atoms
     except Exception as error:  # every format has its own
@@ -48,6 +51,25 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
         ) from error
     if not count:
         raise DataError(f"structures must be at least one, got none in {place}. Use another file.")
+
+
+def _read(place: Path, index: str) -> Iterator[Atoms]:
+    """Structures by ASE; those of a database with the labels beside them, in Angstrom whatever schnetpack says."""
+    if place.suffix != ".db":
+        yield from ase.io.iread(str(place), index, do_not_split_by_at_sign=True)
+        return
+    size = unit_size("pos", database_units(place, {}, {}).get("pos", "Angstrom"))
+    which = string2index(index)
+    if isinstance(which, slice) and which == slice(None):
+        found: Iterable[Atoms] = database_structures(place)
+    else:
+        listed = list(database_structures(place))
+        found = listed[which] if isinstance(which, slice) else [listed[which]]
+    for atoms in found:
+        if size != 1.0:
+            atoms.set_cell(size * atoms.cell.array, scale_atoms=False)
+            atoms.positions *= size
+        yield atoms
 
 
 def one_frame(path: str | Path, index: str = "-1") -> Atoms:
@@ -99,8 +121,11 @@ def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
 
 
 def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
-    """A copy that holds what was computed, as files keep it."""
+    """A copy that holds what was computed, as files keep it; labels of the same names get the prefix ``REF_``."""
     kept = atoms.copy()
+    for values in (kept.info, kept.arrays):
+        for name in results.keys() & values.keys() & set(all_properties):
+            values.setdefault(f"REF_{name}", values.pop(name))
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
     kept.info |= {name: results[name] for name in results if name not in all_properties}
     return kept

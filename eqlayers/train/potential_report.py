@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from ..data.units import unit_size
 from ..files import LABEL_NAMES, LABEL_SIZES
 from ..models import save_potential
+from ..units import unit_size
 from .base import is_dry_run
 from .history import write_json
 from .labels import LABELS, SHOWN

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 from pathlib import Path
+from typing import Any
 
 import ase.io
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
-from ase.constraints import FixAtoms
+from ase.constraints import FixAtoms, FixCartesian, FixedLine
+from ase.db import connect
+from ase.units import Bohr, kcal, mol
 
 from eqlayers.cli import main, of_potentials
 from eqlayers.files import LABEL_NAMES, LABEL_SIZES
@@ -309,3 +312,50 @@ def test_predict_with_labels_that_are_left_out_whole(
     found = rows(out(capsys, "predict own.xyz -m toy.pt -o found.xyz"))
     assert found["labels"] == "no labels were found to compare with"
     assert not [name for name in found if name.startswith("error of")]
+
+
+def test_predict_says_that_labels_under_two_names_differ(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
+    """Training refuses such a file; a comparison names the label that it takes, and the other."""
+    water.info.update(energy=1.0, REF_energy=2.0, dft_energy=1.0)
+    ase.io.write("own.traj", water)
+    found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
+    assert found["labels"] == "compared with energy; others differ: REF_energy"
+    written = ase.io.read("found.xyz")
+    assert (written.info["REF_energy"], written.info["dft_energy"]) == (2.0, 1.0)
+    assert written.get_potential_energy() != 1.0
+
+
+@pytest.mark.parametrize("constraint", [FixCartesian([0], (True, False, False)), FixedLine(0, (1, 1, 0))], ids=str)
+def test_predict_leaves_out_forces_of_partly_held_atoms(
+    capsys: pytest.CaptureFixture[str], water: Atoms, constraint: Any
+) -> None:
+    forces = np.full((3, 3), 100.0)
+    constraint.adjust_forces(water, forces)
+    forces[1:] = np.nan
+    water.arrays["forces"] = forces
+    water.set_constraint(constraint)
+    water.info["free_energy"] = 1.0
+    ase.io.write("own.traj", water)
+    found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
+    assert found["labels"] == "compared with free_energy"
+
+
+def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
+    """As schnetpack keeps them, beside the structures: compared in the units and at the places that it says."""
+    ase.io.write("own.xyz", water)
+    out(capsys, "predict own.xyz -m toy.pt -o found.xyz")
+    wanted = ase.io.read("found.xyz")
+    energy, forces = wanted.get_potential_energy(), wanted.get_forces()
+    water.positions /= Bohr
+    with connect("own.db") as database:
+        database.metadata = {
+            "_property_unit_dict": {"energy": "kcal/mol", "forces": "kcal/mol/Ang"},
+            "_distance_unit": "Bohr",
+        }
+        unit = kcal / mol
+        database.write(water, data={"energy": np.array([energy / unit]), "forces": forces[None] / unit})
+    found = rows(out(capsys, "predict own.db -m toy.pt -o again.xyz"))
+    assert found["labels"] == "compared with energy, forces"
+    for name in ("energy", "forces"):
+        assert float(found[f"error of {name}"].split()[1].rstrip(",")) < 1e-2
+    assert ase.io.read("again.xyz").positions == pytest.approx(ase.io.read("own.xyz").positions, abs=1e-7)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eqlayers.data.units import DEFAULT_UNITS, read_units, unit_size
 from eqlayers.errors import ConfigError
+from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 
 
 @pytest.mark.parametrize(("quantity", "unit"), DEFAULT_UNITS.items())

@@ -8,8 +8,8 @@ from typing import Any
 
 from ase import units as ase_units
 
-from eqlayers.checks import check_choice, check_type
-from eqlayers.errors import ConfigError
+from .checks import check_choice, check_type
+from .errors import ConfigError
 
 __all__ = ["DEFAULT_UNITS", "read_units", "unit_size"]
 
