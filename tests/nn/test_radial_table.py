@@ -16,6 +16,7 @@ from eqlayers.functional import TabledWeights
 from eqlayers.lowering.interpolation import INTERPOLATIONS
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
 from eqlayers.nn._common.interpolation import spline
+from eqlayers.nn.radial_table import Errors, fewest_knots, table_error
 from eqlayers.nn.tabled_basis import Knots
 from eqlayers.testing import check_derivatives
 
@@ -536,3 +537,13 @@ def test_slopes_of_live_tables_keep_the_digits_of_float32() -> None:
         )
         assert next(network.parameters()).requires_grad
         assert float((found - wanted).abs().max() / wanted.abs().max()) <= bound, knots
+
+
+@pytest.mark.parametrize("hard_first", [True, False])
+def test_a_search_ends_with_knots_for_every_function(hard_first: bool) -> None:
+    """Whichever of the functions comes first: tables with these knots keep the tolerance for all."""
+    both = [lambda r: _cubes(r) * torch.sin(9 * r)[:, None], _cubes]
+    knots = fewest_knots(Knots(16, 4.0), torch.float64, Errors(both if hard_first else both[::-1], 1e-4))
+    errors = [max(table_error(knots, one).error) for one in both]
+    assert 1e-5 < max(errors) <= 1e-4
+    assert min(errors) < 1e-5
