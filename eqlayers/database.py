@@ -2,58 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from .errors import ConfigError, needs_packages
 from .files import KEYS
-from .units import DEFAULT_UNITS, read_units
+from .units import unit_size
 
 with needs_packages("eqlayers.database", "train"):
     from ase import Atoms
     from ase.db import connect
 
-__all__ = ["database_structures", "database_units"]
+__all__ = ["database_structures", "database_units", "size_of_unit"]
+
+#: Name of the unit of positions among those of labels.
+PLACES = "positions"
 
 
-def database_structures(file: Path) -> Iterator[Atoms]:
-    """Structures of a database, with the arrays beside them, in which schnetpack keeps all labels."""
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """The database; ASE would make one where there is none, and fill an empty file."""
+    if not file.is_file() or not file.stat().st_size:
+        raise OSError(f"no database, but {'an empty file' if file.is_file() else 'nothing'}")
     with connect(str(file), type="db") as database:
-        for row in database.select():
+        yield database
+
+
+def database_structures(file: Path, which: int | slice = slice(None)) -> Iterator[Atoms]:
+    """Structures of a database, with the arrays beside them, in which schnetpack keeps all labels.
+
+    Args:
+        file: The database.
+        which: Of its rows; no other is read.
+    """
+    with _opened(file) as database:
+        rows = range(database.count())[which]
+        places = [rows] if isinstance(rows, int) else rows
+        if not isinstance(rows, int) and rows.step == 1:
+            found = database.select(offset=rows.start, limit=len(rows)) if len(rows) else iter(())
+        else:
+            found = (row for place in places for row in database.select(offset=place, limit=1))
+        for row in found:
             atoms = row.toatoms()
             for name, value in {**row.key_value_pairs, **row.data}.items():
-                array = np.asarray(value)
-                if array.ndim > 1 and array.shape[0] == 1 < len(atoms):  # schnetpack's batch of one
-                    array = array[0]
-                atoms.info[name] = array
+                try:
+                    array = np.asarray(value)
+                except ValueError:  # lists of several lengths are no label
+                    continue
+                batch = array.ndim > (2 if name in KEYS["forces"] else 1) and array.shape[0] == 1
+                atoms.info[name] = array[0] if batch else array  # schnetpack's batch of one
             yield atoms
 
 
-def database_units(file: Path, keys: Mapping[str, str | None], given: Mapping[str, str]) -> dict[str, str]:
-    """Units by label: those that are given, and others where a database says them as schnetpack does.
+def database_units(file: Path) -> dict[str, str]:
+    """Units that the metadata of a database say as schnetpack does, by the name of an array, and of ``positions``."""
+    try:
+        with _opened(file) as database:
+            said = database.metadata
+    except Exception:  # no database: who reads the structures says so
+        return {}
+    named = said.get("_property_unit_dict")
+    found = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}
+    return found | ({PLACES: str(said["_distance_unit"])} if said.get("_distance_unit") else {})
 
-    Args:
-        file: The database; without one there are the given units.
-        keys: Names of labels that are not the usual ones.
-        given: Units, which come first.
+
+def size_of_unit(file: Path, quantity: str, unit: str) -> float:
+    """What a value of a database is multiplied by; see :func:`eqlayers.units.unit_size`.
 
     Raises:
-        ConfigError: A unit in the metadata is not known.
+        ConfigError: The unit is not known, or measures something else.
     """
     try:
-        with connect(str(file), type="db") as database:
-            said = database.metadata
-    except Exception:  # no database: the reader says so
-        return dict(given)
-    by_name = {**said.get("_property_unit_dict", {})}
-    found = {"pos": said["_distance_unit"]} if said.get("_distance_unit") else {}
-    for label, usual in KEYS.items():
-        name = next((n for n in ((keys.get(label),) if keys.get(label) else usual) if by_name.get(n)), None)
-        if name is not None and label in DEFAULT_UNITS:
-            found[label] = by_name[name]
-    try:
-        return read_units({**found, **given})
+        return unit_size(quantity, unit)
     except ConfigError as error:
         raise ConfigError(f"units in the metadata of {file} must be known ones: {error}") from None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import check_path
-from .errors import ConfigError, needs_packages
+from .errors import ConfigError, DataError, needs_packages
 
 __all__ = [
     "KEYS",
@@ -69,7 +69,13 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
         if type(constraint).__name__ in ("FixAtoms", "FixCartesian", "FixedLine", "FixedPlane", "FixScaled"):
             for axis in range(3):
                 column = np.ascontiguousarray(found[:, :, axis])
-                constraint.adjust_forces(atoms, column)
+                try:
+                    constraint.adjust_forces(atoms, column)
+                except IndexError as error:
+                    raise DataError(
+                        f"constraints must hold atoms of the structure, which has {len(atoms)}, got {constraint}: "
+                        f"{error}. Repair the file, or remove them by atoms.set_constraint()."
+                    ) from error
                 found[:, :, axis] = column
     return found
 
@@ -86,11 +92,15 @@ def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) ->
         >>> held_atoms(forces, free).tolist()
         [True, False]
     """
+    found = np.zeros(len(forces), bool)
     if free is None:
-        return np.zeros(len(forces), bool)
-    left = np.einsum("aij,aj->ai", free, forces)
-    held: NDArray[np.bool_] = (free != np.eye(3)).any(axis=(1, 2))
-    return held & (np.abs(left - forces) <= 1e-6 * np.abs(forces).max(axis=1, initial=0)[:, None]).all(axis=1)
+        return found
+    for atom in np.flatnonzero((free != np.eye(3)).any(axis=(1, 2))):
+        vectors, sizes, _ = np.linalg.svd(free[atom])
+        held = vectors[:, sizes < 1e-6]  # two planes leave forces in the second, so the way there says nothing
+        part = np.abs(held.T @ forces[atom]).max(initial=0.0) if held.shape[1] else np.inf
+        found[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
+    return found
 
 
 def few(names: Sequence[str]) -> str:

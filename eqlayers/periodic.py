@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from .checks import check_number
-from .errors import DataError, DTypeError, ShapeError, needs_packages
+from .errors import DataError, DTypeError, OutOfMemoryError, ShapeError, needs_packages
 
 with needs_packages("eqlayers.periodic", "train"):
     from ase.geometry import complete_cell, minkowski_reduce
@@ -43,6 +44,7 @@ def neighbor_list(
         ShapeError, DTypeError: The arrays have other shapes, or are no real numbers.
         DataError: Numbers that are not finite, a periodic cell without volume, or atoms at one place.
         ConfigError: The cutoff is not positive and finite.
+        OutOfMemoryError: There are more edges than memory.
 
     Example:
         >>> edge_index, shifts = neighbor_list([[0.0, 0.0, 0.0]], 3.0 * np.eye(3), [True, False, False], cutoff=4.0)
@@ -137,7 +139,7 @@ def _gaps_closed(
 _WIDER = 1 + 1e-9
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
 _LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
-_MOST = 1e9  # edges
+_BYTES = 120  # of an edge, while it is found and sorted
 _FARTHEST = 2**31  # cells: shifts are integers of 32 bits in the cell list
 #: Pairs of atoms and the shift of the second: src [E], dst [E], shifts [E, 3], in any order.
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -162,7 +164,8 @@ def _pairs(
     """Pairs within reach. A cell list takes time and memory by the volume of the box, a tree by atoms and neighbours.
 
     Raises:
-        DataError: An atom is too many cells away, or there are more edges than memory.
+        DataError: An atom is too many cells away.
+        OutOfMemoryError: There are more edges than memory.
     """
     if not len(places):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64)
@@ -177,13 +180,8 @@ def _pairs(
             "Angstrom. Fold the positions into the cell, or repair the structure."
         )
     height = 1 / np.linalg.norm(inverse, axis=0)  # between opposite faces
-    images = math.prod((2 * reach / height[periods]).tolist())
-    if images > 1000 and len(places) ** 2 * images > _MOST:
-        raise DataError(
-            f"cutoff and cell must give at most {_MOST:.0e} edges, got {reach / _WIDER:g} Angstrom in a cell of "
-            f"heights {height[periods].round(3).tolist()} with {len(places)} atoms. Lower the cutoff."
-        )
     extent = np.where(periods, height, np.ptp(fraction, axis=0))  # along open axes the completed vectors have length 1
+    _check_memory(len(places), 2 * reach / np.maximum(extent, 1e-9), periods, reach / _WIDER)
     cells = np.maximum(extent / reach, 1.0)
     number = math.prod(cells.tolist())
     # more than 100,000 cells are made larger, until a flat box has less than one along its shortest axis
@@ -196,6 +194,32 @@ def _pairs(
     search = NeighborList(cutoff=reach, full_list=True, n_threads=torch.get_num_threads())
     src, dst, shifts = search.compute(places, full, periods, quantities="ijS")
     return src.astype(np.int64), dst.astype(np.int64), shifts.reshape(-1, 3).astype(np.int64)
+
+
+def _check_memory(atoms: int, widths: NDArray[np.float64], periods: NDArray[np.bool_], cutoff: float) -> None:
+    """Raise if so many edges as atoms that fill the box evenly would have do not fit into memory.
+
+    Args:
+        atoms: Number.
+        widths: ``[3]`` twice the reach over the extents of the box.
+        periods: ``[3]``.
+        cutoff: Angstrom, for the message.
+    """
+    images = np.where(periods, widths, np.minimum(widths, 1.0))  # open axes have no others
+    edges = 0.5 * atoms**2 * math.prod(images.tolist())
+    if edges * _BYTES > memory_of_machine():
+        raise OutOfMemoryError(
+            f"a neighbour list must fit into memory, got about {edges:.0e} edges of {atoms:,} atoms within "
+            f"{cutoff:g} Angstrom. Lower the cutoff; 4 to 6 is usual."
+        )
+
+
+def memory_of_machine() -> float:
+    """Bytes; infinity where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def _by_tree(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from ase.neighborlist import primitive_neighbor_list
 
+from eqlayers import periodic
 from eqlayers.data.neighbors import radius_graph
-from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, ShapeError
+from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, OutOfMemoryError, ShapeError
 from eqlayers.periodic import neighbor_list
 
 CUBE = 3.0 * np.eye(3)
@@ -212,7 +214,8 @@ def test_bad_numbers():
 @pytest.mark.parametrize(
     ("pos", "cell", "cutoff", "match"),
     [
-        (1.0, None, 1e200, "cutoff must be at most 1e\\+15"), (1.0, 1.0, 1e4, "at most 1e\\+09 edges, got 10000 A"),
+        (1.0, None, 1e200, "cutoff must be at most 1e\\+15"),
+        (1.0, 1.0, 1e4, r"must fit into memory, got about \de\+13 edges of 2 atoms within 10000 A"),
         (1e200, None, 4.0, "at most 1e\\+15 Angstrom, got 1e\\+200"), (1.0, 1e120, 4.0, "at most 1e\\+15 Angstrom"),
         (np.inf, None, 4.0, "must be finite .* got inf"),
     ],
@@ -222,3 +225,15 @@ def test_lengths_that_no_structure_has(pos: float, cell: float | None, cutoff: f
     box = None if cell is None else cell * np.eye(3)
     with pytest.raises(EqlayersError, match=match):
         neighbor_list([[0.0, 0.0, 0.0], [pos, 0.5, 0.5]], box, cell is not None, cutoff)
+
+
+@pytest.mark.parametrize("periods", [True, False, (True, False, True)], ids=str)
+def test_more_edges_than_memory(periods: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found out before the search, for every periodicity; what fits is searched."""
+    pos, box = np.random.default_rng(0).random((300, 3)) * 30, 30.0 * np.eye(3)
+    found = neighbor_list(pos, box, periods, 8.0)[0].shape[1]
+    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 1000.0 * found)
+    assert neighbor_list(pos, box, periods, 8.0)[0].shape[1] == found
+    monkeypatch.setattr(periodic, "memory_of_machine", lambda: 30.0 * found)
+    with pytest.raises(OutOfMemoryError, match=r"edges of 300 atoms within 8 Angstrom\. Lower the cutoff"):
+        neighbor_list(pos, box, periods, 8.0)

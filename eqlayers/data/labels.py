@@ -101,7 +101,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
             found.append(np.full(shape, np.nan))
             continue
         first, *others = given.values()
-        if any(not np.array_equal(first, other) for other in others):
+        if any(not np.array_equal(first, other, equal_nan=True) for other in others):
             raise DataError(
                 f"{label} of {source} must be under one name, got different values under {' and '.join(given)} in row "
                 f"{row}. Say which with keys={{{label!r}: {next(iter(given))!r}}}."

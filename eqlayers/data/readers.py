@@ -15,7 +15,7 @@ from eqlayers.checks import check_choice, check_path, check_type
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
-from eqlayers.database import database_structures, database_units
+from eqlayers.database import PLACES, database_structures, database_units, size_of_unit
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
@@ -96,13 +96,13 @@ def read_structures(
     if is_web_page(file):
         raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
     guessed: dict[str, str] = {}
-    if file.suffix == ".db":
-        given = database_units(file, asked, given)
     frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
     if not frames:
         raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
     listed = [(len(frame.z), frame.values) for frame in frames]
     columns, unused = columns_of(str(file), listed, asked)
+    if file.suffix == ".db":
+        given = _units_of_database(file, columns, given)
     sizes = {name: unit_size(name, given.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
     cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
     labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
@@ -214,6 +214,16 @@ def _ase(file: Path) -> Iterator[Frame]:
                     "that of the original",
                     stacklevel=4,
                 )
+
+
+def _units_of_database(file: Path, columns: Mapping[str, Column], given: Mapping[str, str]) -> dict[str, str]:
+    """Units by label: those that are given, and others where a database says them as schnetpack does."""
+    said = database_units(file)
+    names = {"pos": PLACES, **{label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS}}
+    found = {label: said[name] for label, name in names.items() if name in said and label not in given}
+    for label, unit in found.items():
+        size_of_unit(file, label, unit)
+    return {**found, **given}
 
 
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:

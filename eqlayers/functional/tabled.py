@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -88,17 +87,25 @@ def _refuse(self: TabledWeights, *others: Any) -> Any:
     )
 
 
-for _name in ("add", "sub", "mul", "truediv", "matmul", "pow"):  # a tuple would be repeated by 2, and added to another
-    setattr(TabledWeights, f"__{_name}__", _refuse)
-    setattr(TabledWeights, f"__r{_name}__", _refuse)
-for _name in ("neg", "array"):
-    setattr(TabledWeights, f"__{_name}__", _refuse)
-
-
-def _refuse_function(of: Any, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+def _refuse_function(of: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     """Functions of torch, which asks its operands for this: `torch.mul(weights, 2)`, `torch.cat([weights])`."""
-    operands = [one for given in args for one in (given if type(given) in (list, tuple) else [given])]
-    _refuse(next(one for one in (*operands, *(kwargs or {}).values()) if isinstance(one, of)))
+    waiting = [*args, *(kwargs or {}).values()]
+    while not isinstance(one := waiting.pop(), of):
+        waiting += one if isinstance(one, (list, tuple)) else []
+    _refuse(one)
 
 
+def _refuse_name(self: TabledWeights, name: str) -> Any:
+    if hasattr(Tensor, name) and not name.startswith("_"):
+        raise AttributeError(
+            f"weights by interpolation must be read before {name!r} is asked for, got {len(self.interval)} of them. "
+            "Use weights.weights(), or leave out the table."
+        )
+    raise AttributeError(f"'TabledWeights' object has no attribute {name!r}")
+
+
+_TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "pow")
+for _name in (*_TWO, *(f"r{_two}" for _two in _TWO), "neg", "abs", "lt", "le", "gt", "ge", "array"):
+    setattr(TabledWeights, f"__{_name}__", _refuse)  # a tuple would be repeated by 2, and added to another
 TabledWeights.__torch_function__ = classmethod(_refuse_function)  # type: ignore[attr-defined]
+TabledWeights.__getattr__ = _refuse_name  # type: ignore[attr-defined]

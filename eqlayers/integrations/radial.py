@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +20,11 @@ from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
 from ..nn._common.interpolation import Kept, gradients, spline
 from ..nn.radial_table import (
-    SAMPLES,
     Errors,
     RadialTable,
     TableError,
     fewest_knots,
     in_float64,
-    table_error,
     through_float64,
     worst_of,
 )
@@ -40,6 +38,8 @@ from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder
 NEAREST = 1e-9
 #: Of the tables of all pairs of species that have come, of one network; with more, networks run at every edge.
 MOST_BYTES = 1 << 29
+#: Tolerance below which live tables are no coefficients, whose slopes in float32 are 1e-5 off.
+_FINE = 5e-5
 
 
 class _Composite(nn.Module):
@@ -104,27 +104,32 @@ class PairTable(nn.Module):
         network: Of lengths and two species.
         cutoff: Angstrom.
         open_end: See :class:`RadialTable`.
-        tolerance: Errors of some pairs are at most 0.8 of it: of the lightest and the heaviest atoms, and one between.
+
+    Attributes:
+        knots: Are to be set; errors of some pairs are looked at.
     """
 
-    def __init__(self, network: _Composite, cutoff: float, open_end: bool, tolerance: float) -> None:
+    def __init__(self, network: _Composite, cutoff: float, open_end: bool) -> None:
         super().__init__()
         self.network = network
         self.tried = _some_pairs(network.species, bool(network.joined))
         like = next(network.network.parameters())
         self.dtype = like.dtype
-        own = in_float64(network)
-        knots = Knots(16, cutoff, end="open" if open_end else "level").to(like.device)
-        ends = own.of_pair(self.tried[0])(knots.ends()).detach()
+        self.knots = Knots(16, cutoff, end="open" if open_end else "level").to(like.device)
+        ends = self.exact()[0](self.knots.ends()).detach()
         if not open_end:
             check_end(ends, cutoff)
-        self.knots = fewest_knots(knots, self.dtype, Errors(map(own.of_pair, self.tried), 0.8 * tolerance))
-        self.bytes_of_pair = self.knots.rows * ends.shape[1] * like.itemsize
+        self.width = ends.shape[1]
 
-    def error(self) -> TableError:
-        """Largest errors, of the pairs that were tried."""
+    @property
+    def bytes_of_pair(self) -> int:
+        """Of a table."""
+        return self.knots.rows * self.width * self.dtype.itemsize
+
+    def exact(self) -> list[Callable[[Tensor], Tensor]]:
+        """In float64, of some pairs: of the lightest and the heaviest atoms, and one between."""
         own = in_float64(self.network)
-        return worst_of(table_error(self.knots, own.of_pair(code), self.dtype, SAMPLES) for code in self.tried).error
+        return [own.of_pair(code) for code in self.tried]
 
     def at_edges(self, handed: Tensor) -> Tensor:
         """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
@@ -138,8 +143,8 @@ class PairTable(nn.Module):
         """The tables of pairs, one after the other, without the graph of weights."""
         own = in_float64(self.network)
         with gradients(), torch.no_grad():
-            parts = [self.knots.table(self.knots.at, own.of_pair(code)) for code in codes.tolist()]
-        return in_a_row(parts, self.knots.count).detach().to(self.dtype)
+            parts = (self.knots.table(self.knots.at, own.of_pair(code)) for code in codes.tolist())
+            return in_a_row(parts, len(codes), self.knots.count, self.dtype)
 
 
 def _some_pairs(species: Tensor | None, ordered: bool) -> list[int]:
@@ -230,14 +235,20 @@ class TabledRadial(Replacement):
         shared: Of all networks of a model.
         kind: 'weights' that a convolution reads; those 'before envelope', by which a block multiplies them; or
             'numbers', one or few for each edge, which are stored.
+        fine: Whether the digits of coefficients do not keep the tolerance.
     """
 
     def __init__(
-        self, original: nn.Module, table: RadialTable | PairTable, shared: _Shared, kind: str = "weights"
+        self,
+        original: nn.Module,
+        table: RadialTable | PairTable,
+        shared: _Shared,
+        kind: str = "weights",
+        fine: bool = False,
     ) -> None:
         super().__init__()
         mirror(self, original)
-        vars(self).update(_table=table, _shared=shared, _kind=kind)
+        vars(self).update(_table=table, _shared=shared, _kind=kind, _fine=fine)
         self.stand_in_for(original)
 
     def forward(self, lengths: Tensor) -> TabledWeights | Tensor:
@@ -261,7 +272,8 @@ class TabledRadial(Replacement):
         if not _trained(weights):
             return _by_rows(self._kept([*weights, *table.buffers()], table.made_once), interval, coefficients)
         network, dtype = through_float64(table.network), weights[0].dtype
-        if knots.kink is not None or not keeps_coefficients(knots.count, dtype):
+        fine = vars(self).get("_fine", False) and dtype is not torch.float64
+        if knots.kink is not None or fine or not keeps_coefficients(knots.count, dtype):
             return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
         return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
 
@@ -357,6 +369,20 @@ def tables(
             yield from _of_embedding(family, embedding, places, done, tolerance)
 
 
+def _knots(made: Sequence[RadialTable | PairTable], tolerance: float) -> list[TableError]:
+    """Give all tables the knots that keep the tolerance in each, and say the errors of each."""
+    if not made:
+        return []
+    exact = [[in_float64(one.network)] if isinstance(one, RadialTable) else one.exact() for one in made]
+    bound = tolerance if isinstance(made[0], RadialTable) else 0.8 * tolerance  # of the pairs that are not tried
+    errors = Errors([function for some in exact for function in some], bound)
+    like = next(made[0].parameters())
+    knots = fewest_knots(made[0].knots, like.dtype, errors)
+    for one in made:
+        one.knots = knots
+    return [worst_of(errors.found[function] for function in some).error for some in exact]
+
+
 def _of_embedding(
     family: Family,
     embedding: nn.Module,
@@ -393,18 +419,19 @@ def _of_embedding(
                 break
             kind = "numbers" if name != radial else "before envelope" if later else "weights"
             if species is None:
-                made.append((network, RadialTable(whole, cutoff, tolerance=tolerance, open_end=later), kind))
+                made.append((network, RadialTable(whole, cutoff, open_end=later), kind))
             else:
-                made.append((network, PairTable(whole, cutoff, later, tolerance), kind))
+                made.append((network, PairTable(whole, cutoff, later), kind))
+        found = _knots([table for _, table, _ in made], tolerance)
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"
     if reason:
         yield Tabled(embedding, places[embedding], reason=reason)
         return
-    knots = max((table.knots for _, table, _ in made), key=lambda one: one.count)
-    for network, table, kind in made:
-        table.knots = knots  # one set of them for all
-        yield Tabled(network, places[network], TabledRadial(network, table, shared, kind), table.error(), knots.count)
+    fine = tolerance < _FINE
+    for (network, table, kind), off in zip(made, found, strict=True):
+        new = TabledRadial(network, table, shared, kind, fine)
+        yield Tabled(network, places[network], new, off, table.knots.count)
     pairs = None
     if species is not None:
         pairs = "ordered" if any(hasattr(block, name) for block in blocks for name in family.joined) else "either order"

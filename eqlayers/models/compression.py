@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -14,7 +15,7 @@ from ..checks import check_integer, check_module, check_number, check_optional
 from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
-from ..nn.radial_table import SAMPLES, Errors, TableError, fewest_knots, in_float64, table_error, worst_of
+from ..nn.radial_table import Errors, TableError, fewest_knots, in_float64, table_error, worst_of
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
 from .potential import read_species
 
@@ -224,24 +225,28 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
         """Of lengths, for each pair of species."""
         return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
+    exact = {name: functions(network) for name, (_, network) in networks.items()}
+    errors = Errors([function for some in exact.values() for function in some], tolerance)
     knots = Knots(count or 16, cutoff_of(plain, None), end=end_of(plain)).to(device)
     dtype = _dtype(next(network for network, _ in networks.values()))
     if count is None:
-        every = [function for _, exact in networks.values() for function in functions(exact)]
-        knots = fewest_knots(knots, dtype, Errors(every, tolerance))
+        knots = fewest_knots(knots, dtype, errors)
+    else:
+        errors.tolerance = math.inf
+        errors(knots, dtype)
     made = _Made(owner, TabledBasis(plain, knots.count).to(device), [], [])
     made.basis.pairs = None if transform is None else codes
     if isinstance(owner.basis, TabledBasis):
         frozen = any(network.table is not None for _, network in _networks(owner))
         made.basis.live = owner.basis.live if frozen else torch.tensor(owner.basis.knots.count, device=device)
-    for name, (network, exact_network) in networks.items():
+    for name, (network, _) in networks.items():
         with torch.no_grad():
-            parts = [knots.table(knots.at, one) for one in functions(exact_network)]
-            table = in_a_row(parts, knots.count).to(dtype)
+            parts = (knots.table(knots.at, one) for one in exact[name])
+            table = in_a_row(parts, len(pairs), knots.count, dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
-        errors = (table_error(knots, one, dtype, SAMPLES) for one in functions(exact_network))
         made.tables.append((network, table))
-        made.rows.append(CompressionRow(path, knots.count, table.shape[1], worst_of(errors).error, size))
+        error = worst_of(errors.found[function] for function in exact[name]).error
+        made.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
     return made
 
 

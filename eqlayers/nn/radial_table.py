@@ -16,7 +16,7 @@ from ..errors import ConfigError, ShapeError
 from ..functional.tabled import TabledWeights
 from ..lowering.interpolation import INTERPOLATIONS
 from ..torch_internals import outside_of_func, wrapped_by_func
-from ._common.interpolation import gradients, slope, untrained
+from ._common.interpolation import check_slopes, gradients, slope, untrained
 from .radial import KeepsTable
 from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, end_of
 
@@ -215,6 +215,11 @@ class RadialTable(KeepsTable):
             )
         if self.knots.end != "open":
             check_end(rows, self.knots.cutoff)
+        if INTERPOLATIONS[self.knots.interpolation].derivatives and not wrapped_by_func(rows):
+            with gradients():
+                at = self.knots.ends().to(like.dtype).requires_grad_()
+                values = self.network(at)
+                check_slopes(values.detach(), slope(values, at))
 
     def extra_repr(self) -> str:
         """Whether the table is made in every call, or once."""
@@ -225,8 +230,20 @@ class RadialTable(KeepsTable):
 
 
 def in_float64(network: Any) -> Any:
-    """A copy of a module in float64, without the graph that made its weights; a function as it is."""
-    return copy.deepcopy(network).double() if isinstance(network, torch.nn.Module) else network
+    """A copy of a module in float64, without the graph that made its weights; a function as it is.
+
+    Raises:
+        ConfigError: The module cannot be copied.
+    """
+    if not isinstance(network, torch.nn.Module):
+        return network
+    try:
+        return copy.deepcopy(network).double()
+    except (TypeError, RuntimeError) as error:  # of what cannot be pickled, or of tensors with a graph
+        raise ConfigError(
+            f"network must be a module that can be copied, got {type(network).__name__}: {error}. Keep generators, "
+            "files and tensors with a graph out of it, or pass a function."
+        ) from error
 
 
 def through_float64(network: Any) -> Callable[[Tensor], Tensor]:
@@ -262,6 +279,8 @@ def table_error(
             values = network(ats[0])
             weights = (TabledWeights(table, interval, c, orders) for c in (coefficients, slope(coefficients, ats[1])))
             wanted_of = (values.detach(), slope(values, ats[0]))
+            if len(part) > SAMPLES:
+                check_slopes(*wanted_of)
             for n, (wanted, read) in enumerate(zip(wanted_of, weights, strict=True)):
                 found = read.weights()
                 if wanted.numel():
@@ -311,10 +330,14 @@ class Errors:
     Args:
         functions: From lengths to weights, in float64.
         tolerance: Of values and slopes.
+
+    Attributes:
+        found: Errors of each function with the knots that were tried last.
     """
 
     def __init__(self, functions: Iterable[Callable[[Tensor], Tensor]], tolerance: float) -> None:
         self.functions, self.tolerance = list(functions), tolerance
+        self.found: dict[Callable[[Tensor], Tensor], Off] = {}
 
     def first(self, knots: Knots, dtype: torch.dtype) -> Off:
         """Errors of the first function."""
@@ -322,13 +345,13 @@ class Errors:
 
     def __call__(self, knots: Knots, dtype: torch.dtype) -> Off:
         """Errors of all functions, or of some if one is above the tolerance."""
-        found = []
+        self.found = {}
         for place, function in enumerate(self.functions):
-            found.append(table_error(knots, function, dtype, SAMPLES))
-            if max(found[-1].error) > self.tolerance:
+            self.found[function] = table_error(knots, function, dtype, SAMPLES)
+            if max(self.found[function].error) > self.tolerance:
                 self.functions.insert(0, self.functions.pop(place))
                 break
-        return worst_of(found)
+        return worst_of(self.found.values())
 
 
 class _Limit(NamedTuple):
@@ -381,7 +404,7 @@ def _digits(limit: _Limit, error: Errors) -> bool:
 def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Errors) -> Knots | _Limit:
     """The fewest knots of those that are tried, or what they end at."""
     tolerance = error.tolerance
-    count, slow, before = 16, 0, math.inf
+    count, slow, before, of = 16, 0, math.inf, None
     if kink is not None:
         count = 8 * kink.denominator + 1  # some on either side
     while True:
@@ -394,8 +417,8 @@ def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Erro
                 off = error(found, dtype)
                 if max(off.error) <= tolerance:
                     return found
-        largest = max(off.error)
-        slow = slow + 1 if count > _SETTLED and 4 * largest > before else 0
+        largest, same = max(off.error), off.network is of
+        slow, of = slow + 1 if same and count > _SETTLED and 4 * largest > before else 0, off.network
         if slow == 2:
             return _Limit(tried, off, "errors no longer fall by a factor of 4 when knots are doubled")
         count, before = 2 * count if kink is None else 2 * count - 1, largest

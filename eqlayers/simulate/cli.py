@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +13,15 @@ import ase.io
 import numpy as np
 import torch
 from ase.units import GPa
+from numpy.typing import NDArray
 
 from ..arguments import ArgumentParser
-from ..database import database_units
+from ..database import database_units, size_of_unit
 from ..errors import ConfigError
 from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
 from ..models import load_potential, read_potential
 from ..testing import check_potential
-from ..units import unit_size
 from .describe import describe, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
@@ -239,9 +238,8 @@ def _predict(options: argparse.Namespace) -> int:
     facts = read_potential(options.model).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
     sizes = facts.get(LABEL_SIZES, {})
-    if Path(options.structures).suffix == ".db":  # may say units of its own
-        said = database_units(Path(options.structures), trained, {})
-        sizes = {**sizes, **{label: unit_size(label, unit) for label, unit in said.items() if label != "pos"}}
+    source = Path(options.structures)
+    units = database_units(source) if source.suffix == ".db" else {}
     errors: dict[str, list[Any]] = {"energy": [], "forces": [], "dipole": []}
     used: set[str] = set()
     differ: set[str] = set()
@@ -250,9 +248,11 @@ def _predict(options: argparse.Namespace) -> int:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
-            known = _references(atoms, trained, sizes)
+            known = _references(atoms, trained)
             for name in errors.keys() & known.keys() & result.keys():
-                difference = np.ravel(np.asarray(result[name]) - known[name].value)
+                unit = units.get(known[name].name)
+                size = sizes.get(name, 1.0) if unit is None else size_of_unit(source, name, unit)
+                difference = np.ravel(np.asarray(result[name]) - known[name].value * size)
                 difference = difference[np.isfinite(difference)]
                 if difference.size:
                     used.add(known[name].name)
@@ -276,6 +276,14 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
+def _numbers(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+    """A value as numbers of a shape, or None."""
+    try:
+        return np.asarray(value, dtype=np.float64).reshape(shape)
+    except (TypeError, ValueError):
+        return None
+
+
 class _Reference(NamedTuple):
     """A label: its name in the file, its value, and other usual names that have other values."""
 
@@ -284,15 +292,12 @@ class _Reference(NamedTuple):
     differ: set[str]
 
 
-def _references(
-    atoms: ase.Atoms, trained: Mapping[str, str | None], sizes: Mapping[str, float]
-) -> dict[str, _Reference]:
-    """Labels of a structure by name, in eV and Angstrom; results of `predict` are none, nor forces of held atoms.
+def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str, _Reference]:
+    """Labels of a structure by name, in units of the file; results of `predict` are none, nor forces of held atoms.
 
     Args:
         atoms: The structure.
         trained: Names that the training was given, '' for recognised names, None for a label that was left out.
-        sizes: Of the units that the training was given, in eV and Angstrom.
     """
     results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
     values = {**atoms.arrays, **atoms.info, **results}
@@ -302,12 +307,12 @@ def _references(
         given = trained[label]
         usual = () if given is None else (given, *KEYS[label]) if given else KEYS[label]
         usual = (*usual, FREE) if label == "energy" and given == "" else usual
-        count = math.prod(shape)
-        names = [name for name in usual if np.size(values.get(name, ())) == count and values[name] is not None]
-        if names:
-            value, *others = (np.asarray(values[name], dtype=np.float64).reshape(shape) for name in names)
-            differ = {name for name, other in zip(names[1:], others, strict=True) if not np.array_equal(value, other)}
-            found[label] = _Reference(names[0], value * sizes.get(label, 1.0), set() if given else differ)
+        read = {name: _numbers(values[name], shape) for name in usual if name in values}
+        numbers = {name: value for name, value in read.items() if value is not None}
+        if numbers:
+            name, value = next(iter(numbers.items()))
+            differ = {other for other in numbers if not np.array_equal(value, numbers[other], equal_nan=True)}
+            found[label] = _Reference(name, value, set() if given else differ)
     if "forces" in found:
         forces = found["forces"].value
         held = held_atoms(forces, free_directions(atoms))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import ase.io
 from ase import Atoms
 from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
-from ase.io.formats import string2index
+from ase.utils import string2index
 
 from ..checks import check_path
-from ..database import database_structures, database_units
+from ..database import PLACES, database_structures, database_units, size_of_unit
 from ..errors import ConfigError, DataError
-from ..files import atomic_write, check_output
-from ..units import unit_size
+from ..files import FREE, KEYS, atomic_write, check_output
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
@@ -44,6 +43,8 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
         for atoms in _read(place, index):
             count += 1
             yield atoms
+    except ConfigError:
+        raise
     except Exception as error:  # every format has its own
         raise DataError(
             f"structures must be in a file that ASE reads, such as .xyz, .traj or .cif, got {type(error).__name__} at "
@@ -58,14 +59,11 @@ def _read(place: Path, index: str) -> Iterator[Atoms]:
     if place.suffix != ".db":
         yield from ase.io.iread(str(place), index, do_not_split_by_at_sign=True)
         return
-    size = unit_size("pos", database_units(place, {}, {}).get("pos", "Angstrom"))
+    size = size_of_unit(place, "pos", database_units(place).get(PLACES, "Angstrom"))
     which = string2index(index)
-    if isinstance(which, slice) and which == slice(None):
-        found: Iterable[Atoms] = database_structures(place)
-    else:
-        listed = list(database_structures(place))
-        found = listed[which] if isinstance(which, slice) else [listed[which]]
-    for atoms in found:
+    if isinstance(which, str):
+        raise ValueError(f"rows of a database by {which!r}")
+    for atoms in database_structures(place, which):
         if size != 1.0:
             atoms.set_cell(size * atoms.cell.array, scale_atoms=False)
             atoms.positions *= size
@@ -73,13 +71,16 @@ def _read(place: Path, index: str) -> Iterator[Atoms]:
 
 
 def one_frame(path: str | Path, index: str = "-1") -> Atoms:
-    """A structure of a file, the last by default, without what was computed of it.
+    """A structure of a file, the last by default, without what was computed of it: results, and labels by any name.
 
     Raises:
         ConfigError, DataError: See :func:`frames`.
     """
     (atoms,) = frames(path, index)
     atoms.calc = None
+    for name in (FREE, *(name for label, names in KEYS.items() if label != "config_type" for name in names)):
+        atoms.info.pop(name, None)
+        atoms.arrays.pop(name, None)
     return atoms
 
 
@@ -125,7 +126,8 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
     kept = atoms.copy()
     for values in (kept.info, kept.arrays):
         for name in results.keys() & values.keys() & set(all_properties):
-            values.setdefault(f"REF_{name}", values.pop(name))
+            free = (f"{prefix}_{name}" for prefix in ("REF", "given", "other"))
+            values[next(one for one in free if one not in values)] = values.pop(name)
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
     kept.info |= {name: results[name] for name in results if name not in all_properties}
     return kept

@@ -398,3 +398,29 @@ def test_a_database_of_schnetpack(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"units in the metadata of .*own.db must be known ones: .*got 'energies'"):
         read_structures(tmp_path / "own.db")
     assert read_structures(tmp_path / "own.db", units={"energy": "eV"})[0].energy.ravel()[0] == pytest.approx(-10.0)
+
+
+def test_units_of_a_database_belong_to_names(tmp_path: Path) -> None:
+    """And nothing that is not read keeps a database from being read."""
+    with connect(tmp_path / "own.db") as database:
+        database.metadata = {"_property_unit_dict": {"energy": "Hartree", "REF_energy": "kcal/mol", "charge": "1"}}
+        for atoms in (Atoms("OH2", positions=[[0, 0, 0], [0, 1.8, 0], [1.7, 0, 0]]), Atoms("O")):
+            count = len(atoms)
+            data = {"REF_energy": np.array([-10.0]), "forces": np.ones((1, count, 3)), "history": [[1], [1, 2]]}
+            database.write(atoms, data=data | {"dipole": np.ones((1, 3))})
+    found, report = read_structures(tmp_path / "own.db")
+    assert found.energy.ravel().tolist() == pytest.approx([-10.0 * kcal / mol] * 2)
+    assert found.forces.shape == (4, 3)
+    assert "energy: 'REF_energy' in kcal/mol, of 2 structures" in report
+    with connect(tmp_path / "own.db") as database:
+        database.metadata = {"_property_unit_dict": None}
+    assert read_structures(tmp_path / "own.db")[0].energy.ravel()[0] == pytest.approx(-10.0)
+
+
+def test_one_mask_under_two_names(tmp_path: Path) -> None:
+    made = frames(2, REF_energy=lambda row: 1.0 * row, REF_forces=force)
+    for atoms in made:
+        atoms.arrays["REF_forces"][1] = np.nan
+        atoms.arrays["dft_forces"] = atoms.arrays["REF_forces"].copy()
+    found, _ = read_structures(saved(tmp_path, made))
+    assert np.isnan(found.forces).any(axis=1).tolist() == [False, True, False] * 2

@@ -13,14 +13,15 @@ import pytest
 import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator as AseCalculator
-from ase.constraints import FixAtoms, FixCartesian, FixedLine
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.constraints import FixAtoms, FixCartesian, FixedLine, FixedPlane
 from ase.db import connect
 from ase.units import Bohr, kcal, mol
 
 from eqlayers.cli import main, of_potentials
 from eqlayers.files import LABEL_NAMES, LABEL_SIZES
 from eqlayers.integrations.ase import Calculator
-from eqlayers.models import Potential, save_potential
+from eqlayers.models import Potential, load_potential, save_potential
 from eqlayers.simulate import cli
 from eqlayers.testing import ToyNetwork
 
@@ -321,23 +322,71 @@ def test_predict_says_that_labels_under_two_names_differ(capsys: pytest.CaptureF
     found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
     assert found["labels"] == "compared with energy; others differ: REF_energy"
     written = ase.io.read("found.xyz")
-    assert (written.info["REF_energy"], written.info["dft_energy"]) == (2.0, 1.0)
+    assert (written.info["REF_energy"], written.info["dft_energy"], written.info["given_energy"]) == (2.0, 1.0, 1.0)
     assert written.get_potential_energy() != 1.0
 
 
-@pytest.mark.parametrize("constraint", [FixCartesian([0], (True, False, False)), FixedLine(0, (1, 1, 0))], ids=str)
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        [FixCartesian([0], (True, False, False))], [FixedLine(0, (1, 1, 0))],
+        [FixedPlane(0, (1, 0, 0)), FixedPlane(0, (1, 1, 0))],
+    ],
+    ids=["FixCartesian", "FixedLine", "two FixedPlane"],
+)  # fmt: skip
 def test_predict_leaves_out_forces_of_partly_held_atoms(
-    capsys: pytest.CaptureFixture[str], water: Atoms, constraint: Any
+    capsys: pytest.CaptureFixture[str], water: Atoms, constraints: list[Any]
 ) -> None:
-    forces = np.full((3, 3), 100.0)
-    constraint.adjust_forces(water, forces)
-    forces[1:] = np.nan
-    water.arrays["forces"] = forces
-    water.set_constraint(constraint)
-    water.info["free_energy"] = 1.0
+    """With the part along which an atom is held they are labels."""
+    forces = np.full((3, 3), np.nan)
+    forces[0] = 100.0
+    for held in (False, True):
+        for constraint in constraints if held else []:
+            constraint.adjust_forces(water, forces)
+        water.set_constraint(constraints)
+        water.calc = SinglePointCalculator(water, forces=forces)
+        ase.io.write("own.traj", water)
+        found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
+        said = "no labels were found to compare with" if held else "compared with forces"
+        assert found["labels"] == said
+
+
+def test_predict_and_labels_that_are_no_numbers(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
+    water.info.update(REF_energy=1.0, E="text")
     ase.io.write("own.traj", water)
-    found = rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))
-    assert found["labels"] == "compared with free_energy"
+    assert rows(out(capsys, "predict own.traj -m toy.pt -o found.xyz"))["labels"] == "compared with REF_energy"
+    water.set_constraint(FixAtoms([7]))
+    water.calc = SinglePointCalculator(water, forces=np.zeros((3, 3)))
+    ase.io.write("own.traj", water)
+    assert main(shlex.split("predict own.traj -m toy.pt -o found.xyz")) == 2
+    assert "constraints must hold atoms of the structure, which has 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["relax", "md"])
+def test_results_have_no_labels_of_the_structure_before(
+    capsys: pytest.CaptureFixture[str], water: Atoms, command: str
+) -> None:
+    """Training would refuse two energies, or learn the energy of another geometry."""
+    water.info["REF_energy"] = 1.0
+    with connect("own.db") as database:
+        database.write(water, data={"energy": np.array([1.0]), "forces": np.zeros((1, 3, 3))})
+    ase.io.write("own.xyz", water)
+    for file in ("own.db", "own.xyz"):
+        main(shlex.split(f"{command} {file} -m toy.pt --steps 2 -o {command}-{Path(file).stem}{file[-2:]}.xyz"))
+        capsys.readouterr()
+    for file in Path().glob(f"{command}-*.xyz"):
+        for atoms in ase.io.read(file, ":"):
+            assert not {"REF_energy", "energy", "forces", "REF_forces"} & {*atoms.info, *atoms.arrays}, file
+    assert len(list(Path().glob(f"{command}-*.xyz"))) == 2
+
+
+def test_a_database_that_is_not_there_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.db").touch()
+    for file in ("missing.db", "empty.db"):
+        assert main(shlex.split(f"predict {file} -m toy.pt -o found.xyz")) == 2
+        assert f"{file}" in capsys.readouterr().err
+    assert not Path("missing.db").exists()
+    assert not Path("empty.db").stat().st_size
 
 
 def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.CaptureFixture[str], water: Atoms) -> None:
@@ -354,8 +403,12 @@ def test_predict_reads_the_labels_and_units_of_a_database(capsys: pytest.Capture
         }
         unit = kcal / mol
         database.write(water, data={"energy": np.array([energy / unit]), "forces": forces[None] / unit})
-    found = rows(out(capsys, "predict own.db -m toy.pt -o again.xyz"))
-    assert found["labels"] == "compared with energy, forces"
-    for name in ("energy", "forces"):
-        assert float(found[f"error of {name}"].split()[1].rstrip(",")) < 1e-2
+    save_potential(
+        load_potential("toy.pt"), "named.pt", {LABEL_NAMES: {"energy": "TotEnergy"}, LABEL_SIZES: {"energy": 7.0}}
+    )
+    for model in ("named.pt", "toy.pt"):  # the unit is that of the name whose numbers are taken
+        found = rows(out(capsys, f"predict own.db -m {model} -o again.xyz"))
+        assert found["labels"] == "compared with energy, forces"
+        for name in ("energy", "forces"):
+            assert float(found[f"error of {name}"].split()[1].rstrip(",")) < 1e-2
     assert ase.io.read("again.xyz").positions == pytest.approx(ase.io.read("own.xyz").positions, abs=1e-7)

@@ -171,22 +171,40 @@ def gradients() -> AbstractContextManager[object]:
     return torch.enable_grad()
 
 
+_NO_SLOPES = (
+    "a radial network must be one that autograd goes through to the lengths, got values that differ and have no "
+    "slopes. Leave out detach, rounding and NumPy, or compute in torch."
+)
+
+
 def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
     """Derivative of every column ``[N, W]`` by the length of its row: that of a sum with factors, by the factors.
 
     Columns that depend on no length have the slope 0.
 
     Raises:
-        ConfigError: Values differ, and autograd does not know how.
+        ConfigError: Values differ, and autograd does not know how; or it goes through the network once only.
     """
     factors = torch.ones_like(values, requires_grad=True)
     (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)
     if sums is None or not sums.requires_grad:
         if bool((values != values[:1]).any()):
-            raise ConfigError(
-                "a radial network must be one that autograd goes through to the lengths, got values that differ and "
-                "have no slopes. Leave out detach, rounding and NumPy, or compute in torch."
-            )
+            raise ConfigError(_NO_SLOPES)
         return torch.zeros_like(values)
-    (found,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph)
+    (found,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
+    if found is None:
+        raise ConfigError(
+            "a radial network must be one that autograd goes through twice, got a function whose gradient has none. "
+            "Leave out once_differentiable, or use interpolation='spline' with knots=."
+        )
     return found
+
+
+def check_slopes(values: Tensor, slopes: Tensor) -> None:
+    """Raise where a column differs from row to row and has no slope anywhere.
+
+    Raises:
+        ConfigError: Parts of the values are detached, rounded, or not of torch.
+    """
+    if bool(((slopes == 0).all(0) & (values != values[:1]).any(0)).any()):
+        raise ConfigError(_NO_SLOPES)

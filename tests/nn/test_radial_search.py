@@ -1,0 +1,140 @@
+"""The search for knots: bounded in time and memory, for every function, and what has no table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.errors import ConfigError, EqlayersError
+from eqlayers.nn import RadialNetwork, RadialTable
+from eqlayers.nn.radial_table import Errors, fewest_knots, table_error
+from eqlayers.nn.tabled_basis import Knots
+
+
+class Kinked(torch.nn.Module):
+    """Weights whose second derivative jumps at 4.5 A, as that of XPLOR's cutoff does; notes how many it makes."""
+
+    cutoff, most = 5.0, 0
+
+    def __init__(self, weights: int, kink: float = 4.5) -> None:
+        super().__init__()
+        self.scales = torch.nn.Parameter(torch.linspace(1.0, 2.0, weights))
+        self.kink = kink
+
+    def forward(self, lengths: torch.Tensor) -> torch.Tensor:
+        Kinked.most = max(Kinked.most, lengths.shape[0] * self.scales.shape[0])
+        v = ((lengths - self.kink) / (5 - self.kink)).clamp(0, 1)
+        return ((1 - v * v) ** 2)[:, None] * self.scales  # 0 with its slope at 5
+
+
+def test_the_search_for_knots_is_bounded() -> None:
+    """It stops where doubling no longer helps, says why, and never holds more than some megabytes."""
+    Kinked.most = 0
+    odd = Kinked(640, 4.123).double()
+    with pytest.raises(
+        ConfigError,
+        match=r"with 1024 knots .* the largest at 4\.12\d A; .* fall .* the second derivative jumps at 4\.123 A",
+    ):
+        RadialTable(odd, tolerance=1e-7)
+    assert Kinked.most <= 1 << 20
+    assert RadialTable(Kinked(3), tolerance=3e-2).knots.count <= 512
+    with pytest.raises(ConfigError, match=r"with \d+ knots .* float32 has no more digits"):
+        RadialTable(RadialNetwork(3, 8, 5.0, (16,)).float(), tolerance=1e-8)
+
+
+def test_a_knot_is_put_where_a_second_derivative_jumps() -> None:
+    """Errors of the network of SevenNet's cutoff fall as elsewhere, then."""
+    table = RadialTable(Kinked(2).double(), tolerance=1e-6)
+    assert table.knots.count <= 1281
+    assert float(table.knots.at[table.knots.kink]) == 4.5
+    assert max(table.error(41)) < 1.1e-6
+
+
+@pytest.mark.parametrize("how", [{"tolerance": 1e-3}, {"knots": 32, "interpolation": "quintic"}], ids=str)
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        (lambda r: None, "must be a tensor"), (lambda r: 1j * _cubes(r), "floating-point tensor"),
+        (lambda r: _cubes(r).long(), "floating-point tensor"), (lambda r: _cubes(r).flatten(), r"must give \[N, W\]"),
+        (lambda r: _cubes(r).detach(), "have no slopes"),
+    ],
+)  # fmt: skip
+def test_functions_that_have_no_table(function: Callable[[Tensor], Tensor], how: dict[str, Any], match: str) -> None:
+    with pytest.raises(EqlayersError, match=match):
+        RadialTable(function, 4.0, **how)(torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("how", [{"tolerance": 1e-3}, {"knots": 32, "interpolation": "quintic"}], ids=str)
+def test_a_function_that_is_0_has_a_table(how: dict[str, Any]) -> None:
+    """It depends on no length, and so has no graph."""
+    table = RadialTable(lambda r: r.new_zeros(len(r), 3), 4.0, **how)
+    assert not table(torch.tensor([1.0, 2.0])).weights().any()
+
+
+def _cubes(r: Tensor) -> Tensor:
+    return ((4.0 - r).clamp(min=0) ** 3)[:, None]
+
+
+@pytest.mark.parametrize("hard_first", [True, False])
+def test_a_search_ends_with_knots_for_every_function(hard_first: bool) -> None:
+    """Whichever of the functions comes first: tables with these knots keep the tolerance for all."""
+    both = [lambda r: _cubes(r) * torch.sin(9 * r)[:, None], _cubes]
+    knots = fewest_knots(Knots(16, 4.0), torch.float64, Errors(both if hard_first else both[::-1], 1e-4))
+    errors = [max(table_error(knots, one).error) for one in both]
+    assert 1e-5 < max(errors) <= 1e-4
+    assert min(errors) < 1e-5
+
+
+def test_the_order_of_functions_does_not_matter() -> None:
+    """Errors of one function are compared with errors of the same function with half of the knots."""
+
+    def wave(w: float) -> Callable[[Tensor], Tensor]:
+        return lambda r: _cubes(r) * torch.sin(w * r)[:, None]
+
+    functions = [wave(w) for w in (1.6562588584, 3.3316920541, 5.6966414241)]
+    found = [fewest_knots(Knots(16, 4.0), torch.float64, Errors(some, 1e-6)).count for some in permutations(functions)]
+    assert max(found) - min(found) <= 16
+
+
+class Once(torch.autograd.Function):
+    """Has no second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor) -> Tensor:
+        ctx.save_for_backward(r)
+        return (4 - r).clamp(min=0) ** 3
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return -3 * g * (4 - ctx.saved_tensors[0]).clamp(min=0) ** 2
+
+
+class NoCopy(torch.nn.Module):
+    """Holds what cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+        self.rows = (row for row in [1])
+
+    def forward(self, r: Tensor) -> Tensor:
+        return _cubes(r) * self.weight
+
+
+def test_what_a_search_cannot_do_is_said() -> None:
+    with pytest.raises(ConfigError, match="autograd goes through twice"):
+        RadialTable(lambda r: Once.apply(r)[:, None], 4.0, tolerance=1e-3)
+    with pytest.raises(ConfigError, match="must be a module that can be copied, got NoCopy"):
+        RadialTable(NoCopy(), 4.0, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("how", [{"tolerance": 1e-3}, {"knots": 32, "interpolation": "hermite"}], ids=str)
+def test_one_column_without_slopes_is_found(how: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="have no slopes"):
+        RadialTable(lambda r: torch.cat([_cubes(r), _cubes(r).detach()], 1), 4.0, **how)
