@@ -19,7 +19,7 @@ BLOCKS = re.findall(r"^```py\n# (\S+?)(?:, below `([^`\n]+)`)?\n(.*?)^```$", SEC
 COMMANDS = re.findall(r"^\.venv/bin/(.+)$", SECTION, re.MULTILINE)
 #: What is left out -> the message, as the table of the recipe has it.
 MESSAGES = dict(re.findall(r"^\| (the .+?) \| `+ ?(.+?) ?`+ \|$", SECTION, re.MULTILINE))
-FOLDERS, FILES = ("eqlayers", "kernels", "tests", "docs", "configs"), ("pyproject.toml", "Makefile", "README.md")
+FOLDERS = (".ci", ".github", "configs", "docs", "eqlayers", "examples", "kernels", "tests")
 #: The same, the text that is left out, and a test that must say so.
 LEFT_OUT = {
     "the heading `Example:`": (r"^    Example:\n", "tests/test_public_names.py -k nn"),
@@ -43,8 +43,8 @@ def followed(folder: Path, without: str = "") -> Path:
     """A copy of the package with the blocks of the recipe in their places, but for the text of a pattern."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "_build"))
-    for name in (*FILES, "CONTRIBUTING.md"):
-        shutil.copy(ROOT / name, folder / name)
+    for path in (path for path in ROOT.iterdir() if path.is_file()):
+        shutil.copy(path, folder / path.name)
     for name, line, text in BLOCKS:
         path, text = folder / name, re.sub(without, "", text, flags=re.MULTILINE) if without else text
         if not line:
@@ -61,8 +61,9 @@ def test_the_recipe_has_its_steps() -> None:
     """Guards the tests below against finding nothing; its lines fit a narrow page."""
     assert len(BLOCKS) == SECTION.count("```py\n") == 6
     assert len(COMMANDS) == 7
-    assert list(MESSAGES) == list(LEFT_OUT)
-    assert [line for _, _, text in BLOCKS for line in text.splitlines() if len(line) > 88] == []
+    assert list(MESSAGES) == list(LEFT_OUT), "the last table of the recipe must have the rows that are tested below"
+    long = [line for _, _, text in BLOCKS for line in text.splitlines() if len(line) > 88]
+    assert not long, f"lines of more than 88 columns in the recipe: {long}"
     named = re.findall(r"^\| \d \| `(.+?)` \|", SECTION, re.MULTILINE)
     made = {name for name, *_ in BLOCKS}
     assert made <= set(named), f"the table of the recipe lacks {sorted(made - set(named))}"
