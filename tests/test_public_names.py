@@ -56,6 +56,7 @@ def test_everything_exported_is_documented(module: object) -> None:
     faults = [
         fault
         for name, value in exported(module).items()
+        if value.__module__.startswith("eqlayers")  # the docstrings of others are not ours to change
         for fault in faults_of(f"{module.__name__}.{name}", value, module.__name__.rpartition(".")[2] in WITH_EXAMPLES)
     ]
     if faults:
