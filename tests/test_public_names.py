@@ -18,7 +18,8 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command; the checks and what is private in torch are for this package
 HIDDEN = ("arguments", "checks", "cli", "files", "torch_internals", "__main__")
-NEEDS = {"data": "lightning", "database": "ase", "periodic": "vesin", "simulate": "ase", "train": "lightning"}
+NEEDS = {"data": "lightning", "train": "lightning", "periodic": "vesin"}
+NEEDS |= dict.fromkeys(("database", "simulate", "units"), "ase")
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 
