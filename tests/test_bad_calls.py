@@ -264,7 +264,8 @@ CASES: dict[str, Case] = {
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
 _FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).parent.glob("bad_calls_*.py"))]
 for _more in _FILES:  # further families of layers
-    assert not CASES.keys() & _more["ROWS"].keys()
+    _twice = sorted(CASES.keys() & _more["ROWS"].keys())
+    assert not _twice, f"the table of bad calls has the rows {_twice} twice: leave one of each"
     CASES |= {name: Case(*row, own=_more["WRONG"]) for name, row in _more["ROWS"].items()}
 WRONG = {kind: values for more in _FILES for kind, values in more["WRONG"].items()} | WRONG
 
@@ -316,7 +317,10 @@ def test_bad_calls(name: str) -> None:
     case = CASES[name]
     case.function(**case.good)
     answers = {(n, repr(v)[:60]): says(case.function, {**case.good, n: v}) for n, v in rows(name)}
-    assert [f"{argument}={value} {answer}" for (argument, value), answer in answers.items() if answer] == []
+    wrong = [f"{name}({argument}={value}) {answer}" for (argument, value), answer in answers.items() if answer]
+    if wrong:
+        grammar = "a typed error of eqlayers.errors must say what must be, what came, and the fix"
+        pytest.fail("\n".join([f"{grammar}; its text must match {GRAMMAR.pattern}", *wrong]), pytrace=False)
 
 
 #: Public names that the table leaves out, with the reason.
@@ -397,7 +401,14 @@ def test_the_table_has_every_argument_of_every_public_callable(part: Any) -> Non
     missing = {
         name: arguments - given.get(function, set()) - left for name, (function, arguments) in wanted(part).items()
     }
-    assert {name: sorted(arguments) for name, arguments in missing.items() if arguments} == {}
+    lines = [
+        f"no wrong values of {', '.join(sorted(arguments))} of {part.__name__}.{name}: add them to the row "
+        f'"{name}" of a file tests/bad_calls_*.py'
+        for name, arguments in missing.items()
+        if arguments
+    ]
+    if lines:
+        pytest.fail("\n".join(lines), pytrace=False)
 
 
 def test_the_table_has_every_public_name() -> None:
@@ -405,5 +416,6 @@ def test_the_table_has_every_public_name() -> None:
     known |= {prefix + name for names in OTHERS.values() for name in names for prefix in ("", "sparse_")}
     for part in (eq, eq.algebra, autograd, backends, functional, info, nn, ops, testing, eq.integrations):
         public = [name for name in part.__all__ if callable(getattr(part, name))]
-        assert [name for name in public if name not in known] == [], part.__name__
+        missing = [f"{part.__name__}.{name}" for name in public if name not in known]
+        assert not missing, f"no row of {missing} in the table of bad calls: add one to a file tests/bad_calls_*.py"
     assert sum(len(rows(name)) for name in CASES) > 2000

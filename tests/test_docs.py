@@ -16,7 +16,8 @@ from eqlayers.bench import report
 from eqlayers.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)[^)]*\)")
 PACKAGES = {ROOT / "eqlayers": ROOT, ROOT / "kernels" / "eqlayers_kernels": ROOT / "kernels"}
@@ -43,7 +44,8 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The blocks of one page share their names, as a reader expects who types them in order."""
     monkeypatch.chdir(tmp_path)
     found = blocks(page.read_text())
-    assert len(found) == page.read_text().count("```python"), "a block is indented or not closed, so it would not run"
+    fences = page.read_text().count("```python")
+    assert len(found) == fences, f"{relative(page)}: a block is indented or not closed, so it would not run"
     module = ModuleType("__docs__")
     monkeypatch.setitem(sys.modules, "__docs__", module)  # where torch-geometric looks up what a class is made of
     for block in found:
@@ -52,13 +54,14 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_readme_and_the_guide_have_code() -> None:
     """Guards the test above against finding nothing to run."""
-    assert blocks((ROOT / "README.md").read_text())
-    assert blocks((ROOT / "docs" / "guide" / "sparse_products.md").read_text())
+    for page in ("README.md", "docs/guide/sparse_products.md"):
+        assert blocks((ROOT / page).read_text()), f"no block of Python in {page}: show what runs"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
-    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+    dead = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert not dead, f"{relative(page)} links to {dead}, which are not there: give the path from the page's folder"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=relative)
@@ -66,14 +69,20 @@ def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(
     """Sphinx takes other pages with a warning, which is an error in `make docs`."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     levels = [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)]
-    assert levels[0] == levels.count(1) == 1
-    assert [(a, b) for a, b in pairwise(levels) if b > a + 1] == []
+    titles = levels.count(1)
+    assert levels, f"no title in {relative(page)}: begin it with `# Title`"
+    assert levels[0] == titles == 1, f"{relative(page)} has {titles} titles, `# ...`: begin the page with one"
+    gaps = [f"{'#' * a} to {'#' * b}" for a, b in pairwise(levels) if b > a + 1]
+    assert not gaps, f"{relative(page)} leaves out levels of headings: {gaps}"
 
 
 @pytest.mark.parametrize("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
 def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
     """`eqlayers bench report` wrote them, and nobody changed a figure since."""
-    assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")]
+    assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")], (
+        f"no page beside {relative(stored)} shows its results: "
+        f"write it by `eqlayers bench report {relative(stored)} --out {relative(stored.parent)}`"
+    )
 
 
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -83,42 +92,45 @@ COMMANDS = dict(re.findall(r"^does\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE)
 def test_every_command_says_what_it_does() -> None:
     """First of all: before a set-up, whose lines are many."""
     listed = re.search(r"^COMMANDS := ((?:.+\\\n)*.+)$", MAKEFILE, re.MULTILINE)[1].replace("\\\n", " ").split()
-    assert listed == list(COMMANDS)
+    told = list(COMMANDS)
+    assert listed == told, f"COMMANDS of the Makefile must be the `does.` lines in their order, {told}, got {listed}"
     rules = dict(re.findall(r"^([\w-]+): *(.*)$", MAKEFILE, re.MULTILINE))
-    assert {name: rules[name].split()[0] for name in listed} == {name: f"about-{name}" for name in listed}
+    silent = [name for name in listed if rules.get(name, "").split()[:1] != [f"about-{name}"]]
+    assert not silent, f"{silent} of the Makefile do not say first what they do: begin their needs with about-NAME"
 
 
 def test_readme_and_commands_name_the_same_sizes_and_times() -> None:
     loads = dict(re.findall(r"^load\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
     readme = (ROOT / "README.md").read_text()
     rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE)
-    assert [name for name, *_ in rows] == [
-        "train",
-        "train-dipole",
-        "train-forces",
-        "test",
-        "docs",
-        "test-triton-releases",
-    ]
+    wanted = ["train", "train-dipole", "train-forces", "test", "docs", "test-triton-releases"]
+    named = [name for name, *_ in rows]
+    assert named == wanted, f"the table of README.md must have a row of each of {wanted}, got {named}"
     for name, size, disk, time in rows:
         setup = {"train-dipole": "train", "train-forces": "train"}.get(name, name.removeprefix("test-"))
-        assert loads[setup] == f"{size}, {disk} on disk".replace(" more", "")
-        assert COMMANDS[name].endswith(f": {time}")
+        said = f"{size}, {disk} on disk".replace(" more", "")
+        assert loads[setup] == said, f"`make {name}` loads {said} in README.md, {loads[setup]} in the Makefile"
+        assert COMMANDS[name].endswith(f": {time}"), f"README.md says {time} of `make {name}`: {COMMANDS[name]}"
 
 
 def test_what_a_change_must_pass_consists_of_commands() -> None:
     """And ends by one that runs tests, so that the closing line of pytest comes last."""
     steps = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
-    assert set(steps) <= set(COMMANDS)
-    assert steps[:3] == ["lint", "wheel-check", "test"]
-    assert "$(PYTEST)" in re.search(rf"^{steps[-1]}:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)[1]
+    unknown = [step for step in steps if step not in COMMANDS]
+    assert not unknown, f".ci/run has the steps {unknown}, of which the Makefile has no command"
+    assert steps[:3] == ["lint", "wheel-check", "test"], f".ci/run begins with {steps[:3]}"
+    last = re.search(rf"^{steps[-1]}:.*\n\t(.*)$", MAKEFILE, re.MULTILINE)[1]
+    assert "$(PYTEST)" in last, f".ci/run ends with `make {steps[-1]}`, which runs no tests"
 
 
 def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) -> None:
     """Pytest takes any name in `-m`."""
     asked = set(re.findall(r"\w+", " ".join(re.findall(r"\$\(PYTEST\) -m (.+)$", MAKEFILE, re.MULTILINE))))
     markers = {line.partition(":")[0] for line in pytestconfig.getini("markers")}
-    assert {"slow", "packaging", "releases", "sanitizer"} <= asked - {"not", "or", "and"} <= markers
+    asked -= {"not", "or", "and"}
+    assert asked <= markers, f"no marker {sorted(asked - markers)} in pyproject.toml: the Makefile asks for it"
+    unasked = sorted({"slow", "packaging", "releases", "sanitizer"} - asked)
+    assert not unasked, f"the Makefile asks nowhere for the marker {unasked}"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -127,24 +139,27 @@ def test_doctests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what examples leave goes with the test
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    assert result.failed == 0, f"{result.failed} of {result.attempted} examples failed; the output above says how"
+    assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} failed; see the output"
 
 
 @pytest.mark.parametrize("folder", ["eqlayers", "kernels", "examples", "tests"])
 def test_no_file_is_too_long(folder: str) -> None:
     lengths = {relative(path): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
-    assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
+    long = {name: length for name, length in lengths.items() if length > MAX_LINES}
+    assert not long, f"files of more than {MAX_LINES} lines, {long}: they hold two ideas; divide them"
 
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 
 
 def test_there_are_configurations() -> None:
-    assert {"qm9.yaml", "qm9_mini.yaml", "qm9_mini_dipole.yaml"} <= {path.name for path in CONFIGS}
+    missing = {"qm9.yaml", "qm9_mini.yaml", "qm9_mini_dipole.yaml"} - {path.name for path in CONFIGS}
+    assert not missing, f"no {sorted(missing)} in configs/"
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=relative)
 def test_configurations_load_and_comment_every_value(path: Path) -> None:
-    assert isinstance(yaml.safe_load(path.read_text()), dict)
+    assert isinstance(yaml.safe_load(path.read_text()), dict), f"{relative(path)} must hold names and values"
     values = [line for line in path.read_text().splitlines() if re.match(r"\s*(- )?(?!class_path)\w+: +[^#\s]", line)]
-    assert [line for line in values if "#" not in line] == []
+    bare = [line.strip() for line in values if "#" not in line]
+    assert not bare, f"no comment on {bare} in {relative(path)}: say what the value is, and its unit"

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ REFERENCE = ROOT / "docs" / "reference"
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command; the checks and what is private in torch are for this package
 HIDDEN = ("arguments", "checks", "cli", "files", "torch_internals", "__main__")
-NEEDS = {"data": "lightning", "periodic": "vesin", "simulate": "ase", "train": "lightning"}
+NEEDS = {"data": "lightning", "train": "lightning", "periodic": "vesin"}
+NEEDS |= dict.fromkeys(("database", "simulate", "units"), "ase")
 PARTS = sorted(part.name for part in pkgutil.iter_modules(eqlayers.__path__) if part.name not in HIDDEN)
 
 
@@ -38,20 +40,47 @@ def exported(module: object) -> dict[str, object]:
 
 
 def test_all_names_public_things_of_this_package(module: object) -> None:
-    assert module.__doc__, f"{module.__name__} needs a docstring"
-    names = module.__all__
-    assert len(names) == len(set(names)), f"{module.__name__}.__all__ repeats a name"
-    assert [name for name in names if name.startswith("_")] == []
-    assert [name for name in names if not hasattr(module, name)] == []
-    foreign = {name: value.__module__ for name, value in exported(module).items()}
-    assert {name for name, home in foreign.items() if not home.startswith(module.__name__)} == set()
+    name, names = module.__name__, module.__all__
+    assert module.__doc__, f"no docstring at the top of {name}: write what the module holds, in one line"
+    repeated = sorted({each for each in names if names.count(each) > 1})
+    assert not repeated, f"{name}.__all__ repeats {repeated}: leave one of each"
+    private = [each for each in names if each.startswith("_")]
+    assert not private, f"{name}.__all__ has the private names {private}: take them out, or rename them"
+    absent = [each for each in names if not hasattr(module, each)]
+    assert not absent, f"{name}.__all__ has {absent}, which {name} lacks: import or define them there"
+    homes = {each: value.__module__ for each, value in exported(module).items()}
+    foreign = {each: home for each, home in homes.items() if not home.startswith(name)}
+    assert not foreign, f"{name}.__all__ has names of other modules, {foreign}: export them there only"
 
 
 def test_everything_exported_is_documented(module: object) -> None:
-    undocumented = [name for name, value in exported(module).items() if not has_docstring(value)]
-    assert undocumented == []
-    if module.__name__.rpartition(".")[2] in WITH_EXAMPLES:
-        assert [name for name, value in exported(module).items() if not shows_its_use(value)] == []
+    faults = [
+        fault
+        for name, value in exported(module).items()
+        if value.__module__.startswith("eqlayers")  # the docstrings of others are not ours to change
+        for fault in faults_of(f"{module.__name__}.{name}", value, module.__name__.rpartition(".")[2] in WITH_EXAMPLES)
+    ]
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)
+
+
+def faults_of(name: str, value: object, with_example: bool) -> list[str]:
+    """What the docstring of a public name lacks, and what to write; a docstring that is missing lacks one thing."""
+    if not has_docstring(value):
+        return [f"no docstring of {name}: write one line that says what it does"]
+    text, own = inspect.getdoc(value) or "", []
+    head, *rest = text.split("\n")
+    if not head.rstrip().endswith((".", ":")) or (rest and rest[0].strip()):
+        own.append(
+            f"no summary in the docstring of {name}: its first line must be one sentence, with an empty line below"
+        )
+    if not with_example or is_dataclass(value) or "an example: :func:" in text:  # of another function of the family
+        return own
+    if not re.search(r"^Examples?:$", text, re.MULTILINE):
+        own.append(f"no `Example:` in the docstring of {name}: add this heading, and below it lines with >>> that run")
+    elif ">>> " not in text:
+        own.append(f"no line with >>> below `Example:` in the docstring of {name}: add a call and what it gives")
+    return own
 
 
 def has_docstring(value: object) -> bool:
@@ -60,10 +89,33 @@ def has_docstring(value: object) -> bool:
     return bool(text) and not text.startswith((f"{value.__name__}(", "Alias for field"))
 
 
-def shows_its_use(value: object) -> bool:
-    """True for an example, or for a word that the example stands in another function of the same family."""
-    text = inspect.getdoc(value) or ""
-    return is_dataclass(value) or ">>>" in text or "an example: :func:" in text
+def documented(text: str | None) -> Callable[[], None]:
+    def function() -> None: ...
+
+    function.__doc__ = text
+    return function
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (None, "no docstring of eqlayers.nn.New: write one line"),
+        ("", "no docstring of eqlayers.nn.New: write one line"),
+        ("Does\nmuch.\n\nExample:\n    >>> 1\n    1", "no summary in the docstring of eqlayers.nn.New"),
+        ("Does much\n\nExample:\n    >>> 1\n    1", "no summary in the docstring of eqlayers.nn.New"),
+        ("Does much.", "no `Example:` in the docstring of eqlayers.nn.New"),
+        ("Does much.\n\n>>> 1\n1", "no `Example:` in the docstring of eqlayers.nn.New"),
+        (
+            "Does much.\n\nExample:\n    1 is 1.",
+            "no line with >>> below `Example:` in the docstring of eqlayers.nn.New",
+        ),
+        ("Does much.\n\nExample:\n    >>> 1\n    1", None),
+        ("Does much; an example: :func:`old`.", None),
+    ],
+)
+def test_a_message_names_what_a_docstring_lacks(text: str | None, fault: str | None) -> None:
+    found = faults_of("eqlayers.nn.New", documented(text), with_example=True)
+    assert [each[: len(fault or "")] for each in found] == ([] if fault is None else [fault])
 
 
 def documented_modules() -> list[str]:
@@ -73,9 +125,16 @@ def documented_modules() -> list[str]:
 
 def test_every_part_has_its_place_in_the_reference() -> None:
     """The pages take the names from `__all__`; here only the list of modules can go stale."""
-    assert sorted(documented_modules()) == [f"eqlayers.{part}" for part in PARTS]
+    listed, parts = documented_modules(), [f"eqlayers.{part}" for part in PARTS]
+    missing = [part for part in parts if part not in listed]
+    assert not missing, f"no `.. automodule::` of {missing} in docs/reference: add it to the page of its topic"
+    surplus = sorted({part for part in listed if part not in parts or listed.count(part) > 1})
+    assert not surplus, f"docs/reference lists {surplus}, which are not there or are listed twice: leave each part once"
 
 
 def test_the_reference_lists_the_top_level_names() -> None:
     listed = re.findall(r"^\| `eqlayers\.(\w+)` \|", (REFERENCE / "index.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(eqlayers.__all__)
+    missing = [name for name in eqlayers.__all__ if name not in listed]
+    assert not missing, f"no row of {missing} in the table of docs/reference/index.md: add `| `eqlayers.NAME` | ... |`"
+    surplus = sorted({name for name in listed if name not in eqlayers.__all__ or listed.count(name) > 1})
+    assert not surplus, f"docs/reference/index.md lists {surplus}, which `import eqlayers` does not give once"

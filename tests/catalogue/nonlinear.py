@@ -68,6 +68,15 @@ CASES = [
         (IRREPS,),
         family="Nonlinear",
     ),
+    Case(
+        "NormalizedActivation",
+        lambda _: nn.NormalizedActivation("silu"),
+        features(x="4x0e"),
+        {"x": "4x0e"},
+        ("4x0e",),
+        layouts=("mul_ir",),
+        family="Nonlinear",
+    ),
     # squares have twice the degree: the grids hold them, so that rotations are exact
     Case(
         "S2Activation",

@@ -55,13 +55,23 @@ def test_property(case: Case, name: str) -> None:
 
 
 def test_rows_are_of_layers_that_there_are() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
+    names = [case.name for case in CASES]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    assert not twice, f"rows with the names {twice} are there twice: say after a comma what is special of one"
     for case in CASES:
-        assert hasattr(nn, case.name.partition(",")[0]), case.name
-        assert {*case.lacks, *case.slow} <= set(PROPERTIES), case.name
-        assert case.family, case.name
+        name, unknown = case.name.partition(",")[0], sorted({*case.lacks, *case.slow} - set(PROPERTIES))
+        assert hasattr(nn, name), f"eqlayers.nn has no {name}, which a row names: export it, or take out the row"
+        assert not unknown, f"the row `{case.name}` names the properties {unknown}; there are {list(PROPERTIES)}"
+        assert case.family, f"no `family=` in the row `{case.name}`: name the heading of its table in the catalogue"
 
 
 def test_the_page_of_the_list_is_that_of_the_list() -> None:
     stored = Path(__file__).parents[2] / "docs" / "reference" / "catalogue.md"
-    assert stored.read_text() == page(CASES), "python -m tests.catalogue.page docs/reference/catalogue.md"
+    if stored.read_text() != page(CASES):
+        pytest.fail("run `python -m tests.catalogue.page docs/reference/catalogue.md`", pytrace=False)
+
+
+def test_every_property_says_what_is_tested() -> None:
+    """The page shows it."""
+    silent = [name for name, check in PROPERTIES.items() if not (check.__doc__ or "").strip()]
+    assert not silent, f"no docstring of the checks of {silent} in tests/catalogue/properties.py: write one line"

@@ -109,4 +109,7 @@ def test_a_wrong_argument_is_told(name: str, value: Any, told: Callable[..., Non
 def test_every_public_callable_is_in_the_table() -> None:
     records = {"StructureEdges", "StructureStatistics", "STRUCTURE_SPLITS"}  # checked where they are used
     public = {name for name in data.__all__ if "struct" in name.lower()} - records
-    assert {name.split(",")[0] for name in CALLS} == public | {"EdgeBatchSampler", "neighbor_list"}
+    listed, wanted = {name.split(",")[0] for name in CALLS}, public | {"EdgeBatchSampler", "neighbor_list"}
+    missing, surplus = sorted(wanted - listed), sorted(listed - wanted)
+    assert not missing, f"no row of {missing} in CALLS: add a call of each, and values that it must refuse"
+    assert not surplus, f"CALLS has rows of {surplus}, which eqlayers.data does not export: take them out"

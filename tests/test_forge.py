@@ -1,0 +1,112 @@
+"""Workflows and templates of the forge, and the pages of contributors: every command that they name is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from eqlayers.cli import parser
+
+ROOT = Path(__file__).resolve().parents[1]
+FORGE = ROOT / ".github"
+WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
+FORMS = sorted(path for path in (FORGE / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+TEXTS = [*WORKFLOWS, *FORMS, FORGE / "pull_request_template.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+TARGETS = {"help", *re.findall(r"^does\.([\w-]+) +:=", (ROOT / "Makefile").read_text(), re.MULTILINE)}
+STEPS = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
+#: What a reader makes by following a text.
+MADE = {"tests/nn/test_norm_limit.py", "docs/_build/html"}
+#: Commands of this package, as its own help lists them.
+COMMANDS = set(re.findall(r"^    (\w+)  ", parser().format_help(), re.MULTILINE))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def jobs(workflow: Path) -> dict[str, Any]:
+    return yaml.safe_load(workflow.read_text())["jobs"]
+
+
+def targets_of(workflow: Path) -> list[str]:
+    """What a workflow makes: the targets of its matrices, and those written out."""
+    found = re.findall(r"run: make ([\w-]+)", workflow.read_text())
+    for job in jobs(workflow).values():
+        found += job.get("strategy", {}).get("matrix", {}).get("target", [])
+    return found
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert {path.name for path in WORKFLOWS} == {"checks.yml", "weekly.yml"}
+    assert {path.name for path in FORMS} == {"bug.yml", "idea.yml"}
+    assert {"lint", "test", "docs", "wheel-check"} <= TARGETS
+    assert {"fit", "info", "cache"} <= COMMANDS
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=relative)
+def test_commands_that_a_text_names_are_there(path: Path) -> None:
+    text = path.read_text()
+    made = {*re.findall(r"^make ([\w-]+)", text, re.MULTILINE), *re.findall(r"`make ([\w-]+)", text)}
+    made |= set(targets_of(path)) if path in WORKFLOWS else set()
+    assert not made - TARGETS, f"{relative(path)} names `make` {sorted(made - TARGETS)}, which the Makefile lacks"
+    ours = set(re.findall(r"`eqlayers (\w+)", text))
+    assert not ours - COMMANDS, f"{relative(path)} names `eqlayers` {sorted(ours - COMMANDS)}, which are no commands"
+
+
+def test_workflows_make_what_a_change_must_pass() -> None:
+    """A change is checked by the first of the steps; the rest follows within a week."""
+    checks, weekly = (targets_of(FORGE / "workflows" / f"{name}.yml") for name in ("checks", "weekly"))
+    missing = [step for step in STEPS if step not in checks + weekly]
+    assert not missing, f"no workflow makes {missing}, which .ci/run has: add them to the matrix of weekly.yml"
+    first = [step for step in ("lint", "wheel-check", "test", "docs") if step not in checks]
+    assert not first, f"checks.yml must make {first} for every change: add them to its matrix"
+    twice = sorted(set(checks) & set(weekly))
+    assert not twice, f"both workflows make {twice}: leave them in one"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=relative)
+def test_workflows_are_bounded_and_read_only(path: Path) -> None:
+    found = yaml.safe_load(path.read_text())
+    assert found["permissions"] == {"contents": "read"}, f"{relative(path)} must have no more than `contents: read`"
+    for name, job in found["jobs"].items():
+        assert job["timeout-minutes"] <= 90, f"the job {name} of {relative(path)} must end after 90 minutes"
+        used = [step["uses"] for step in job["steps"] if "uses" in step]
+        loose = [action for action in used if not re.fullmatch(r"actions/[\w-]+@v\d+", action)]
+        assert not loose, f"{relative(path)} uses {loose}: take actions of the forge itself, with a version"
+        versions = [step["with"]["python-version"] for step in job["steps"] if "python-version" in step.get("with", {})]
+        assert versions, f"the job {name} of {relative(path)} sets up no Python"
+        for version in versions:
+            assert f"on Python {version}" in (ROOT / "constraints.txt").read_text(), f"no constraints for {version}"
+
+
+@pytest.mark.parametrize("path", FORMS, ids=relative)
+def test_forms_have_what_the_forge_asks_for(path: Path) -> None:
+    """It ignores a form with a fault, and says so on its page only."""
+    form = yaml.safe_load(path.read_text())
+    lacks = [key for key in ("name", "description", "body") if not form.get(key)]
+    assert not lacks, f"no {lacks} in {relative(path)}"
+    ids = [part.get("id") for part in form["body"]]
+    assert len(set(ids)) == len(ids), f"fields of {relative(path)} must have ids of their own, got {ids}"
+    for part in form["body"]:
+        kinds = ("textarea", "input", "dropdown", "checkboxes")
+        assert part["type"] in kinds, f"{relative(path)} must have fields of the types {kinds}, got {part['type']!r}"
+        assert part["attributes"].get("label"), f"no `label:` of {part['id']} in {relative(path)}"
+    required = [part for part in form["body"] if part.get("validations", {}).get("required")]
+    assert required, f"{relative(path)} asks for nothing: one field must be required"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=relative)
+def test_sections_and_files_that_a_text_names_are_there(path: Path) -> None:
+    text = path.read_text()
+    contributing, changelog = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / "CHANGELOG.md").read_text()
+    for quoted in re.findall(r'"([^"\n]+)"[^.\n]{0,20} in CONTRIBUTING\.md', text):
+        assert quoted.lower() in contributing.lower(), f"{relative(path)} names {quoted!r}, not in CONTRIBUTING.md"
+    if 'under "Unreleased"' in text:
+        assert "## [Unreleased]" in changelog, f"{relative(path)} sends readers to a section that CHANGELOG.md lacks"
+    named = set(re.findall(r"\b(?:tests|docs)/[\w/]+\b(?:\.\w+)?", text)) - MADE
+    gone = sorted(name for name in named if not any(ROOT.glob(f"{name}*")))
+    assert not gone, f"{relative(path)} names {gone}, which are not there"
