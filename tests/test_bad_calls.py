@@ -272,15 +272,7 @@ WRONG["optional irreps"] = [value for value in WRONG["irreps"] if value is not N
 WRONG["filter or irreps"] = ["q", ["q"], 3, [None], [1.5], b"0e", {"0e": 1}, "3o", ["3o"], torch.ones(2)]
 WRONG["optional irreps of two"] = [*WRONG["optional irreps"], "1o", ["1o", "1o"], []]
 WRONG["irreps of a module"] = [
-    "0e",
-    1,
-    [7],
-    ["8x"],
-    ["1o", "1o"],
-    ["2x0e + 1o", "0e + 1o", "0e"],
-    [None, None],
-    torch.ones(2),
-]
+    "0e", 1, [7], ["8x"], ["1o", "1o"], ["2x0e + 1o", "0e + 1o", "0e"], [None, None], torch.ones(2)]  # fmt: skip
 WRONG["inputs of a module"] = [1, "x", [], [X], [X, X], [X.long(), Y], [None, Y], [X, "x"], torch.ones(())]
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
 _FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).parent.glob("bad_calls_*.py"))]
@@ -343,8 +335,8 @@ def test_bad_calls(name: str) -> None:
 #: Public names that the table leaves out, with the reason.
 OTHERS = {
     "made by a function of the table": (
-        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "EquivarianceReport", "KnotBasis", "Report", "Row", "TableError",
-        "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
+        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "EquivarianceReport", "KnotBasis", "Report", "Row",
+        "TableError", "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",

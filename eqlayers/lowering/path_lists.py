@@ -58,9 +58,12 @@ def paths(
     """
     first, second = as_irreps(irreps_in1, "irreps_in1"), as_irreps(irreps_in2, "irreps_in2")
     row, has_weight = MODES[check_choice("mode", mode, MODES)], check_flag("has_weight", has_weight)
-    if isinstance(filter_ir_out, (str, o3.Irreps)):
-        filter_ir_out = [ir for _, ir in as_irreps(filter_ir_out, "filter_ir_out")]
-    keep = read_filter(filter_ir_out)
+    given = filter_ir_out
+    if isinstance(given, (str, o3.Irreps)):
+        given = as_irreps(given, "filter_ir_out")
+        keep: list[o3.Irrep] | None = [ir for _, ir in given]
+    else:
+        given = keep = read_filter(given)
     found = tensor_product_paths(first, second, keep)
     if irreps_out is not None:
         out = as_irreps(irreps_out, "irreps_out")
@@ -75,7 +78,7 @@ def paths(
         out, place, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, found, strict=True)]).sort()
         triples = [(i, j, place[k]) for k, (i, j, _) in enumerate(found)]
     if not triples:
-        wanted = out if irreps_out is not None else "any irrep" if keep is None else keep
+        wanted = out if irreps_out is not None else "any irrep" if keep is None else given
         raise IrrepsError(
             f"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got {first} x {second} for {wanted}. "
             f"Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
