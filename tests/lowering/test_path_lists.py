@@ -51,7 +51,7 @@ def test_outputs_are_sorted_and_parities_fit() -> None:
 @pytest.mark.parametrize("mode", ["uvu", "uvw"])
 def test_given_outputs_get_every_path(mode: str) -> None:
     wide = o3.Irreps("4x0e + 4x1o") if mode == "uvu" else IN1
-    out = wide if mode == "uvu" else o3.Irreps("5x1o + 6x0e + 1x1o")
+    out = wide if mode == "uvu" else o3.Irreps("5x1e + 6x0e + 1x1e + 2x1o")
     irreps, paths = eq.paths(wide, IN2, irreps_out=out, mode=mode)
     assert irreps == out
     assert paths == [
