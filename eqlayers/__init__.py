@@ -1,33 +1,50 @@
-"""O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs."""
+"""O(3)-equivariant layers for PyTorch: e3nn's numbers, derivatives of every order, fast on GPUs and CPUs.
 
-from . import autograd, backends, errors, functional, info, nn, o3, ops
-from .graph import Graph
-from .info.structs import SparseProductInfo, SparseScaleInfo
-from .integrations import accelerate, deaccelerate
-from .lowering.layout import to_ir_mul, to_mul_ir
-from .memory import keep_memory, release_memory
-from .models.compression import compress, decompress
-from .nn import (
-    ElementwiseTensorProduct,
-    FullTensorProduct,
-    FullyConnectedTensorProduct,
-    Linear,
-    SO3Scale,
-    TensorProduct,
-    TensorProductConv,
-    TensorSquare,
-    explain,
-    warmup,
-)
+Importing the package imports none of its parts: a name is imported at its first use. `eqlayers.Calculator`,
+`eqlayers.data`, `eqlayers.simulate` and `eqlayers.train` need the extra `train`, so that `__all__` leaves them out.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Python
+    from e3nn.o3 import Irrep, Irreps
+
+    from . import autograd, backends, errors, functional, info, integrations, models, nn, o3, ops, testing
+    from . import data as data
+    from . import simulate as simulate
+    from . import train as train
+    from .graph import Graph
+    from .info import SparseProductInfo, SparseScaleInfo
+    from .integrations import accelerate, deaccelerate
+    from .integrations.ase import Calculator as Calculator
+    from .lowering.layout import to_ir_mul, to_mul_ir
+    from .lowering.path_lists import paths
+    from .memory import keep_memory, release_memory
+    from .models import Potential, compress, decompress, load_potential, save_potential
+    from .nn import (
+        ElementwiseTensorProduct,
+        FullTensorProduct,
+        FullyConnectedTensorProduct,
+        Linear,
+        SO3Scale,
+        TensorProduct,
+        TensorProductConv,
+        TensorSquare,
+        explain,
+        warmup,
+    )
 
 __all__ = [
     "ElementwiseTensorProduct",
     "FullTensorProduct",
     "FullyConnectedTensorProduct",
     "Graph",
+    "Irrep",
+    "Irreps",
     "Linear",
+    "Potential",
     "SO3Scale",
     "SparseProductInfo",
     "SparseScaleInfo",
@@ -46,11 +63,66 @@ __all__ = [
     "info",
     "integrations",
     "keep_memory",
+    "load_potential",
+    "models",
     "nn",
     "o3",
     "ops",
+    "paths",
     "release_memory",
+    "save_potential",
+    "testing",
     "to_ir_mul",
     "to_mul_ir",
     "warmup",
 ]
+
+#: Where names are that are not modules of the package.
+_HOMES = {
+    "e3nn.o3": ("Irrep", "Irreps"),
+    "eqlayers.graph": ("Graph",),
+    "eqlayers.info": ("SparseProductInfo", "SparseScaleInfo"),
+    "eqlayers.integrations": ("accelerate", "deaccelerate"),
+    "eqlayers.integrations.ase": ("Calculator",),
+    "eqlayers.lowering.layout": ("to_ir_mul", "to_mul_ir"),
+    "eqlayers.lowering.path_lists": ("paths",),
+    "eqlayers.memory": ("keep_memory", "release_memory"),
+    "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
+    "eqlayers.nn": (
+        "ElementwiseTensorProduct",
+        "FullTensorProduct",
+        "FullyConnectedTensorProduct",
+        "Linear",
+        "SO3Scale",
+        "TensorProduct",
+        "TensorProductConv",
+        "TensorSquare",
+        "explain",
+        "warmup",
+    ),
+}
+_EXTRA = ("Calculator", "data", "simulate", "train")
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+
+    def __getattr__(name):
+        """A name at its first use, or an error that says where it is."""
+        import sys
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is not None:
+            value = getattr(import_module(home), name)
+        elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            value = import_module(f"{__name__}.{name}")
+        else:
+            from .names import no_such_name
+
+            raise no_such_name(__name__, name, sys._getframe(1))
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        """The public names."""
+        return sorted((*__all__, *_EXTRA))

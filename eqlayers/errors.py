@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 __all__ = [
+    "ArgumentError",
     "BackendError",
     "ConfigError",
     "DTypeError",
@@ -23,6 +24,8 @@ __all__ = [
     "MissingPackageError",
     "OutOfMemoryError",
     "ShapeError",
+    "UnknownImportError",
+    "UnknownNameError",
 ]
 
 
@@ -60,6 +63,18 @@ class ConfigError(EqlayersError, ValueError, AssertionError):
 
 class DataError(EqlayersError, RuntimeError):
     """A data set is missing, incomplete, corrupt or empty."""
+
+
+class ArgumentError(EqlayersError, TypeError):
+    """An argument was given by a name that the constructor does not have."""
+
+
+class UnknownNameError(EqlayersError, AttributeError):
+    """A name was asked for that a module does not have; a hint says where to find it."""
+
+
+class UnknownImportError(EqlayersError, ImportError):
+    """The same of ``from eqlayers import name``, where Python drops the text of an AttributeError."""
 
 
 class GradientError(EqlayersError, RuntimeError):

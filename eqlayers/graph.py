@@ -45,6 +45,26 @@ def check_edge_index(edge_index: Any) -> Tensor:
     return edge_index
 
 
+def refuse_edges(name: str, value: Any, order: str) -> None:
+    """Raise where numbers are expected and the value is what only edges are: a graph, or integers.
+
+    Args:
+        name: Of the argument.
+        value: What came; anything else passes.
+        order: Names of all arguments, in their order.
+
+    Raises:
+        DTypeError: It looks like edges.
+    """
+    if isinstance(value, Graph) or (isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)):
+        edges = isinstance(value, Graph) or (value.ndim == 2 and value.shape[0] == 2)
+        came = (repr if isinstance(value, Graph) else got)(value) + (", which looks like edge_index" if edges else "")
+        raise DTypeError(
+            f"{name} must be a floating-point tensor, got {came}. The order of arguments is {order}: check it, or pass "
+            f"arguments by their names."
+        )
+
+
 def check_range(name: str, index: Tensor, size: int, what: str) -> None:
     """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
 

@@ -13,12 +13,14 @@ Example:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from e3nn import o3 as _theirs
 from e3nn.o3 import *  # noqa: F403 -- whatever the installed version offers
 
 from .functional import spherical_harmonics  # noqa: F401 -- after the line above, so that ours hold
+from .names import no_such_name
 from .nn import (  # noqa: F401 -- after the line above, so that ours hold
     ElementwiseTensorProduct,
     FullTensorProduct,
@@ -34,7 +36,7 @@ __all__ = list(_theirs.__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """What e3nn has beside its ``__all__``, such as ``experimental``."""
-    if name.startswith("_"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_theirs, name)
+    """What e3nn has beside its ``__all__``, such as ``experimental``; else an error, with a hint where there is one."""
+    if not name.startswith("_") and hasattr(_theirs, name):
+        return getattr(_theirs, name)
+    raise no_such_name(__name__, name, sys._getframe(1))

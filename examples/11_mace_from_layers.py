@@ -10,25 +10,11 @@ import torch
 from ase.build import molecule
 from e3nn import o3
 
-from eqlayers.integrations.ase import Calculator
-from eqlayers.models import Potential
+from eqlayers import Calculator, Potential, paths
 from eqlayers.nn import ZBL, BesselBasis, Linear, RadialNetwork, SpeciesLinear, SymmetricContraction, TensorProductConv
 from eqlayers.testing import check_potential
 
 SPECIES = (1, 6, 8)
-
-
-def channelwise(irreps_in, irreps_sh, wanted):
-    """Every path from features times harmonics to a wanted irrep, one weight a channel ('uvu'), and what they give."""
-    found = [
-        (i, j, mul, ir)
-        for i, (mul, ir_in) in enumerate(irreps_in)
-        for j, (_, ir_sh) in enumerate(irreps_sh)
-        for ir in ir_in * ir_sh
-        if ir in wanted
-    ]
-    irreps, place, _ = o3.Irreps([(mul, ir) for *_, mul, ir in found]).sort()
-    return irreps, [(i, j, place[k], "uvu", True) for k, (i, j, *_) in enumerate(found)]
 
 
 class Layer(torch.nn.Module):
@@ -37,10 +23,10 @@ class Layer(torch.nn.Module):
     def __init__(self, before, irreps_sh, after, channels, species, cutoff, neighbors):
         super().__init__()
         messages = o3.Irreps([(channels, ir) for _, ir in irreps_sh])
-        product, paths = channelwise(before, irreps_sh, {ir for _, ir in messages})
+        product, instructions = paths(before, irreps_sh, messages)  # one weight a channel, sorted by irrep
         self.up = Linear(before, before, layout="ir_mul")
         self.conv = TensorProductConv(
-            before, irreps_sh, product, paths, internal_weights=False, shared_weights=False, layout="ir_mul"
+            before, irreps_sh, product, instructions, internal_weights=False, shared_weights=False, layout="ir_mul"
         )
         self.radial = RadialNetwork(self.conv.weight_numel, num_basis=8, cutoff=cutoff, hidden=(32, 32))
         self.down = Linear(product, messages, layout="ir_mul")

@@ -24,15 +24,7 @@ class Dense(torch.nn.Module):
         super().__init__()
         self.irreps = o3.Irreps([(channels, (l, (-1) ** l)) for l in range(lmax + 1)])
         harmonics = o3.Irreps.spherical_harmonics(2 * lmax)
-        paths = [
-            (i, j, ir)
-            for i, (_, first) in enumerate(self.irreps)
-            for j, (_, second) in enumerate(harmonics)
-            for ir in first * second
-            if ir in self.irreps
-        ]
-        middle, place, _ = o3.Irreps([(channels, ir) for *_, ir in paths]).sort()
-        instructions = [(i, j, place[k], "uvu", True) for k, (i, j, _) in enumerate(paths)]
+        middle, instructions = eq.paths(self.irreps, harmonics, self.irreps)
         self.harmonics = eq.nn.SphericalHarmonics(harmonics, normalize=True, normalization="component")
         self.product = eq.TensorProductConv(self.irreps, harmonics, middle, instructions, layout="ir_mul")
         self.linear = eq.Linear(middle, self.irreps, layout="ir_mul")

@@ -208,6 +208,9 @@ CASES: dict[str, Case] = {
     "as_irreps": Case(eq.algebra.as_irreps, {"value": "0e"}, {"value": "irreps"}),
     "tensor_product_paths": Case(eq.algebra.tensor_product_paths, TWO, {
         "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter"}),
+    "paths": Case(eq.paths, TWO, {
+        "irreps_in1": "irreps", "irreps_in2": "irreps", "filter_ir_out": "filter or irreps",
+        "irreps_out": "optional irreps", "mode": "choice", "has_weight": "flag"}),
     "representation_matrix": Case(eq.algebra.representation_matrix, {"irreps": "1o", "matrix": np.eye(3)}, {
         "irreps": "irreps", "matrix": "matrix"}),
     "channel_major_order": Case(eq.algebra.channel_major_order, {"irreps": "1o"}, {"irreps": "irreps"}),
@@ -239,6 +242,10 @@ CASES: dict[str, Case] = {
         "fn": lambda x: x, "irreps_in": ["1o"], "irreps_out": "1o"}, {
         "fn": "function", "irreps_in": "irrep texts", "irreps_out": "irreps", "inputs": "optional tensors",
         "determinant": "determinant", "layout": "choice", "batch": "width", "seed": "count"}),
+    "check_equivariance": Case(testing.check_equivariance, {"module": TP}, {
+        "module": "module", "inputs": "inputs of a module", "irreps_in": "irreps of a module",
+        "irreps_out": "optional irreps of two", "tolerance": "positive", "layout": "optional choice", "dtype": "dtype",
+        "batch": "width", "seed": "count", "raise_exception": "flag"}),
     "random_orthogonal": Case(testing.random_orthogonal, {}, {"seed": "count", "determinant": "determinant"}),
     "random_infos": Case(testing.random_infos, {}, {"rows": "rows", "terms": "count", "seed": "count"}),
     "random_product": Case(testing.random_product, {"product": "mul"}, {
@@ -261,6 +268,12 @@ CASES: dict[str, Case] = {
         "irreps": "irrep list", "instructions": "ready instructions", "count": "flag"}),
     "warmup": Case(eq.warmup, {"step": lambda: None}, {"step": "function", "targets": "targets", "model": "module"}),
 }  # fmt: skip
+WRONG["optional irreps"] = [value for value in WRONG["irreps"] if value is not None]
+WRONG["filter or irreps"] = ["q", ["q"], 3, [None], [1.5], b"0e", {"0e": 1}, "3o", ["3o"], torch.ones(2)]
+WRONG["optional irreps of two"] = [*WRONG["optional irreps"], "1o", ["1o", "1o"], []]
+WRONG["irreps of a module"] = [
+    "0e", 1, [7], ["8x"], ["1o", "1o"], ["2x0e + 1o", "0e + 1o", "0e"], [None, None], torch.ones(2)]  # fmt: skip
+WRONG["inputs of a module"] = [1, "x", [], [X], [X, X], [X.long(), Y], [None, Y], [X, "x"], torch.ones(())]
 WRONG["anything"] = [value for value in WRONG["features"] if not isinstance(value, torch.Tensor)]
 _FILES = [runpy.run_path(str(path)) for path in sorted(Path(__file__).parent.glob("bad_calls_*.py"))]
 for _more in _FILES:  # further families of layers
@@ -326,12 +339,13 @@ def test_bad_calls(name: str) -> None:
 #: Public names that the table leaves out, with the reason.
 OTHERS = {
     "made by a function of the table": (
-        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "KnotBasis", "Report", "Row", "TableError",
-        "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
+        "Channels", "Coverage", "DerivativeReport", "EdgeVectors", "EquivarianceReport", "KnotBasis", "Report", "Row",
+        "TableError", "TabledWeights", "WarmupReport", "WarmupRow", "ForceCheck"),
     "the same function as sparse_mul": ("inner", "mat_t_vec", "scavec", "vecmat", "vecsca"),
     "the same function as SparseMul": (
         "SparseInner", "SparseMatTVec", "SparseOuter", "SparseProduct", "SparseScaVec", "SparseVecMat",
             "SparseVecSca"),
+    "e3nn's": ("Irrep", "Irreps"),
     "without arguments": ("keep_memory", "release_memory"),
     "for backends, not for users": ("Backend", "register", "select", "verdicts"),
     "made by a function": ("CompressionReport", "CompressionRow", "SavedPotential"),

@@ -17,6 +17,8 @@ KERNELS = "eqlayers_kernels"
 # what each part may import directly; everything below those is allowed as well
 BELOW = {
     "errors": (),
+    "names": ("errors",),  # hints for names that there are not
+    "keywords": ("checks",),  # the right names of arguments
     "checks": ("errors",),
     "files": ("checks",),
     "units": ("checks",),
@@ -33,13 +35,13 @@ BELOW = {
     "lowering": ("info", "forms"),
     "backends": ("lowering", "graph"),
     "autograd": ("backends",),
-    "functional": ("autograd",),
-    "nn": ("functional",),
+    "functional": ("autograd", "names"),
+    "nn": ("functional", "keywords"),
     "o3": ("nn",),
     "models": ("nn", "periodic", "files", "__version__"),  # files of potentials name the version that wrote them
     "testing": ("models",),
     "periodic": ("checks",),  # neighbour lists by vesin
-    "data": ("database", "periodic", KERNELS),  # one cache folder
+    "data": ("database", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing", "memory", "arguments"),
@@ -47,7 +49,7 @@ BELOW = {
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory"),
     "__main__": ("cli",),
-    "": ("models", "testing", "integrations", "o3", "memory"),  # eqlayers/__init__.py itself
+    "": ("train", "simulate", "testing", "integrations", "o3", "memory", "names"),  # eqlayers/__init__.py itself
 }
 # one line each, with its reason
 EXCEPTIONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,31 +14,18 @@ from e3nn import o3
 from ..algebra import as_irreps, wigner_3j
 from ..checks import check_choice
 from ..errors import ConfigError
-from ..nn.interaction import channelwise_instructions
+from ..lowering.path_lists import paths
 from .config import check_known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")
 FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
 
 
-def _channelwise(in1: o3.Irreps, in2: o3.Irreps, keep: o3.Irreps) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
-    out, paths = channelwise_instructions(in1, in2, keep)
-    return out, list(paths)
-
-
-def connected(in1: o3.Irreps, in2: o3.Irreps, out: o3.Irreps, mode: str) -> list[tuple[Any, ...]]:
-    """Every path between irreps groups, with weights."""
-    return [
-        (i, j, k, mode, True)
-        for i, (_, ir1) in enumerate(in1)
-        for j, (_, ir2) in enumerate(in2)
-        for k, (_, ir) in enumerate(out)
-        if ir in ir1 * ir2
-    ]
-
-
 # mode -> irreps of the output and instructions, from (in1, in2, out); for 'uvu', out lists the irreps that are kept
-PATHS = {"uvu": _channelwise, "uvw": lambda in1, in2, out: (out, connected(in1, in2, out, "uvw"))}
+PATHS: dict[str, Callable[[o3.Irreps, o3.Irreps, o3.Irreps], tuple[o3.Irreps, list[tuple[Any, ...]]]]] = {
+    "uvu": lambda in1, in2, out: paths(in1, in2, out),
+    "uvw": lambda in1, in2, out: paths(in1, in2, irreps_out=out, mode="uvw"),
+}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ imported here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from eqlayers.errors import needs_packages
+from eqlayers.names import answering
 
 with needs_packages("eqlayers.data", "train"):
     import ase  # noqa: F401
@@ -64,3 +67,6 @@ __all__ = [
     "structure_edges",
     "thermochemical_atomref",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

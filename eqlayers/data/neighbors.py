@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eqlayers.checks import check_floating, check_number, check_tensor, got
 from eqlayers.errors import DataError, DTypeError, ShapeError
+from eqlayers.keywords import named_arguments
 
 __all__ = ["radius_graph"]
 
@@ -21,6 +22,7 @@ def check_cutoff(cutoff: float) -> float:
     return check_number("cutoff", cutoff, above=0, unit=" of Angstrom", fix="Common values are 4 to 6.")
 
 
+@named_arguments
 def radius_graph(pos: Tensor, cutoff: float, n_atoms: Tensor | None = None) -> Tensor:
     """All ordered pairs of atoms of the same molecule that are closer than a cutoff.
 

@@ -1,5 +1,8 @@
 """Products, convolutions and harmonics as functions, and those beside the layers."""
 
+from typing import TYPE_CHECKING
+
+from ..names import answering
 from .api import (
     as_graph,
     sparse_inner,
@@ -59,3 +62,6 @@ __all__ = [
     "wigner_D",
     "wigner_blocks",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

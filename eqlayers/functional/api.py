@@ -15,7 +15,7 @@ from ..autograd.product import sparse_form
 from ..backends import check_backend
 from ..checks import check_choice, check_flag, check_tensor, check_type, fixed
 from ..errors import ShapeError
-from ..graph import Graph
+from ..graph import Graph, refuse_edges
 from ..info.structs import SparseProductInfo, SparseScaleInfo
 from ..lowering.plan import ProductPlan
 from ..lowering.spherical import NORMALIZATIONS, harmonics_formula, read_degrees
@@ -161,7 +161,7 @@ def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, b
         >>> tensor_product(plan, torch.ones(5, 2), torch.ones(5, 3), torch.ones(2)).shape
         torch.Size([5, 6])
     """
-    _check_weight(_check_plan(plan), weight)
+    _check_weight(_check_plan(plan), weight, "plan, x, y, weight")
     return run_product(plan, x, y, weight, weight.ndim == 1, backend)
 
 
@@ -202,7 +202,7 @@ def tensor_product_conv(
         torch.Size([2, 6])
     """
     _check_plan(plan).layouts[0].check("x", x)
-    _check_weight(plan, weight)
+    _check_weight(plan, weight, "plan, x, edge_attr, weight, edge_index")
     graph = as_graph(edge_index, x.shape[0])
     fixed = check_flag("deterministic", deterministic)
     return run_convolution(plan, x, edge_attr, weight, graph, weight.ndim == 1, backend, fixed)
@@ -266,9 +266,11 @@ def _check_plan(plan: ProductPlan) -> ProductPlan:
     return check_type("plan", plan, ProductPlan, "a ProductPlan", "Take the attribute plan of a layer.")
 
 
-def _check_weight(plan: ProductPlan, weight: Tensor) -> None:
-    if isinstance(weight, Tensor) and weight.ndim and weight.shape[-1] == plan.weight_numel:
+def _check_weight(plan: ProductPlan, weight: Tensor, order: str) -> None:
+    fits = isinstance(weight, Tensor) and weight.ndim and weight.shape[-1] == plan.weight_numel
+    if fits and (plan.weight_numel == 0 or weight.is_floating_point()):
         return
+    refuse_edges("weight", weight, order)
     want = f"[{plan.weight_numel}] or [..., {plan.weight_numel}]"
     check_tensor("weight", weight, want)
     raise ShapeError(f"weight must be {want}, got {list(weight.shape)}. Take the number from plan.weight_numel.")

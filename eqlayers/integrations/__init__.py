@@ -1,5 +1,8 @@
 """Our layers in models of others: one call puts them in place of e3nn's, another takes them out again."""
 
+from typing import TYPE_CHECKING
+
+from ..names import answering
 from .coverage import Coverage
 from .forces import ForceCheck, check_forces
 from .from_mace import from_mace, to_mace
@@ -21,3 +24,6 @@ __all__ = [
     "to_mace",
     "to_nequip",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

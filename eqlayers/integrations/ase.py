@@ -16,6 +16,7 @@ from torch import Tensor
 from .. import memory
 from ..checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..errors import OutOfMemoryError, needs_packages
+from ..keywords import named_arguments, parameters, refuse_others
 from ..models import Potential, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 
@@ -57,6 +58,7 @@ def as_potential(
     return copy.deepcopy(potential).to(device=place, dtype=kind).eval()
 
 
+@named_arguments
 class Calculator(AseCalculator):
     """Energies, forces and stress of a potential, for ASE's dynamics, optimizers and all else that takes a calculator.
 
@@ -75,6 +77,7 @@ class Calculator(AseCalculator):
         **options: Of ASE's calculators, such as ``directory``.
 
     Raises:
+        ArgumentError: An option that neither this class nor ASE's has.
         ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin that cannot be used.
         IndexRangeError: Atoms of a species that the potential does not know.
 
@@ -99,6 +102,7 @@ class Calculator(AseCalculator):
         keep_memory: bool = True,
         **options: Any,
     ) -> None:
+        refuse_others(type(self), options, (p.name for p in parameters(AseCalculator)))
         super().__init__(**options)
         self.potential = as_potential(potential_or_path, dtype, device)
         if check_flag("keep_memory", keep_memory):

@@ -27,7 +27,7 @@ class Replacement(nn.Module):
     """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
 
     #: NequIP imports these before it loads a compiled model.
-    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers",)
+    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers.nn",)  # what registers the operators
 
     #: Attributes of both that users change.
     _settings: ClassVar[tuple[str, ...]] = ()

@@ -13,6 +13,7 @@ from torch import nn
 from ..backends import check_backend
 from ..checks import check_flag, check_items, check_module, check_number, got
 from ..errors import BackendError, ConfigError
+from ..keywords import named_arguments
 from ..nn import Linear
 from ..nn._common.e3nn_state import E3nnState
 from ..nn.product import ProductLayer
@@ -41,6 +42,7 @@ class _Job:
     replacement: Replacement | None = None
 
 
+@named_arguments
 def accelerate(
     model: nn.Module,
     *,

@@ -1,5 +1,9 @@
 """Complete networks, made of the layers."""
 
+from typing import TYPE_CHECKING
+
+from ..keywords import name_arguments
+from ..names import answering
 from .compression import CompressionReport, CompressionRow, compress, decompress
 from .equiformer import Equiformer
 from .extend import extend_potential
@@ -40,3 +44,8 @@ __all__ = [
     "recomputed",
     "save_potential",
 ]
+
+name_arguments(globals(), __all__)
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

@@ -14,11 +14,11 @@ from ..backends.rows import summed_rows
 from ..checks import check_number
 from ..functional.tabled import TabledWeights
 from ..graph import Graph
+from ..lowering.path_lists import paths
 from ..nn._common.base import EquivariantModule, KeepsFloat64
 from ..nn.activation import NormalizedActivation
 from ..nn.conv import TensorProductConv
 from ..nn.edge_geometry import EdgeVectors
-from ..nn.interaction import channelwise_instructions
 from ..nn.linear import Linear
 from ..nn.radial import ScalarNetwork
 from ..nn.species_linear import SpeciesLinear
@@ -90,12 +90,12 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         super().__init__(layout, backend)
         kind: dict[str, Any] = {"layout": layout, "backend": backend}
         self.style = style
-        middle, paths = channelwise_instructions(irreps_in, irreps_sh, irreps_message)
-        paths = sorted(paths, key=lambda path: path[2])  # the order of MACE's weights
-        self.num_paths = len(paths)
+        middle, instructions = paths(irreps_in, irreps_sh, irreps_message)
+        instructions = sorted(instructions, key=lambda path: path[2])  # the order of MACE's weights
+        self.num_paths = len(instructions)
         self.up = Linear(irreps_in, irreps_in, **kind)
         self.product = TensorProductConv(
-            irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
         )
         self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
         self.down = Linear(middle, irreps_message, **kind)

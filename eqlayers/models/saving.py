@@ -15,6 +15,7 @@ from torch import Tensor
 from ..checks import check_device, check_dtype, check_path, check_type, got
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write
+from ..keywords import named_arguments
 from .compression import expect_tables
 from .potential import Potential
 
@@ -98,6 +99,7 @@ def build_potential(description: Mapping[str, Any]) -> Potential:
     )
 
 
+@named_arguments
 def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, Any] | None = None) -> None:
     """Write a potential to a file, whole or not at all.
 
@@ -164,6 +166,7 @@ def read_potential(path: str | Path) -> SavedPotential:
     return _saved(path, content)
 
 
+@named_arguments
 def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: Any = "cpu") -> Potential:
     """A potential from a file, in evaluation mode.
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_integer, check_number
 from ..graph import Graph
+from ..lowering.path_lists import paths
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
-from ..nn.interaction import channelwise_instructions
 from ..nn.radial import ScalarNetwork, hidden_widths
 from ..nn.tabled_basis import tabled
 from .nequip import reachable
@@ -146,9 +146,9 @@ class TFNStep(torch.nn.Module):
         kind: dict[str, Any] = {"layout": "ir_mul", "backend": backend}
         self.gate = GatedNonlinearity(irreps_out, gate="silu", **kind)
         self.mix_in = Linear(irreps_in, irreps_in, **kind)
-        middle, paths = channelwise_instructions(irreps_in, irreps_sh, self.gate.irreps_in)
+        middle, instructions = paths(irreps_in, irreps_sh, self.gate.irreps_in)
         self.product = TensorProductConv(
-            irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
         )
         self.radial = ScalarNetwork([num_basis, *radial_hidden, self.product.weight_numel])
         self.mix_out = Linear(middle, self.gate.irreps_in, **kind)

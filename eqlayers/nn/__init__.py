@@ -1,5 +1,9 @@
 """Equivariant layers."""
 
+from typing import TYPE_CHECKING
+
+from ..keywords import name_arguments
+from ..names import answering
 from .activation import GatedNonlinearity, NormalizedActivation
 from .attention import AttentionAggregate, EquivariantAttention
 from .batch_norm import BatchNorm, BatchRMSNorm
@@ -112,3 +116,8 @@ __all__ = [
     "explain",
     "warmup",
 ]
+
+name_arguments(globals(), __all__)
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

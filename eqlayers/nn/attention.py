@@ -19,10 +19,10 @@ from ..functional.attention import check_rows, edge_softmax, receivers, run_aggr
 from ..graph import Graph
 from ..lowering.heads import check_heads, dots_program, heads_program
 from ..lowering.layout import FlatLayout
+from ..lowering.path_lists import paths
 from ..ops.call import check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
 from .conv import TensorProductConv
-from .interaction import channelwise_instructions
 from .linear import Linear
 from .radial import ScalarNetwork, hidden_widths
 from .tensor_product import TensorProduct
@@ -185,15 +185,15 @@ class EquivariantAttention(EquivariantModule):
         widths = hidden_widths("radial_hidden", radial_hidden)
         self.irreps_in = check_heads("irreps_in", as_irreps(irreps_in, "irreps_in"), self.heads)
         self.irreps_sh, self.irreps_out = as_irreps(irreps_sh, "irreps_sh"), as_irreps(irreps_out, "irreps_out")
-        middle, paths = channelwise_instructions(self.irreps_in, self.irreps_sh, self.irreps_out)
-        self.num_paths = len(paths)
+        middle, instructions = paths(self.irreps_in, self.irreps_sh, self.irreps_out)
+        self.num_paths = len(instructions)
         self.up = Linear(self.irreps_in, self.irreps_in, **kind)
         self.product = TensorProductConv(
-            self.irreps_in, self.irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+            self.irreps_in, self.irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
         )
         self.radial = ScalarNetwork([self.num_scalars, *widths, self.product.weight_numel])
         self.down = Linear(middle, self.irreps_out, **kind)
-        weights = o3.Irreps([(self.irreps_in[i].mul * self.irreps_sh[j].mul, "0e") for i, j, *_ in paths])
+        weights = o3.Irreps([(self.irreps_in[i].mul * self.irreps_sh[j].mul, "0e") for i, j, *_ in instructions])
         self._per_head = Form(heads_program(weights, self.heads, layout))
         if self.logits == "dot":
             self.query, self.key = (Linear(self.irreps_in, self.irreps_in, **kind) for _ in range(2))

@@ -11,6 +11,8 @@ from ..errors import ShapeError
 from ..functional import as_graph
 from ..functional.product import run_convolution
 from ..functional.tabled import TabledWeights
+from ..graph import refuse_edges
+from ._common.weights import ORDER
 from .product import ProductLayer
 
 
@@ -89,7 +91,11 @@ class TensorProductConv(ProductLayer):
                 )
             w, shared = weight, False
         else:
-            w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+            try:
+                w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+            except ShapeError:
+                refuse_edges(f"edge_attr of {self._owner}", edge_attr, ORDER[self._owner])  # torch-geometric's order
+                raise
             shared = w.ndim == 1
         graph = as_graph(edge_index, x.shape[0], num_nodes)
         return run_convolution(self.plan, x, edge_attr, w, graph, shared, self.backend, self.deterministic)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps, tensor_product_paths
+from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_number
-from ..errors import IrrepsError
 from ..graph import Graph
+from ..lowering.path_lists import paths
 from ._common.base import EquivariantModule, KeepsFloat64
 from .activation import GatedNonlinearity
 from .conv import TensorProductConv
@@ -20,30 +19,6 @@ from .linear import Linear
 from .radial import RadialNetwork
 from .species_linear import SpeciesLinear
 from .tabled_basis import KnotBasis
-
-
-def channelwise_instructions(
-    irreps_in: Any, irreps_sh: Any, irreps_out: Any
-) -> tuple[o3.Irreps, list[tuple[int, int, int, str, bool]]]:
-    """Weighted 'uvu' paths from in x sh to every irrep of out, with the sorted irreps of their outputs.
-
-    Raises:
-        IrrepsError: No path arrives.
-
-    Example:
-        >>> channelwise_instructions("4x0e", "0e + 1o", "4x0e + 4x1o")
-        (4x0e+4x1o, [(0, 0, 0, 'uvu', True), (0, 1, 1, 'uvu', True)])
-    """
-    irreps_in = as_irreps(irreps_in, "irreps_in")
-    wanted = {ir for _, ir in as_irreps(irreps_out, "irreps_out")}
-    paths = tensor_product_paths(irreps_in, irreps_sh, wanted)
-    if not paths:
-        raise IrrepsError(
-            f"some irrep of irreps_out must lie in irreps_in x irreps_sh, got {irreps_in} x {irreps_sh} for "
-            f"{irreps_out}. Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
-        )
-    middle, place, _ = o3.Irreps([(irreps_in[i].mul, ir) for i, _, ir in paths]).sort()
-    return middle, [(i, j, place[k], "uvu", True) for k, (i, j, _) in enumerate(paths)]
 
 
 class Interaction(KeepsFloat64, EquivariantModule):
@@ -101,11 +76,11 @@ class Interaction(KeepsFloat64, EquivariantModule):
         super().__init__(layout, backend)
         self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
         kind: dict[str, Any] = {"layout": layout, "backend": backend}
-        middle, paths = channelwise_instructions(self.irreps_in, irreps_sh, self.irreps_out)
+        middle, instructions = paths(self.irreps_in, irreps_sh, self.irreps_out)
         self.gate = GatedNonlinearity(self.irreps_out, gate=gate, **kind)
         self.up = Linear(self.irreps_in, self.irreps_in, **kind)
         self.product = TensorProductConv(
-            self.irreps_in, irreps_sh, middle, paths, internal_weights=False, shared_weights=False, **kind
+            self.irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False, **kind
         )
         self.radial = RadialNetwork(self.product.weight_numel, num_basis, cutoff, radial_hidden, p)
         self.down = Linear(middle, self.gate.irreps_in, **kind)
@@ -116,7 +91,7 @@ class Interaction(KeepsFloat64, EquivariantModule):
             self.self_connection = Linear(self.irreps_in, self.gate.irreps_in, **kind)
         elif self_connection == "species":
             self.self_connection = SpeciesLinear(self.irreps_in, self.gate.irreps_in, num_species, **kind)
-        self.num_paths = len(paths)
+        self.num_paths = len(instructions)
         neighbors = check_number("mean_neighbors", mean_neighbors, above=0)
         self.register_buffer("mean_neighbors", torch.tensor(neighbors, dtype=torch.float64))
         self._residual = check_flag("residual", residual) and self.irreps_in == self.irreps_out

@@ -1,6 +1,9 @@
 """Relaxation and molecular dynamics with potentials, as functions and as commands; the algorithms are ASE's."""
 
+from typing import TYPE_CHECKING
+
 from ..errors import needs_packages
+from ..names import answering
 
 with needs_packages("eqlayers.simulate", "train"):
     import ase  # noqa: F401
@@ -18,3 +21,6 @@ __all__ = [
     "relax",
     "run_dynamics",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

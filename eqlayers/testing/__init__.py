@@ -1,8 +1,12 @@
 """Tools to test equivariant layers, ours and yours: derivatives, equivariance, rounding bounds, random products."""
 
+from typing import TYPE_CHECKING
+
+from ..names import answering
 from .derivatives import DerivativeReport, check_derivatives
 from .equivariance import equivariance_residual, random_orthogonal
 from .magnitude import excess, linear_magnitude, product_magnitude
+from .module_equivariance import EquivarianceReport, check_equivariance
 from .networks import ToyNetwork
 from .potentials import PotentialReport, PotentialRow, check_potential
 from .rounding import rounding_bound
@@ -10,10 +14,12 @@ from .samples import random_infos, random_product
 
 __all__ = [
     "DerivativeReport",
+    "EquivarianceReport",
     "PotentialReport",
     "PotentialRow",
     "ToyNetwork",
     "check_derivatives",
+    "check_equivariance",
     "check_potential",
     "equivariance_residual",
     "excess",
@@ -24,3 +30,6 @@ __all__ = [
     "random_product",
     "rounding_bound",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

@@ -5,7 +5,10 @@ Needs the extra `train` (`pip install "eqlayers[train]"`).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ..errors import needs_packages
+from ..names import answering
 
 with needs_packages("eqlayers.train", "train"):
     import jsonargparse  # noqa: F401
@@ -54,3 +57,6 @@ __all__ = [
     "trainer_options",
     "warmup_cosine",
 ]
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)

@@ -151,7 +151,7 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
     (ConfigError, r"num_basis must be an integer, at least 1, got 0\. 8 is usual", lambda: BesselBasis(0)),
     (
         IrrepsError,
-        r"some irrep of irreps_out must lie in .*got 4x0e x 0e for 4x1o\. Add degrees",
+        r"some irrep of irreps_out must lie in .*got 4x0e x 1x0e for 4x1o\. Add degrees",
         lambda: Interaction("4x0e", "0e", "4x1o"),
     ),
     (

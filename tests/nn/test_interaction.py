@@ -12,7 +12,6 @@ from torch import Tensor
 from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.functional import tensor_product
 from eqlayers.nn import Interaction
-from eqlayers.nn.interaction import channelwise_instructions
 from eqlayers.testing import equivariance_residual
 
 EDGES = torch.tensor([[0, 1, 2, 0, 3, 1], [1, 0, 0, 2, 1, 3]])
@@ -92,13 +91,3 @@ def test_no_edges(atoms: int, edges: int) -> None:
     y = step(torch.randn(atoms, 16).double(), torch.zeros(edges, 4).double(), torch.zeros(edges).double(), EDGES[:, :0])
     assert y.shape == (atoms, 22)
     assert y.isfinite().all()
-
-
-def test_channelwise_instructions_reach_sorted_outputs() -> None:
-    middle, paths = channelwise_instructions("4x0e + 2x1o", "0e + 1o", "0e + 1o + 1e")
-    assert str(middle) == "4x0e+2x0e+4x1o+2x1o+2x1e" or str(middle) == "2x0e+4x0e+2x1o+4x1o+2x1e"
-    assert sorted(p[2] for p in paths) == list(range(5))
-    for i, j, k, mode, has_weight in paths:
-        assert (mode, has_weight) == ("uvu", True)
-        assert middle[k].mul == (4, 2)[i]
-        assert middle[k].ir.p == (1, -1)[i] * (1, -1)[j]

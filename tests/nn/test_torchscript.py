@@ -212,7 +212,7 @@ def test_saved_layers_run_in_a_process_that_never_built_them(tmp_path: Path) -> 
     torch.jit.trace(layer, (x, y)).save(str(tmp_path / "trace.pt"))
     torch.save((x, y, layer(x, y).detach()), tmp_path / "case.pt")
     code = (
-        "import torch, eqlayers\n"
+        "import torch, eqlayers.nn\n"
         "x, y, want = torch.load('case.pt')\n"
         "for name in ('script.pt', 'trace.pt'):\n"
         "    assert torch.equal(torch.jit.load(name)(x, y), want), name"

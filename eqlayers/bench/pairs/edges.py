@@ -11,7 +11,7 @@ from torch import Tensor
 from ... import nn
 from ...algebra import as_irreps
 from ...graph import Graph
-from ...nn.interaction import channelwise_instructions
+from ...lowering.path_lists import paths
 from .pair import Pair, graph_of, nodes_of
 
 #: Of an attention; invariants of an edge; harmonics.
@@ -57,9 +57,9 @@ class TheirAttention(torch.nn.Module):
     def __init__(self, irreps: str) -> None:
         super().__init__()
         own = as_irreps(irreps)
-        middle, paths = channelwise_instructions(own, as_irreps(EDGE), own)
+        middle, instructions = paths(own, as_irreps(EDGE), own)
         self.up, self.query, self.key = (o3.Linear(own, own) for _ in range(3))
-        self.product = o3.TensorProduct(own, EDGE, middle, paths, internal_weights=False, shared_weights=False)
+        self.product = o3.TensorProduct(own, EDGE, middle, instructions, internal_weights=False, shared_weights=False)
         self.radial = _own_attention(irreps).radial  # products of torch and an activation
         self.down = o3.Linear(middle, own)
         self.compare = torch.nn.Parameter(torch.randn(SCALARS, own.num_irreps))

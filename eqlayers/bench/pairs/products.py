@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ... import nn
 from ...algebra import as_irreps
-from ..problems import connected
+from ...lowering.path_lists import paths
 from .pair import Pair, features, second_features
 
 #: Harmonics that features are multiplied with.
@@ -29,7 +29,7 @@ def _scalars(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 def _their_linear(irreps: str) -> o3.TensorProduct:
     """Every path of features times harmonics, with a weight for each channel."""
     first, second = as_irreps(irreps), as_irreps(EDGE)
-    return o3.TensorProduct(first, second, first, connected(first, second, first, "uvu"))
+    return o3.TensorProduct(first, second, *paths(first, second, irreps_out=first))
 
 
 def _one_by_one(irreps: str) -> o3.ElementwiseTensorProduct:

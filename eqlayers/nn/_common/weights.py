@@ -11,6 +11,10 @@ from torch import Tensor
 
 from ...checks import check_flag, check_optional, check_tensor, got, is_integer
 from ...errors import ConfigError, IndexRangeError, ShapeError
+from ...graph import refuse_edges
+
+#: The order of the arguments that layers are called with.
+ORDER = {"TensorProduct": "x, y, weight", "TensorProductConv": "x, edge_attr, weight, edge_index"}
 
 
 class Weights:
@@ -33,7 +37,8 @@ class Weights:
         """The flat weight of a call: given, listed by instruction, or the layer's own.
 
         Raises:
-            ShapeError: None is given and the layer has none, or the shape does not fit. DTypeError: No tensor.
+            ShapeError: None is given and the layer has none, or the shape does not fit.
+            DTypeError: No tensor, or one of integers.
         """
         weight = self.joined(weight, shared)
         if weight is None:
@@ -43,10 +48,14 @@ class Weights:
                     f"None. Pass weight=, or build it with internal_weights=True."
                 )
             return own
-        if isinstance(weight, Tensor) and (
-            weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel
+        if (
+            isinstance(weight, Tensor)
+            and (weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel)
+            and (self.numel == 0 or weight.is_floating_point())
         ):
             return weight
+        if self.owner in ORDER:
+            refuse_edges(f"weight of {self.owner}", weight, ORDER[self.owner])
         want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
         check_tensor(f"weight of {self.owner}", weight, f"{want}, or a list of tensors")
         fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."

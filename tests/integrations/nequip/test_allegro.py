@@ -178,7 +178,7 @@ def test_the_modifier() -> None:
     assert all(share <= 1 for share in found["of the bound"].values()), found
     modify(network, [{"modifier": "enable_eqlayers"}])
     assert sum(isinstance(module, AcceleratedContracter) for module in network.modules()) == 2
-    assert "eqlayers" in network.metadata["nequip_custom_ops_libs"].split()
+    assert "eqlayers.nn" in network.metadata["nequip_custom_ops_libs"].split()
 
 
 def test_bench_networks(tmp_path: Path) -> None:

@@ -1,0 +1,258 @@
+"""Arguments that constructors do not have: an error that names the right one, from one table of words for one thing.
+
+Python refuses an unknown argument before a constructor runs, and at no cost to other calls; here its error is put into
+this package's words.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+from .checks import got
+from .errors import ArgumentError
+
+__all__ = ["SAME", "WRITE", "name_arguments", "named_arguments", "parameters", "refuse_others", "right_name"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+
+#: Arguments of this package -> what other packages and other layers call the same. The first that is there wins.
+SAME: dict[str, tuple[str, ...]] = {
+    "cutoff": (
+        "r_max", "rmax", "max_r", "rc", "r_c", "rcut", "r_cut", "cut", "cutoff_radius", "radial_cutoff", "radius",
+        "max_radius", "cutoff_upper", "cutoff_distance"),
+    "layers": (
+        "num_layers", "n_layers", "nlayers", "layer", "num_interactions", "n_interactions", "num_convs", "n_convs",
+        "num_conv_layers", "num_convolution_layer", "num_blocks", "depth"),
+    "hidden": (
+        "hidden_irreps", "irreps_hidden", "hidden_channels", "num_channels", "n_channels", "channels", "num_features",
+        "n_features", "features", "feature_irreps_hidden", "irreps", "hidden_dim", "hidden_size", "hidden_layers",
+        "n_atom_basis", "sphere_channels", "node_irreps", "widths", "neurons", "hs"),
+    "lmax": (
+        "l_max", "max_l", "max_ell", "ell_max", "L_max", "L", "degree", "max_degree", "sh_lmax", "lmax_list",
+        "irreps_sh", "irreps_edge_sh"),
+    "num_basis": (
+        "num_bessel", "num_bessels", "n_bessel", "num_rbf", "n_rbf", "nrbf", "num_radial", "n_radial", "n_basis",
+        "num_radial_basis", "num_basis_functions", "num_bessel_functions", "number_of_basis", "bessel_basis",
+        "num_gaussians", "basis_size", "number"),
+    "radial_hidden": (
+        "radial_MLP", "radial_mlp", "radial_mlp_width", "radial_layers", "radial_neurons", "invariant_neurons",
+        "fc_neurons", "radial_mlp_layers", "hidden_radial", "hidden"),
+    "mean_neighbors": (
+        "avg_num_neighbors", "avg_num_neigh", "avg_neighbors", "average_num_neighbors", "num_neighbors",
+        "num_neighbours", "mean_neighbours", "mean_num_neighbors", "conv_denominator"),
+    "species": (
+        "elements", "element_list", "atomic_numbers", "atomic_number", "atom_types", "type_names", "chemical_symbols",
+        "chemical_species", "type_to_chemical_symbol", "z_table", "zs", "z", "symbols", "num_species", "num_elements",
+        "num_types", "types"),
+    "num_species": ("num_elements", "num_types", "num_atom_types", "n_species", "num_specie", "species"),
+    "num_elements": ("num_species", "num_types", "n_elements", "elements"),
+    "p": ("power", "cutoff_p", "polynomial_cutoff_p", "PolynomialCutoff_p", "num_polynomial_cutoff", "p_cut",
+          "exponent", "dropout", "drop_prob", "rate", "prob"),
+    "cutoff_p": ("p", "power", "polynomial_cutoff_p", "PolynomialCutoff_p", "num_polynomial_cutoff", "p_cut"),
+    "correlation": ("correlation_order", "body_order", "nu", "contraction_degree", "nu_max"),
+    "interactions": ("interaction", "interaction_cls", "interaction_cls_first"),
+    "readout_hidden": ("MLP_irreps", "mlp_irreps", "readout_irreps", "readout_mlp"),
+    "activation": ("act", "nonlinearity", "activation_function", "act_fn", "gate"),
+    "act": ("activation", "nonlinearity", "act_fn"),
+    "acts": ("act", "activation", "activations", "nonlinearity"),
+    "heads": ("num_heads", "n_heads", "num_attention_heads"),
+    "repulsion": ("zbl", "ZBL", "pair_repulsion", "pair_potential"),
+    "shifts": ("atomic_energies", "E0s", "e0s", "per_type_energy_shifts", "shift", "atomref", "atomrefs"),
+    "scale": ("scales", "per_type_energy_scales", "atomic_inter_scale", "rescale", "std"),
+    "network": ("model", "net", "module"),
+    "properties": ("outputs", "targets", "output"),
+    "irreps_in": ("irreps_in1", "irreps", "in_irreps", "input_irreps", "irreps_input", "feature_irreps_in",
+                  "irreps_node_input", "irreps_node", "node_irreps", "irreps1"),
+    "irreps_in1": ("irreps_in", "irreps1", "irreps_1", "irreps_node_input", "irreps_x", "in1", "feature_irreps_in"),
+    "irreps_in2": ("irreps_sh", "irreps2", "irreps_2", "irreps_edge_attr", "irreps_edge", "irreps_node_attr",
+                   "irreps_y", "in2", "edge_attrs_irreps"),
+    "irreps_out": ("irreps_in", "out_irreps", "output_irreps", "irreps_output", "target_irreps", "feature_irreps_out",
+                   "irreps_node_output", "irreps_out1", "irreps3", "irreps_sh", "irreps", "l", "ls", "lmax", "l_max",
+                   "max_ell", "degrees", "degree", "out"),
+    "irreps_sh": ("irreps_edge_attr", "irreps_edge", "edge_irreps", "sh_irreps", "edge_attrs_irreps", "irreps_in2",
+                  "edge_attr_irreps", "lmax"),
+    "irreps_edge": ("irreps_sh", "irreps_edge_attr"),
+    "irreps": ("irreps_in", "irreps_out", "in_irreps", "irreps_in1", "num_features"),
+    "instructions": ("paths", "instruction"),
+    "filter_ir_out": ("filter", "filter_ir", "filter_irreps", "keep"),
+    "normalize": ("normalise", "normalized"),
+    "normalization": ("normalisation", "norm"),
+    "irrep_normalization": ("normalization", "norm", "normalisation"),
+    "biases": ("bias", "use_bias", "with_bias"),
+    "include_bias": ("bias", "use_bias", "biases"),
+    "num_weights": ("out_features", "num_out", "weight_numel", "num_outputs", "out_dim"),
+    "f_in": ("channels_in", "in_features"),
+    "f_out": ("channels_out", "out_features"),
+    "channels_out": ("out_features", "channels"),
+    "shared_weights": ("share_weights", "shared"),
+    "internal_weights": ("own_weights", "learnable"),
+    "layout": ("memory_layout", "data_layout", "layout_in1", "layout_in2", "layout_out", "math_layout"),
+    "backend": ("method", "kernel", "implementation", "accelerator", "use_kernel"),
+    "eps": ("epsilon",),
+    "epsilon": ("eps",),
+    "affine": ("elementwise_affine", "learnable"),
+    "lmax_out": ("lmax",),
+    "lmax_in": ("lmax",),
+    "res": ("resolution", "grid_resolution"),
+    "resolution": ("res", "grid_resolution"),
+    "knots": ("num_knots", "n_knots", "points"),
+    "dtype": ("default_dtype", "precision"),
+    "device": ("map_location",),
+    "potential_or_path": (
+        "potential", "model", "model_path", "model_paths", "models", "path", "checkpoint", "filename"),
+    "path": ("filename", "file", "model_path", "file_name"),
+    "potential": ("model", "module"),
+    "skin": ("verlet_skin", "neighbor_skin", "buffer"),
+}  # fmt: skip
+
+#: What to write where more differs than the name: argument of this package -> words for it -> what to write.
+WRITE: dict[str, dict[tuple[str, ...], str]] = {
+    "irreps_out": {("lmax", "l_max", "max_ell"): "the list of degrees, irreps_out=list(range(lmax + 1))"},
+    "irreps_sh": {("lmax",): "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},
+    "lmax": {("irreps_sh", "irreps_edge_sh"): "the highest degree, lmax="},
+    "species": {("num_species", "num_elements", "num_types"): "the atomic numbers, as in species=[1, 8]"},
+    "hidden": {
+        (
+            "hidden_channels",
+            "num_channels",
+            "n_channels",
+            "channels",
+            "num_features",
+            "n_features",
+            "n_atom_basis",
+        ): "irreps with their channels, such as hidden='32x0e + 32x1o'",
+    },
+}
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The arguments that a constructor or a function has, with those of the constructors that it hands others on to."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    chain: Iterable[Any] = [function]
+    if isinstance(function, type):
+        stop = torch.nn.Module.__mro__
+        chain = [c.__dict__["__init__"] for c in function.__mro__ if c not in stop and "__init__" in c.__dict__]
+    found: dict[str, inspect.Parameter] = {}
+    for one in chain:
+        all_ = inspect.signature(one).parameters.values()
+        found = {p.name: p for p in all_ if p.kind in kinds and p.name != "self"} | found
+        if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in all_):
+            break
+    return list(found.values())
+
+
+def right_name(wrong: str, names: Iterable[str]) -> str | None:
+    """Which of the arguments ``names`` means what ``wrong`` says.
+
+    Example:
+        >>> right_name("r_max", ["species", "cutoff"]), right_name("laeyrs", ["layers"]), right_name("foo", ["layers"])
+        ('cutoff', 'layers', None)
+    """
+    names = [name for name in names if not name.startswith("_")]
+    same = next((ours for ours, others in SAME.items() if ours in names and wrong in others), None)
+    close = difflib.get_close_matches(wrong, names, 1, 0.75)
+    return same or (close[0] if close else None)
+
+
+def _refusal(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentError:
+    known = parameters(function)
+    names = [p.name for p in known if not p.name.startswith("_")]
+    start = f"arguments of {function.__name__} must be among those that it has, got {wrong}={got(value)}."
+    right = right_name(wrong, names)
+    if right is None:
+        return ArgumentError(f"{start} It has {', '.join(names)}.")
+    default = next(p.default for p in known if p.name == right)
+    usual = "" if default in (inspect.Parameter.empty, None) else f" (by default {default!r})"
+    other = (text for words, text in WRITE.get(right, {}).items() if wrong in words)
+    return ArgumentError(f"{start} Write {next(other, f'{right}={usual}')}.")
+
+
+def _answer(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:
+    """Raise the error in this package's words, if it is one about an argument of this very call."""
+    found = _UNEXPECTED.search(str(error))
+    wrong = None if found is None else found[1]
+    if " required " in str(error):  # where others go to a class that takes all, and the one that is needed is missing
+        names = {p.name for p in parameters(function)}
+        wrong = next((name for name in given if name not in names and right_name(name, names) is not None), None)
+    if isinstance(error, ArgumentError):
+        wrong = next((name for name in given if f" got {name}=" in str(error)), None)
+    if wrong in given and wrong not in {p.name for p in parameters(function)}:
+        raise _refusal(function, str(wrong), given[str(wrong)]) from None
+
+
+def named_arguments(function: _F) -> _F:
+    """Decorator of a class, or of a function that is called seldom: an unknown argument is answered by the right one.
+
+    Example:
+        >>> @named_arguments
+        ... def edges(positions, cutoff=5.0): ...
+        >>> edges(None, r_max=4.0)
+        Traceback (most recent call last):
+            ...
+        eqlayers.errors.ArgumentError: arguments of edges must be among those that it has, got r_max=4.0. Write \
+cutoff= (by default 5.0).
+    """
+    if isinstance(function, type):
+        _constructor(function)
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            if kwargs:
+                _answer(function, kwargs, error)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _constructor(owner: type) -> None:
+    init = owner.__dict__["__init__"]
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except TypeError as error:
+            if kwargs:
+                _answer(type(self) if type(self).__init__ is __init__ else owner, kwargs, error)
+            raise
+
+    __init__.names_arguments = True  # type: ignore[attr-defined]
+    owner.__init__ = __init__  # type: ignore[misc]
+
+
+def refuse_others(owner: type, given: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise for arguments that go on to a class that would take any, and make nothing of them.
+
+    Raises:
+        ArgumentError: One is not among ``names``.
+    """
+    for name in sorted(given.keys() - set(names)):
+        raise _refusal(owner, name, given[name])
+
+
+def name_arguments(part: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Make the constructors of a part's modules answer an unknown argument by the right name.
+
+    Args:
+        part: Names of the part, ``globals()`` of its ``__init__``.
+        names: Those that are exported. Classes that are no modules, and functions, stay as they are.
+    """
+    for name in names:
+        value = part[name]
+        if isinstance(value, type) and issubclass(value, torch.nn.Module):
+            owner = next(c for c in value.__mro__ if "__init__" in c.__dict__)
+            ours = owner.__module__.startswith("eqlayers.")
+            if ours and not hasattr(owner.__dict__["__init__"], "names_arguments"):
+                _constructor(owner)

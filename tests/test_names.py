@@ -1,0 +1,243 @@
+"""Names that people guess: those that work, and the hint that the others get."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import eqlayers
+from eqlayers import names
+from eqlayers.errors import EqlayersError, UnknownImportError, UnknownNameError
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKS = "works"
+
+#: What users of e3nn, NequIP, MACE and SchNetPack ask for -> it works, or what the answer names.
+GUESSES = {
+    "eqlayers.Irreps": WORKS,
+    "eqlayers.Irrep": WORKS,
+    "eqlayers.Calculator": WORKS,
+    "eqlayers.Potential": WORKS,
+    "eqlayers.load_potential": WORKS,
+    "eqlayers.save_potential": WORKS,
+    "eqlayers.paths": WORKS,
+    "eqlayers.models.MACE": WORKS,
+    "eqlayers.data.radius_graph": WORKS,
+    "eqlayers.simulate.relax": WORKS,
+    "eqlayers.train.PotentialModule": WORKS,
+    "eqlayers.testing.check_equivariance": WORKS,
+    "eqlayers.algebra.wigner_3j": WORKS,
+    "eqlayers.o3.Irreps": WORKS,
+    "eqlayers.o3.rand_matrix": WORKS,
+    "eqlayers.nn.Gate": WORKS,
+    "eqlayers.nn.BatchNorm": WORKS,
+    "eqlayers.nn.Linear": WORKS,
+    "eqlayers.functional.spherical_harmonics": WORKS,
+    "eqlayers.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.neighbor_list": "eqlayers.periodic.neighbor_list",
+    "eqlayers.spherical_harmonics": "eqlayers.functional.spherical_harmonics",
+    "eqlayers.SphericalHarmonics": "eqlayers.nn.SphericalHarmonics",
+    "eqlayers.Gate": "eqlayers.nn.Gate",
+    "eqlayers.Activation": "eqlayers.nn.Activation",
+    "eqlayers.BatchNorm": "eqlayers.nn.BatchNorm",
+    "eqlayers.Norm": "eqlayers.nn.Norm",
+    "eqlayers.MACE": "eqlayers.models.MACE",
+    "eqlayers.NequIP": "eqlayers.models.NequIP",
+    "eqlayers.Nequip": "eqlayers.models.NequIP",
+    "eqlayers.ScaleShiftMACE": "eqlayers.models.MACE",
+    "eqlayers.MACECalculator": "eqlayers.Calculator",
+    "eqlayers.NequIPCalculator": "eqlayers.Calculator",
+    "eqlayers.SpkCalculator": "eqlayers.Calculator",
+    "eqlayers.load_model": "eqlayers.load_potential",
+    "eqlayers.load": "eqlayers.load_potential",
+    "eqlayers.save": "eqlayers.save_potential",
+    "eqlayers.wigner_3j": "eqlayers.algebra.wigner_3j",
+    "eqlayers.wigner_D": "eqlayers.functional.wigner_D",
+    "eqlayers.rand_matrix": "eqlayers.o3.rand_matrix",
+    "eqlayers.check_equivariance": "eqlayers.testing.check_equivariance",
+    "eqlayers.assert_equivariant": "eqlayers.testing.check_equivariance",
+    "eqlayers.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.MLP": "eqlayers.nn.RadialNetwork",
+    "eqlayers.BesselBasis": "eqlayers.nn.BesselBasis",
+    "eqlayers.SymmetricContraction": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.Interaction": "eqlayers.nn.Interaction",
+    "eqlayers.ChannelWiseTensorProduct": "eqlayers.paths",
+    "eqlayers.tp_out_irreps_with_instructions": "eqlayers.paths",
+    "eqlayers.MessagePassing": "eqlayers.TensorProductConv",
+    "eqlayers.AtomicData": "eqlayers.models.Structures",
+    "eqlayers.DataModule": "eqlayers.data.StructureDataModule",
+    "eqlayers.QM9": "eqlayers.data.load_qm9",
+    "eqlayers.Trainer": "eqlayers fit",
+    "eqlayers.relax": "eqlayers.simulate.relax",
+    "eqlayers.md": "eqlayers.simulate.run_dynamics",
+    "eqlayers.run_e3nn_to_cueq": "eqlayers.accelerate",
+    "eqlayers.from_mace": "eqlayers.integrations.from_mace",
+    "eqlayers.SchNet": "eqlayers.models.MACE",
+    "eqlayers.io": "e3nn.io",
+    "eqlayers.nn.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.nn.Irreps": "eqlayers.Irreps",
+    "eqlayers.nn.MACE": "eqlayers.models.MACE",
+    "eqlayers.nn.GaussianRBF": "eqlayers.nn.GaussianBasis",
+    "eqlayers.nn.EquivariantProductBasisBlock": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.nn.so3_linear_": "eqlayers.nn.SO3Linear",
+    "eqlayers.nn.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.o3.Gate": "eqlayers.nn.Gate",
+    "eqlayers.o3.FullyConnectedNet": "eqlayers.nn.RadialNetwork",
+    "eqlayers.functional.Linear": "eqlayers.Linear",
+    "eqlayers.functional.soft_one_hot_linspace": "eqlayers.functional.radial_basis",
+    "eqlayers.functional.radius_graph": "eqlayers.data.radius_graph",
+    "eqlayers.models.load_model": "eqlayers.load_potential",
+    "eqlayers.models.Calculator": "eqlayers.Calculator",
+    "eqlayers.models.SO3net": "eqlayers.models.NequIP",
+    "eqlayers.data.neighbor_list": "eqlayers.periodic.neighbor_list",
+    "eqlayers.data.AtomsDataModule": "eqlayers.data.StructureDataModule",
+    "eqlayers.data.read": "eqlayers.data.read_structures",
+    "eqlayers.testing.assert_equivariant": "eqlayers.testing.check_equivariance",
+    "eqlayers.integrations.Calculator": "eqlayers.Calculator",
+    "eqlayers.integrations.mace_mp": "eqlayers.integrations.from_mace",
+    "eqlayers.simulate.Calculator": "eqlayers.Calculator",
+    "eqlayers.train.AtomisticTask": "eqlayers.train.PotentialModule",
+}
+
+
+def found(guess: str) -> object:
+    """What ``import`` and attributes give for a dotted name."""
+    module, _, name = guess.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_there_are_sixty_guesses() -> None:
+    assert len(GUESSES) >= 60
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_a_guess_works_or_is_answered(guess: str) -> None:
+    answer = GUESSES[guess]
+    if answer == WORKS:
+        assert found(guess) is not None
+        return
+    module, _, name = guess.rpartition(".")
+    with pytest.raises(
+        UnknownNameError, match=rf"^a name of {module} must be one that it has, got '{name}'\. Use "
+    ) as e:
+        found(guess)
+    assert answer in str(e.value)
+    assert not hasattr(importlib.import_module(module), name)
+    with pytest.raises(UnknownImportError, match=f"got '{name}'") as e:
+        exec(f"from {module} import {name}")
+    assert answer in str(e.value)
+    assert isinstance(e.value, ImportError)
+    assert isinstance(e.value, EqlayersError)
+
+
+#: Words of hints that look like names and are none.
+COMMANDS = {"eqlayers fit", "eqlayers md", "eqlayers predict"}
+
+
+@pytest.mark.parametrize("name", names.HINTS)
+def test_hints_name_what_there_is(name: str) -> None:
+    for dotted in re.findall(r"\b(?:eqlayers|torch|e3nn)(?:\.\w+)+", names.HINTS[name]):
+        found_ = importlib.import_module(dotted.split(".")[0])
+        for depth, part in enumerate(dotted.split(".")[1:], start=2):
+            if isinstance(found_, ModuleType) and not hasattr(found_, part):
+                found_ = importlib.import_module(".".join(dotted.split(".")[:depth]))
+            else:
+                found_ = getattr(found_, part)
+    assert re.search(r"\.\w|`eqlayers \w+`|argument backend", names.HINTS[name])
+
+
+def test_hints_are_of_names_that_no_part_exports() -> None:
+    """One that a part exports is found without a row. The calculator needs one, as it is not in `__all__`."""
+    own = {name for part in names.PARTS for name in names.exported(part)}
+    assert sorted(own & names.HINTS.keys()) == []
+
+
+def test_exported_names_are_read_as_python_reads_them() -> None:
+    for part in names.PARTS:
+        assert list(names.exported(part)) == importlib.import_module(part).__all__, part
+    assert names.exported("eqlayers.nothing") == ()
+    assert names.exported("eqlayers.o3") == ()  # put together when it is imported
+
+
+def test_names_that_nobody_knows_get_pythons_own_error() -> None:
+    for module in (eqlayers, eqlayers.nn, eqlayers.o3, eqlayers.functional):
+        for name in ("quux_of_nothing", "_private", "__wrapped__"):
+            with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute '{name}'") as e:
+                getattr(module, name)
+            assert not isinstance(e.value, EqlayersError)
+    with pytest.raises(ImportError, match="cannot import name 'quux_of_nothing'"):
+        exec("from eqlayers import quux_of_nothing")
+
+
+def test_a_module_that_is_not_imported_yet_is_named() -> None:
+    code = (
+        "import eqlayers.integrations as i\n"
+        "try:\n    i.torch_geometric\nexcept AttributeError as error:\n    print(error)\n"
+        "from eqlayers.integrations import torch_geometric"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("Import it first: import eqlayers.integrations.torch_geometric.")
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert dir(eqlayers) == sorted({*eqlayers.__all__, "Calculator", "data", "simulate", "train"})
+    assert [name for name in dir(eqlayers) if getattr(eqlayers, name, None) is None] == []
+
+
+def test_type_checkers_see_the_names_that_python_finds() -> None:
+    tree = ast.parse((ROOT / "eqlayers" / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
+    declared = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        home = ".".join(filter(None, ("eqlayers" if node.level else "", node.module)))
+        for alias in node.names:
+            assert alias.asname in (None, alias.name)
+            declared[alias.name] = f"{home}.{alias.name}"
+    assert sorted(declared) == dir(eqlayers)
+    for name, home in declared.items():
+        module, _, last = home.rpartition(".")
+        value = (
+            importlib.import_module(home) if module == "eqlayers" else getattr(importlib.import_module(module), last)
+        )
+        assert getattr(eqlayers, name) is value, name
+
+
+def test_names_are_the_very_objects() -> None:
+    assert eqlayers.Linear is eqlayers.nn.Linear
+    assert eqlayers.load_potential is eqlayers.models.load_potential
+    layer = pickle.loads(pickle.dumps(eqlayers.Linear("2x0e", "3x0e")))
+    torch.testing.assert_close(layer(torch.ones(1, 2)).shape, torch.Size([1, 3]))
+    assert pickle.loads(pickle.dumps(eqlayers.load_potential)) is eqlayers.load_potential
+
+
+LAZY = """
+import json, sys
+import eqlayers
+alone = sorted(m for m in sys.modules if m.split(".")[0] in ("eqlayers", "eqlayers_kernels", "torch", "e3nn", "numpy"))
+eqlayers.errors.EqlayersError
+some = sorted(m for m in sys.modules if m.split(".")[0] in ("eqlayers", "eqlayers_kernels", "torch", "e3nn", "numpy"))
+eqlayers.nn.Linear
+for name in ("radius_graph", "StructureDataModule", "relax", "PotentialModule", "quux"):
+    assert not hasattr(eqlayers, name)
+heavy = [m for m in ("lightning", "ase", "vesin", "torch_geometric", "eqlayers.models") if m in sys.modules]
+from eqlayers import *
+star = [m for m in ("lightning", "ase", "torch_geometric") if m in sys.modules]
+print(json.dumps([alone, some, heavy, star, Linear is eqlayers.nn.Linear]))
+"""
+
+
+def test_importing_the_package_imports_nothing_and_hints_no_extra() -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", LAZY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [["eqlayers"], ["eqlayers", "eqlayers.errors"], [], [], True]
