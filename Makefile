@@ -10,7 +10,7 @@ INSTALL := -m pip --disable-pip-version-check install
 # one worker per core; each has one thread, because two threads on a busy core are far slower than one
 WORKERS ?= auto
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --no-skips --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
-FIT     := $(BIN)/eqlayers fit -c
+FIT     := $(BIN)/eqlayers fit --resume -c
 # runs the tests beside packages whose requirements exclude each other, each in an environment in .nox
 NOX     := .nox/runner
 # releases of Triton beside the installed one, each in a folder of its own, which comes first on PYTHONPATH in its tests

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..arguments import check_threads
 from ..checks import check_choice, check_integer, check_number
@@ -22,6 +23,7 @@ from ..data import MoleculeDataModule, StructureDataModule
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
+from .again import FLAGS, beginning, command_to_go_on, remove_if_empty, waited
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
@@ -123,13 +125,16 @@ class TrainingCLI(LightningCLI):
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "fit":
+            for name, about in FLAGS.items():
+                parser.add_argument(f"--{name}", action="store_true", help=about)
         parser.shorten(subcommand, self.task.network)  # type: ignore[attr-defined]
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what the parser dislikes into an error with a fix."""
         own = self._subcommand_parsers[args[0]]
-        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items()]
+        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items() if key not in FLAGS]
         for file, section in config_files(args):
             check_config(file, known, section)
         args = with_network(args) if self.task.module is PotentialModule else args
@@ -138,6 +143,7 @@ class TrainingCLI(LightningCLI):
         except (argparse.ArgumentError, TypeError, ValueError) as error:
             raise ConfigError(explain_parser_error(str(error), known, args)) from None
         check_cutoff(args, self.config[args[0]]["data"]["cutoff"])
+        self.flags = {name: self.config[args[0]].pop(name, False) for name in FLAGS}
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration as given.
@@ -183,6 +189,11 @@ class TrainingCLI(LightningCLI):
         if self.subcommand != "fit" and options.get("ckpt_path") is None:
             options["ckpt_path"] = str(checkpoint_path(self.folder))
             print(f"weights: {options['ckpt_path']}")
+        self.was_there = self.folder.exists()
+        if self.subcommand == "fit" and rank_zero_only.rank == 0 and not options.trainer.get("fast_dev_run"):
+            options["ckpt_path"] = beginning(self.folder, **self.flags, given=options.get("ckpt_path"))
+            if self.flags["resume"]:
+                print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
 
@@ -243,18 +254,30 @@ class TrainingCLI(LightningCLI):
     # ---- subcommands ------------------------------------------------------------------------------------------------
 
     def before_fit(self) -> None:
-        """Say where results go, and that an earlier run there is written over."""
+        """Say where results go, and remove the results of an earlier run if --overwrite says so."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
                 check_choice("early_stopping.monitor", callback.monitor, self.model.logged_names(self.datamodule))
                 check_integer("early_stopping.patience", callback.patience, 0)
         resumed = self.config["fit"].get("ckpt_path") is not None
-        exists = checkpoint_path(self.folder).exists() and not is_dry_run(self.trainer)
-        again = " (an earlier run there is written over; --name gives another)" if exists and not resumed else ""
         if self.trainer.is_global_zero:
-            print(f"run: {self.folder}{again}", flush=True)
+            print(f"run: {self.folder}", flush=True)
         if not is_dry_run(self.trainer) and self.trainer.is_global_zero:
             clear_run(self.folder, keep=resumed)
+
+    def fit(self, model: TrainedModule, **options: Any) -> None:
+        """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
+        path = options.get("ckpt_path")
+        stopping = next((one for one in self.trainer.callbacks if isinstance(one, EarlyStopping)), None)  # type: ignore[attr-defined]
+        if self.flags["resume"] and path and stopping and waited(read_checkpoint(path)) >= stopping.patience:
+            print(f"the run ended as nothing got better for {stopping.patience} epochs; it is tested again", flush=True)
+            return
+        try:
+            self.trainer.fit(model, **options)
+        except BaseException:
+            if self.trainer.is_global_zero and not self.was_there:
+                remove_if_empty(self.folder)
+            raise
 
     def test(self, model: TrainedModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
@@ -323,6 +346,8 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
         ) from error
     except SIGTERMException:
         raise stopped("SIGTERM", 143, args) from None
+    except KeyboardInterrupt:  # before or after the trainer ran
+        raise stopped("Ctrl-C", 130, args) from None
     except SystemExit as error:  # which Lightning makes of Ctrl-C
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
@@ -330,8 +355,6 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
 
 
 def stopped(by: str, status: int, args: Sequence[str]) -> SystemExit:
-    """Say what ended a command and how to go on."""
-    fit = args[0] == "fit"
-    more = "resume with --ckpt_path <run>/checkpoints/last.ckpt, if an epoch was finished" if fit else "type it again"
-    print(f"eqlayers: interrupted by {by}; files are whole; {more}", file=sys.stderr)
+    """Say what ended a command, and the command that goes on, as it can be typed."""
+    print(f"eqlayers: interrupted by {by}; files are whole; to go on: {command_to_go_on(args)}", file=sys.stderr)
     return SystemExit(status)

@@ -18,7 +18,15 @@ from .predictions import PredictionTable
 from .report import TestReport
 from .summary import LayerSummary
 
-__all__ = ["checkpoint_path", "clear_run", "run_callbacks", "run_folder", "run_loggers", "trainer_options"]
+__all__ = [
+    "checkpoint_path",
+    "clear_run",
+    "results_of",
+    "run_callbacks",
+    "run_folder",
+    "run_loggers",
+    "trainer_options",
+]
 
 #: Folders in a run's folder.
 FOLDERS = ("checkpoints", "csv", "tensorboard")
@@ -82,10 +90,21 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
         path.unlink(missing_ok=True)
     if keep:
         return
-    results = [*("summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png")]
-    results += ["potential.pt", *(path.name for path in folder.glob("parity*.png"))]
-    for path in [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in results)]:
-        path.unlink(missing_ok=True)
+    for path in results_of(folder):
+        path.unlink()
+
+
+def results_of(folder: str | Path) -> list[Path]:
+    """Files of an earlier run that a new one in the same folder would write over.
+
+    Example:
+        >>> results_of("no/such/run")
+        []
+    """
+    folder = Path(folder)
+    names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "potential.pt"]
+    paths = [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in names)]
+    return [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
 
 
 def run_callbacks(

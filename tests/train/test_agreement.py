@@ -152,7 +152,8 @@ def test_sigterm_is_not_success(place: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, error = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "resume with --ckpt_path" in error
+    assert "; to go on: eqlayers fit -c " in error
+    assert error.rstrip().endswith(" --resume")
 
 
 @pytest.mark.parametrize(

@@ -158,10 +158,19 @@ def test_a_killed_fit_goes_on_to_the_same_end(where: str, call: int, epochs: int
 def test_ctrl_c_says_how_to_go_on() -> None:
     done = interrupted("asked", "SIGINT", "step", 8)
     assert done.returncode == 130
-    assert "interrupted by Ctrl-C; files are whole; resume with --ckpt_path <run>/checkpoints/last.ckpt" in done.stderr
+    assert "interrupted by Ctrl-C; files are whole; to go on: eqlayers fit -c run.yaml --name asked --resume" in done.stderr
     assert "Traceback" not in done.stderr
-    last = str(checkpoint_path(Path("runs") / "asked", "last"))
-    again = interrupted("asked", "SIGINT", "report", 1, "--ckpt_path", last)
+    again = interrupted("asked", "SIGINT", "report", 1, "--resume")
     assert again.returncode == 130
-    assert main(["fit", "-c", "run.yaml", "--name", "asked", "--ckpt_path", last]) == 0
+    assert again.stderr.rstrip().endswith("to go on: eqlayers fit -c run.yaml --name asked --resume")
+    assert main(["fit", "-c", "run.yaml", "--name", "asked", "--resume"]) == 0
     check_equal("asked")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_stopped_in_its_first_epoch_leaves_no_folder(sent: str) -> None:
+    done = interrupted("early", sent, "step", 2)
+    assert done.returncode == {"SIGINT": 130, "SIGTERM": 143}[sent]
+    assert not Path("runs", "early").exists()
+    assert "to go on: eqlayers fit -c run.yaml --name early --resume" in done.stderr

@@ -1,0 +1,99 @@
+"""What a fit does where its folder has an earlier run: it refuses, goes on, or writes over; and the line to go on."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .checkpoints import read_checkpoint
+from .run import checkpoint_path, results_of
+
+__all__ = ["FLAGS", "beginning", "command_to_go_on", "remove_if_empty", "said_of", "waited"]
+
+#: Options of `eqlayers fit` that say what becomes of an earlier run; no configuration holds them.
+FLAGS = {
+    "resume": "Go on from the last checkpoint of the run, or begin where there is none.",
+    "overwrite": "Remove the results of an earlier run in the same folder.",
+}
+
+
+def said_of(folder: Path) -> str:
+    """What a folder holds of an earlier run, in a few words.
+
+    Example:
+        >>> said_of(Path("no/such/run"))
+        'nothing'
+    """
+    found = results_of(folder)
+    last = checkpoint_path(folder, "last")
+    epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in found else ""
+    return f"{epochs}{len(found)} files of results" if found else "nothing"
+
+
+def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) -> str | None:
+    """The checkpoint that a fit begins with, or None.
+
+    Args:
+        folder: Of the run.
+        resume: Whether to go on from the run's own checkpoint.
+        overwrite: Whether results may be removed.
+        given: A checkpoint that was named.
+
+    Raises:
+        ConfigError: The folder has results and nothing says what becomes of them; or options exclude each other.
+    """
+    inside = given is not None and Path(given).resolve().is_relative_to(folder.resolve())
+    if resume and (overwrite or (given is not None and not inside)):  # the configuration of a resumed run names its own
+        other = "--overwrite" if overwrite else "--ckpt_path"
+        raise ConfigError(f"--resume must be alone, as it finds the checkpoint itself, got {other} as well. Drop one.")
+    last = checkpoint_path(folder, "last")
+    if resume:
+        return str(last) if last.exists() else None
+    if results_of(folder) and not (overwrite or inside):
+        raise ConfigError(
+            f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "
+            "remove the results with --overwrite, or give this run another name with --name."
+        )
+    return given
+
+
+def command_to_go_on(args: Sequence[str]) -> str:
+    """The command that goes on with one that was stopped, as it can be typed.
+
+    Example:
+        >>> command_to_go_on(["fit", "-c", "my run.yaml", "--overwrite"])
+        "eqlayers fit -c 'my run.yaml' --resume"
+        >>> command_to_go_on(["test", "-c", "a.yaml"])
+        'eqlayers test -c a.yaml'
+    """
+    if args[0] != "fit":
+        return f"eqlayers {shlex.join(args)}"
+    words = []
+    following = iter(args)
+    for word in following:
+        if word == "--ckpt_path":
+            next(following, None)
+        elif word not in ("--resume", "--overwrite") and not word.startswith("--ckpt_path="):
+            words.append(word)
+    return f"eqlayers {shlex.join([*words, '--resume'])}"
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove the folder of a run that ended before its first checkpoint."""
+    if folder.is_dir() and not any(checkpoint_path(folder, name).exists() for name in ("best", "last")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def waited(checkpoint: Mapping[str, Any]) -> int:
+    """Epochs without a better value that early stopping had counted in a checkpoint.
+
+    Example:
+        >>> waited({"callbacks": {"EarlyStopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}})
+        3
+    """
+    states = checkpoint.get("callbacks", {})
+    return max((int(one.get("wait_count", 0)) for name, one in states.items() if "EarlyStopping" in name), default=0)

@@ -1,0 +1,130 @@
+"""A fit in a folder that has an earlier run: nothing is lost, and the message says the ways on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eqlayers.cli import main
+from eqlayers.train import checkpoint_path, read_checkpoint
+
+CONFIG = {
+    "task": "potential",
+    "data": {"path": "ethanol_md", "split": "time", "train": 6, "val": 3, "test": 3, "cutoff": 3.0, "batch_size": 3},
+    "model": {
+        "model": {
+            "class_path": "eqlayers.models.NequIP",
+            "init_args": {"species": [1, 6, 8], "hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1, "radial_hidden": [4]},
+        },
+    },
+    "trainer": {"accelerator": "cpu", "max_epochs": 2, "log_every_n_steps": 1},
+}
+FIT = ["fit", "-c", "run.yaml", "--name", "own"]
+RUN = Path("runs/own")
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+
+
+def content() -> dict[str, str]:
+    """All files of the run, by their bytes."""
+    files = sorted(path for path in RUN.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def epochs() -> list[int]:
+    return [row["epoch"] for row in json.loads((RUN / "history.json").read_text())]
+
+
+def test_a_finished_run_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same command again is refused; --resume tests again; --overwrite begins anew."""
+    assert main(FIT) == 0
+    before = content()
+    capsys.readouterr()
+    assert main(FIT) == 2
+    error = capsys.readouterr().err
+    for way in ("--resume", "--overwrite", "--name", "got runs/own with 2 epochs and "):
+        assert way in error
+    assert content() == before
+    assert main([*FIT, "--resume"]) == 0
+    assert epochs() == [1, 2]
+    kept = ("checkpoints/best.ckpt", "checkpoints/last.ckpt", "history.json")
+    assert {name: before[str(RUN / name)] for name in kept} == {name: content()[str(RUN / name)] for name in kept}
+    assert main([*FIT, "--overwrite", "--trainer.max_epochs", "1"]) == 0
+    assert epochs() == [1]
+
+
+def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also with the configuration that the run wrote, which names its checkpoint."""
+    assert main([*FIT, "--resume", "--trainer.max_epochs", "1", "--test_after_fit", "false"]) == 0
+    assert "resume: nothing in runs/own, so the run begins" in capsys.readouterr().out
+    assert main([*FIT, "--resume", "--test_after_fit", "false"]) == 0
+    assert "resume: runs/own/checkpoints/last.ckpt" in capsys.readouterr().out
+    assert epochs() == [1, 2]
+    saved = (RUN / "config.yaml").read_text()
+    assert "overwrite" not in saved
+    assert "resume" not in saved
+    again = ["fit", "-c", str(RUN / "config.yaml"), "--resume", "--trainer.max_epochs", "3"]
+    assert main(again) == 0
+    assert epochs() == [1, 2, 3]
+
+
+def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing got better for as long as early stopping waits: going on would train one epoch more each time."""
+    stopping = ["--early_stopping.patience", "0", "--early_stopping.min_delta", "1000", "--trainer.max_epochs", "9"]
+    assert main([*FIT, *stopping]) == 0
+    before = content()
+    assert read_checkpoint(checkpoint_path(RUN, "last"))["epoch"] < 8
+    assert main([*FIT, *stopping, "--resume"]) == 0
+    assert "nothing got better for 0 epochs" in capsys.readouterr().out
+    last = str(checkpoint_path(RUN, "last"))
+    assert content()[last] == before[last]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (["--resume", "--overwrite"], "--resume must be alone, .* got --overwrite as well"),
+        (["--resume", "--ckpt_path", "other.ckpt"], "--resume must be alone, .* got --ckpt_path as well"),
+        (["--ckpt_path", "other.ckpt"], "must have a folder without results, got runs/own with 1 files"),
+    ],
+    ids=["both", "a path", "the checkpoint of another run"],
+)
+def test_ways_that_exclude_each_other(options: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+    RUN.mkdir(parents=True)
+    (RUN / "potential.pt").write_text("a result")
+    assert main([*FIT, *options]) == 2
+    assert re.search(match, " ".join(capsys.readouterr().err.split()))
+    assert (RUN / "potential.pt").read_text() == "a result"
+
+
+def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be asked for every time."""
+    Path("run.yaml").write_text(yaml.safe_dump({**CONFIG, "overwrite": True}))
+    assert main(FIT) == 2
+    assert "must be a known one, got 'overwrite'" in capsys.readouterr().err
+
+
+def test_a_fit_that_fails_before_its_first_epoch_leaves_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eqlayers.train.potential import PotentialModule
+
+    def fail(*args: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PotentialModule, "training_step", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(FIT)
+    assert not RUN.exists()
+    RUN.mkdir(parents=True)
+    (RUN / "notes.txt").write_text("of the user's")
+    with pytest.raises(ZeroDivisionError):
+        main(FIT)
+    assert (RUN / "notes.txt").exists()
