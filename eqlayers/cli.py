@@ -33,7 +33,7 @@ EPILOG = """\
 training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml
   eqlayers fit -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
-  eqlayers fit -c configs/qm9_mini.yaml --ckpt_path runs/qm9_mini/checkpoints/last.ckpt    (resume)
+  eqlayers fit -c configs/qm9_mini.yaml --resume                                           (go on)
   eqlayers test -c configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers report runs/* --output report                                                   (compare runs)

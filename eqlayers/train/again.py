@@ -8,17 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from lightning.pytorch.utilities import rank_zero_only
+
+from ..errors import ConfigError, DataError
 from .checkpoints import read_checkpoint
 from .run import checkpoint_path, results_of
 
-__all__ = ["FLAGS", "beginning", "command_to_go_on", "remove_if_empty", "said_of", "waited"]
+__all__ = ["FLAGS", "beginning", "command_to_go_on", "first_process", "remove_if_empty", "said_of", "waited"]
 
 #: Options of `eqlayers fit` that say what becomes of an earlier run; no configuration holds them.
 FLAGS = {
     "resume": "Go on from the last checkpoint of the run, or begin where there is none.",
     "overwrite": "Remove the results of an earlier run in the same folder.",
 }
+
+
+def first_process() -> bool:
+    """Whether this process is the first of a run on several devices; the others find what the first has begun."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def said_of(folder: Path) -> str:
@@ -30,8 +37,13 @@ def said_of(folder: Path) -> str:
     """
     found = results_of(folder)
     last = checkpoint_path(folder, "last")
-    epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in found else ""
-    return f"{epochs}{len(found)} files of results" if found else "nothing"
+    if not found:
+        return "nothing"
+    try:
+        epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in found else ""
+    except DataError:  # a broken one is not lost either
+        epochs = ""
+    return f"{epochs}{len(found)} files of results"
 
 
 def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) -> str | None:
@@ -44,7 +56,9 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
         given: A checkpoint that was named.
 
     Raises:
-        ConfigError: The folder has results and nothing says what becomes of them; or options exclude each other.
+        ConfigError: The folder has results and nothing says what becomes of them; options exclude each other; or the
+            named checkpoint is no file.
+        DataError: The named checkpoint is damaged.
     """
     inside = given is not None and Path(given).resolve().is_relative_to(folder.resolve())
     if resume and (overwrite or (given is not None and not inside)):  # the configuration of a resumed run names its own
@@ -53,6 +67,8 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
     last = checkpoint_path(folder, "last")
     if resume:
         return str(last) if last.exists() else None
+    if given is not None:
+        read_checkpoint(given)
     if results_of(folder) and not (overwrite or inside):
         raise ConfigError(
             f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "

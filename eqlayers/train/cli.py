@@ -15,7 +15,6 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..arguments import check_threads
 from ..checks import check_choice, check_integer, check_number
@@ -23,7 +22,7 @@ from ..data import MoleculeDataModule, StructureDataModule
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
-from .again import FLAGS, beginning, command_to_go_on, remove_if_empty, waited
+from .again import FLAGS, beginning, command_to_go_on, first_process, remove_if_empty, waited
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
@@ -190,7 +189,7 @@ class TrainingCLI(LightningCLI):
             options["ckpt_path"] = str(checkpoint_path(self.folder))
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
-        if self.subcommand == "fit" and rank_zero_only.rank == 0 and not options.trainer.get("fast_dev_run"):
+        if self.subcommand == "fit" and first_process() and not options.trainer.get("fast_dev_run"):
             options["ckpt_path"] = beginning(self.folder, **self.flags, given=options.get("ckpt_path"))
             if self.flags["resume"]:
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)

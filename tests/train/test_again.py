@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from eqlayers.cli import main
-from eqlayers.train import checkpoint_path, read_checkpoint
+from eqlayers.errors import ConfigError
+from eqlayers.train import again, checkpoint_path, read_checkpoint
 
 CONFIG = {
     "task": "potential",
@@ -94,9 +95,8 @@ def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture
     [
         (["--resume", "--overwrite"], "--resume must be alone, .* got --overwrite as well"),
         (["--resume", "--ckpt_path", "other.ckpt"], "--resume must be alone, .* got --ckpt_path as well"),
-        (["--ckpt_path", "other.ckpt"], "must have a folder without results, got runs/own with 1 files"),
     ],
-    ids=["both", "a path", "the checkpoint of another run"],
+    ids=["both", "a path"],
 )
 def test_ways_that_exclude_each_other(options: list[str], match: str, capsys: pytest.CaptureFixture[str]) -> None:
     RUN.mkdir(parents=True)
@@ -104,6 +104,19 @@ def test_ways_that_exclude_each_other(options: list[str], match: str, capsys: py
     assert main([*FIT, *options]) == 2
     assert re.search(match, " ".join(capsys.readouterr().err.split()))
     assert (RUN / "potential.pt").read_text() == "a result"
+
+
+def test_the_checkpoint_of_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins a run, and does not remove another one's results."""
+    monkeypatch.setattr(again, "read_checkpoint", lambda path: {})
+    assert again.beginning(RUN, False, False, "other.ckpt") == "other.ckpt"
+    RUN.mkdir(parents=True)
+    (RUN / "potential.pt").write_text("a result")
+    with pytest.raises(ConfigError, match="must have a folder without results, got runs/own with 1 files of results"):
+        again.beginning(RUN, False, False, "other.ckpt")
+    assert again.beginning(RUN, False, True, "other.ckpt") == "other.ckpt"
+    inside = str(checkpoint_path(RUN, "last"))
+    assert again.beginning(RUN, False, False, inside) == inside
 
 
 def test_a_configuration_cannot_ask_for_it(capsys: pytest.CaptureFixture[str]) -> None:

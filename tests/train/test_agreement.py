@@ -128,7 +128,7 @@ def test_runs_do_not_mix(place: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert elsewhere["train_time_s"] is None
     capsys.readouterr()
     # a fit that ends before it validates has no result, and keeps none of an earlier one
-    assert main(command(place, "fit", "--trainer.check_val_every_n_epoch", "2")) == 2
+    assert main(command(place, "fit", "--overwrite", "--trainer.check_val_every_n_epoch", "2")) == 2
     assert "must validate at least once" in capsys.readouterr().err
     assert not (run / "metrics.json").exists()
     assert not (run / "checkpoints" / "best.ckpt").exists()

@@ -158,11 +158,12 @@ def test_a_killed_fit_goes_on_to_the_same_end(where: str, call: int, epochs: int
 def test_ctrl_c_says_how_to_go_on() -> None:
     done = interrupted("asked", "SIGINT", "step", 8)
     assert done.returncode == 130
-    assert "interrupted by Ctrl-C; files are whole; to go on: eqlayers fit -c run.yaml --name asked --resume" in done.stderr
+    line = "files are whole; to go on: eqlayers fit -c run.yaml --name asked --resume"
+    assert f"interrupted by Ctrl-C; {line}" in done.stderr
     assert "Traceback" not in done.stderr
     again = interrupted("asked", "SIGINT", "report", 1, "--resume")
     assert again.returncode == 130
-    assert again.stderr.rstrip().endswith("to go on: eqlayers fit -c run.yaml --name asked --resume")
+    assert again.stderr.rstrip().endswith(line)
     assert main(["fit", "-c", "run.yaml", "--name", "asked", "--resume"]) == 0
     check_equal("asked")
 
