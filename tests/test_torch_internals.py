@@ -59,7 +59,7 @@ def test_everything_here_is_used() -> None:
 
 
 def test_a_torch_without_them_is_named() -> None:
-    code = "import torch._guards; del torch._guards.TracingContext; import eqlayers"
+    code = "import torch._guards; del torch._guards.TracingContext; import eqlayers.nn"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     last = found.stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: torch must be a release that this eqlayers was tested with, 2.6 to 2.15, got "

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
 from ..keywords import name_arguments
 from ..names import answering
 from .activation import GatedNonlinearity, NormalizedActivation

@@ -60,6 +60,8 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
             named checkpoint is no file.
         DataError: The named checkpoint is damaged.
     """
+    if given is not None and not resume:
+        read_checkpoint(given)
     inside = given is not None and Path(given).resolve().is_relative_to(folder.resolve())
     if resume and (overwrite or (given is not None and not inside)):  # the configuration of a resumed run names its own
         other = "--overwrite" if overwrite else "--ckpt_path"
@@ -67,8 +69,6 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
     last = checkpoint_path(folder, "last")
     if resume:
         return str(last) if last.exists() else None
-    if given is not None:
-        read_checkpoint(given)
     if results_of(folder) and not (overwrite or inside):
         raise ConfigError(
             f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "

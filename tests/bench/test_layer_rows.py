@@ -34,6 +34,7 @@ ELSEWHERE = {
     **dict.fromkeys(("TensorProduct", "FullyConnectedTensorProduct", "TensorProductConv"), "cpu"),
     **dict.fromkeys(("SphericalHarmonics", "EdgeGeometry", "SymmetricContraction"), "layers"),
     "Interaction": "step",
+    "NormalizedActivation": "catalogue",  # by the rows of Activation, which has it inside
 }
 
 

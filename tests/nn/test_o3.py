@@ -48,7 +48,7 @@ def test_ours_are_ours_and_the_rest_is_e3nns() -> None:
 
 
 def test_a_name_that_nobody_has() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'Tensorproduct'"):
+    with pytest.raises(AttributeError, match=r"got 'Tensorproduct'\. Use eqlayers\.TensorProduct"):
         _ = o3.Tensorproduct
     with pytest.raises(AttributeError, match=r"module 'eqlayers\.o3' has no attribute '_linear'"):
         _ = o3._linear

@@ -151,7 +151,8 @@ def damaged(good: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any])
 
 def refused(capsys: pytest.CaptureFixture[str], good: Path, command: str, path: str) -> str:
     before = {file: file.stat().st_mtime_ns for file in (good / "runs").rglob("*") if file.is_file()}
-    assert main([command, "-c", str(good / "c.yaml"), "--ckpt_path", path]) == 2
+    more = ["--overwrite"] if command == "fit" else []
+    assert main([command, "-c", str(good / "c.yaml"), "--ckpt_path", path, *more]) == 2
     error = capsys.readouterr().err
     assert error.count("eqlayers: error: ") == 1
     message = error.split("eqlayers: error: ")[1]
