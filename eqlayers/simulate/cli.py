@@ -123,6 +123,21 @@ def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="fire", help="fire by default")
 
 
+def _typed_again(options: argparse.Namespace, output: Path) -> str:
+    """What was typed, from the structure that was written on, into other files."""
+    words, following = [], iter(options.typed)
+    for word in following:
+        name, equals, value = word.partition("=")
+        if name in ("-o", "--output"):
+            next(following, None) if not equals else None
+        elif name == "--trajectory":
+            path = Path(value if equals else next(following))
+            words += [name, str(path.with_stem(f"{path.stem}_on"))]
+        else:
+            words.append(str(output) if word == options.structure else word)
+    return shlex.join(words)
+
+
 def _relax(options: argparse.Namespace) -> int:
     atoms, source = one_frame(options.structure), Path(options.structure)
     name = options.output or str(source.with_name(f"{source.stem}_relaxed.xyz"))
@@ -140,6 +155,7 @@ def _relax(options: argparse.Namespace) -> int:
     ]
     if options.cell:
         rows.append(("stress", f"{found.stress / GPa:.4g} GPa at most is left along periodic axes"))
+        rows.append(("force on the cell", f"{found.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
         rows.append(("volume", f"{atoms.get_volume():.4f} -> {found.atoms.get_volume():.4f} A^3"))
     after = f"after {found.steps} steps"
     rows.append(
@@ -148,7 +164,7 @@ def _relax(options: argparse.Namespace) -> int:
     rows.append(("output", str(output)))
     print(lines(rows))
     if not found.converged:
-        print(f"To go on: eqlayers relax {shlex.quote(str(output))} -m {shlex.quote(options.model)}")
+        print(f"To go on: eqlayers {_typed_again(options, output)}")
     return 0 if found.converged else _STOPPED if found.stopped else _FAILED
 
 

@@ -32,6 +32,7 @@ class RelaxationOutcome(NamedTuple):
         forces: eV/Angstrom, the largest on an atom before and after.
         stress: eV/Angstrom^3, the largest component that is left along periodic axes, less the pressure; 0 of a cell
             that does not move.
+        cell_force: eV/Angstrom, of that stress as the limit of forces bounds it: times volume, per atom.
     """
 
     atoms: Atoms
@@ -41,6 +42,7 @@ class RelaxationOutcome(NamedTuple):
     energies: tuple[float, float]
     forces: tuple[float, float]
     stress: float = 0.0
+    cell_force: float = 0.0
 
 
 def relax(
@@ -122,9 +124,10 @@ def relax(
     after = (float(moved.get_potential_energy()), largest_force(moved))
     energies, forces = zip(before, after, strict=True)
     stress = residual()
+    of_cell = float(np.linalg.norm(moving.get_forces()[len(moved) :], axis=1).max(initial=0.0))
     plain = moved.copy()
     plain.calc = calculator
-    return RelaxationOutcome(plain, int(steps_of.nsteps), bool(converged), stopped, energies, forces, stress)
+    return RelaxationOutcome(plain, int(steps_of.nsteps), bool(converged), stopped, energies, forces, stress, of_cell)
 
 
 class _AlongPeriods(Atoms):

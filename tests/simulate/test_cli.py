@@ -74,11 +74,23 @@ def test_relax_writes_the_minimum(capsys: pytest.CaptureFixture[str], potential:
 
 
 def test_relax_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    text = out(capsys, "relax crystal.xyz -m toy.pt --cell --pressure 5 --steps 2 -o 'a b.xyz'", status=1)
+    """All that was typed but the files of the first part, which stay as they are."""
+    typed = "relax crystal.xyz -m toy.pt --cell --pressure 5 --steps 2 --fmax=0.02 --trajectory way.xyz -o 'a b.xyz'"
+    text = out(capsys, typed, status=1)
     assert rows(text)["state"] == "not converged after 2 steps"
+    force, limit = re.fullmatch(
+        r"(\S+) eV/A, which --fmax (\S+) bounds as well", rows(text)["force on the cell"]
+    ).groups()
+    assert float(force) > float(limit) == 0.02
     assert re.search(r"^volume +4\.9130 -> ", text, re.MULTILINE)
-    assert text.splitlines()[-1] == "To go on: eqlayers relax 'a b.xyz' -m toy.pt"
+    options = "-m toy.pt --cell --pressure 5 --steps 2 --fmax=0.02 --trajectory way_on.xyz"
+    assert text.splitlines()[-1] == f"To go on: eqlayers relax 'a b.xyz' {options}"
     assert np.abs(ase.io.read("a b.xyz").cell.lengths() - 1.7).max() > 1e-4
+    before = {name: Path(name).read_bytes() for name in ("a b.xyz", "way.xyz")}
+    again = out(capsys, text.splitlines()[-1].removeprefix("To go on: eqlayers ").replace("--steps 2", "--steps 500"))
+    assert rows(again)["state"].startswith("converged")
+    assert float(rows(again)["force on the cell"].split()[0]) <= 0.02
+    assert {name: Path(name).read_bytes() for name in before} == before
 
 
 def test_md_restarts_and_says_how(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
