@@ -8,7 +8,6 @@ import os
 import re
 from typing import Any, NoReturn
 
-from .checks import check_integer
 from .errors import ConfigError
 
 __all__ = ["ArgumentParser", "check_threads", "explain"]
@@ -69,6 +68,8 @@ def check_threads(name: str, value: Any, at_least: int = 1) -> int:
         ConfigError: Another value.
     """
     most = max(64, 4 * (os.cpu_count() or 1))
+    from .checks import check_integer  # here: it imports torch, which takes longer than a help
+
     return check_integer(name, value, at_least, most, what="a number of threads", fix="Use the cores of this machine.")
 
 

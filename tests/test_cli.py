@@ -375,3 +375,17 @@ def test_programs_of_mace_say_what_they_need(
     monkeypatch.setattr("eqlayers.integrations.mace.find_spec", lambda name: None)
     assert main(["mace", "train"]) == 2
     assert "pip install mace-torch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["cache", "--help"], []], ids=str)
+def test_what_needs_no_torch_imports_none(words: list[str]) -> None:
+    """A help is there at once: modules are counted, as seconds are those of a machine."""
+    code = (
+        f"import sys; from eqlayers.cli import main\ntry: main({words!r})\nexcept SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout
+    loaded = {name.split(".")[0] for name in done.stderr.split()}
+    assert not loaded & {"torch", "numpy", "e3nn", "lightning", "triton", "ase"}
+    assert len(done.stderr.split()) < 250
