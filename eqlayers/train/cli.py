@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +89,11 @@ class TrainingCLI(LightningCLI):
     unless ``--ckpt_path`` names another file.
     """
 
+    #: Whether a fit is a run with a folder.
+    makes_run = True
+
     def __init__(self, args: Sequence[str]) -> None:
+        args = with_flag(args)
         self.task = TASKS[task_of(args)]
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
@@ -107,7 +112,9 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
-        parser.add_argument("--task", type=str, default="property", help=f"What is learned: {' or '.join(TASKS)}.")
+        own = next(name for name, task in TASKS.items() if task is self.task)
+        about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
+        parser.add_argument("--task", type=str, default=own, help=about)
         parser.add_argument("--name", type=str, default="default", help="Name of the run: its folder under `runs`.")
         parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
         parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
@@ -189,7 +196,8 @@ class TrainingCLI(LightningCLI):
             options["ckpt_path"] = str(checkpoint_path(self.folder))
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
-        if self.subcommand == "fit" and first_process() and not options.trainer.get("fast_dev_run"):
+        writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
+        if writes and first_process():
             options["ckpt_path"] = beginning(self.folder, **self.flags, given=options.get("ckpt_path"))
             if self.flags["resume"]:
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
@@ -294,8 +302,31 @@ class TrainingCLI(LightningCLI):
             self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
 
 
+def with_flag(args: Sequence[str]) -> list[str]:
+    """The command with -c before a configuration that comes first.
+
+    Example:
+        >>> with_flag(["fit", "my.yaml", "--name", "own"]), with_flag(["fit", "-c", "my.yaml"])
+        (['fit', '-c', 'my.yaml', '--name', 'own'], ['fit', '-c', 'my.yaml'])
+    """
+    plain = len(args) > 1 and args[1].endswith((".yaml", ".yml")) and not args[1].startswith("-")
+    return [args[0], "-c", *args[1:]] if plain else list(args)
+
+
+def _task_of_data(data: Any) -> str | None:
+    """The task whose data have a key that the data of no other have."""
+    keys = {task: set(signature(what.data.__init__).parameters) for task, what in TASKS.items()}
+    for task, own in keys.items():
+        others: set[str] = set().union(*(names for other, names in keys.items() if other != task))
+        if isinstance(data, dict) and (own - others) & data.keys():
+            return task
+    return None
+
+
 def task_of(args: Sequence[str]) -> str:
-    """The task that the command line or its configuration names; an option counts more than a file.
+    """The task that the command line or its configuration names, or that the keys of its data are of.
+
+    An option counts more than a file.
 
     Raises:
         ConfigError: There is no such task.
@@ -303,7 +334,8 @@ def task_of(args: Sequence[str]) -> str:
     found: Any = "property"
     for path, section in config_files(args):
         given = read_yaml(path, "a configuration", near_files(path)) if not section else None
-        found = given.get("task", found) if isinstance(given, dict) else found
+        if isinstance(given, dict):
+            found = given.get("task") or _task_of_data(given.get("data")) or found
     for flag, following in zip(args, [*args[1:], ""], strict=True):
         name, equals, rest = flag.partition("=")
         if name == "--task":

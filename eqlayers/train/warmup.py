@@ -36,6 +36,8 @@ class WarmupCLI(TrainingCLI):
         targets: As of :func:`eqlayers.nn.warmup`; with targets the step runs on the CPU.
     """
 
+    makes_run = False
+
     def __init__(self, args: Sequence[str], targets: Sequence[str]) -> None:
         self.targets = targets
         super().__init__(args)

@@ -63,6 +63,23 @@ def test_a_finished_run_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     assert epochs() == [1]
 
 
+def test_a_warmup_is_no_run() -> None:
+    """It compiles kernels, wherever results are."""
+    RUN.mkdir(parents=True)
+    (RUN / "potential.pt").write_text("a result")
+    assert main(["warmup", "run.yaml", "--name", "own"]) == 0
+    assert (RUN / "potential.pt").read_text() == "a result"
+
+
+def test_a_configuration_alone_says_what_to_learn(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without -c, and without a task, which the keys of the data tell."""
+    Path("own.yaml").write_text(yaml.safe_dump({name: value for name, value in CONFIG.items() if name != "task"}))
+    assert main(["fit", "own.yaml", "--name", "own", "--trainer.max_epochs", "1", "--test_after_fit", "false"]) == 0
+    assert "run: runs/own" in capsys.readouterr().out
+    assert yaml.safe_load((RUN / "config.yaml").read_text())["task"] == "potential"
+    assert main(["validate", "runs/own/config.yaml"]) == 0
+
+
 def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:
     """Also with the configuration that the run wrote, which names its checkpoint."""
     assert main([*FIT, "--resume", "--trainer.max_epochs", "1", "--test_after_fit", "false"]) == 0
