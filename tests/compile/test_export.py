@@ -31,7 +31,7 @@ LARGE = ["interaction", "energy", "mean of molecules", "dipole"]
 
 # runs whatever lies in the folder: <name>.pt (inputs and results) beside <name>.pt2 or <name>.aoti.pt2
 FRESH = """
-import sys, pathlib, torch, eqlayers
+import sys, pathlib, torch, eqlayers.nn  # which registers the operators
 from eqlayers.forms import program
 bound = 300 * torch.finfo(torch.float32).eps  # a few hundred roundings, in another order where a compiler fuses
 assert not program._forms, "this process was to know no layer"
