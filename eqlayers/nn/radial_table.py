@@ -412,8 +412,8 @@ def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Erro
         off = error.first(tried, dtype)
         if max(off.error) <= tolerance:
             foretold = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)  # slopes of cubics
-            fewer = _knots(knots, foretold, None) if kink is None and 16 <= foretold < count else tried
-            for found in (fewer, tried):
+            counts = [n for n in (foretold, 16 * math.ceil(1.2 * foretold / 16)) if kink is None and 16 <= n < count]
+            for found in (*(_knots(knots, n, None) for n in counts), tried):  # some more, as functions differ
                 off = error(found, dtype)
                 if max(off.error) <= tolerance:
                     return found
