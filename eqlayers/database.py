@@ -71,7 +71,7 @@ def database_units(file: Path) -> dict[str, str]:
 
 
 def size_of_unit(file: Path, quantity: str, unit: str) -> float:
-    """What a value of a database is multiplied by; see :func:`eqlayers.units.unit_size`.
+    """The factor from a unit of a database to this package's; see :func:`eqlayers.units.unit_size`.
 
     Raises:
         ConfigError: The unit is not known, or measures something else.

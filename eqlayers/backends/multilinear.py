@@ -1,4 +1,4 @@
-"""What printed kernels of products compute, in torch: values, gradients and derivatives of both, without autograd.
+"""The results of printed product kernels, in plain torch: values, gradients and derivatives of both, without autograd.
 
 The operators stand below autograd, so torch differentiates nothing there. The form F(x, y, w, g) = sum(z g) is linear
 in each operand: every result is F without one operand, with tangents in place of others (`Kind`).

@@ -172,7 +172,7 @@ class TorchInstead:
         self.on: set[torch.device] = set()
 
     def __call__(self, device: torch.device, kernels: Callable[[], Result], torch_: Callable[[], Result]) -> Result:
-        """What one of the two gives."""
+        """The result of the printed kernels, or of torch where they do not run."""
         if device not in self.on:
             try:
                 return kernels()

@@ -1,4 +1,4 @@
-"""What a card does at most, by the smallest kernels that show it: cache, multiply-adds, launches, matrix products."""
+"""Limits of a card, measured by small kernels: cache, multiply-adds, launches, matrix products."""
 
 from __future__ import annotations
 

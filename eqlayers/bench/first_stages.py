@@ -1,4 +1,4 @@
-"""What the stages of `eqlayers bench first-gpu` do in their processes: each writes what it has after every row."""
+"""Stages of `eqlayers bench first-gpu`, each in a process of its own: a stage writes its results after every row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ RUNS = 10
 
 
 def _said(*command: str) -> str | None:
-    """What a program prints; None if it is not there."""
+    """The output of a program; None if the program is missing."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -170,7 +170,7 @@ def kernels(dry: bool, keep: Keep) -> None:
 
 
 def sweep(dry: bool, keep: Keep) -> None:
-    """What the tuning table plans and nobody measured, one constant at a time, for the largest problem."""
+    """Times of the constants in the tuning table, varied one at a time, for the largest problem."""
     variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("as it is", {}, {})]
     variants += [(f"stages {count}", {"stages": count}, {}) for count in (1, 2, 4)]
     variants += [(f"maxnreg {most}", {"options": {"maxnreg": most}}, {}) for most in (168, 128)]

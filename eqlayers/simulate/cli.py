@@ -124,12 +124,14 @@ def _relax_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _typed_again(options: argparse.Namespace, output: Path) -> str:
-    """What was typed, from the structure that was written on, into other files."""
+    """The typed command from the written structure on, into other files."""
     words, following = [], iter(options.typed)
     for word in following:
         name, equals, value = word.partition("=")
         if name in ("-o", "--output"):
             next(following, None) if not equals else None
+        elif word.startswith("-o"):  # with its file behind it
+            continue
         elif name == "--trajectory":
             path = Path(value if equals else next(following))
             words += [name, str(path.with_stem(f"{path.stem}_on"))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +39,19 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
     if not place.is_file():
         found = "a folder" if place.is_dir() else "nothing"
         raise ConfigError(f"structures must be in a file, got {found} at {place}. Correct the path.")
-    count = 0
+    number = 0
     try:
         for atoms in _read(place, index):
-            count += 1
+            number += 1
             yield atoms
     except ConfigError:
         raise
     except Exception as error:  # every format has its own
         raise DataError(
             f"structures must be in a file that ASE reads, such as .xyz, .traj or .cif, got {type(error).__name__} at "
-            f"structure {count} of {place}: {error}. Correct the file."
+            f"structure {number} of {place}: {error}. Correct the file."
         ) from error
-    if not count:
+    if not number:
         raise DataError(f"structures must be at least one, got none in {place}. Use another file.")
 
 
@@ -126,7 +127,7 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
     kept = atoms.copy()
     for values in (kept.info, kept.arrays):
         for name in results.keys() & values.keys() & set(all_properties):
-            free = (f"{prefix}_{name}" for prefix in ("REF", "given", "other"))
+            free = (f"{prefix}_{name}" for prefix in chain(("REF", "given"), (f"given{n}" for n in count(2))))
             values[next(one for one in free if one not in values)] = values.pop(name)
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
     kept.info |= {name: results[name] for name in results if name not in all_properties}

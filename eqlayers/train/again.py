@@ -1,4 +1,4 @@
-"""What a fit does where its folder has an earlier run: it refuses, goes on, or writes over; and the line to go on."""
+"""A fit in a folder with an earlier run refuses, goes on, or writes over; and the command that goes on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def first_process() -> bool:
 
 
 def said_of(folder: Path) -> str:
-    """What a folder holds of an earlier run, in a few words.
+    """The results of an earlier run in a folder, in a few words.
 
     Example:
         >>> said_of(Path("no/such/run"))
@@ -69,7 +69,7 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
     last = checkpoint_path(folder, "last")
     if resume:
         return str(last) if last.exists() else None
-    if results_of(folder) and not (overwrite or inside):
+    if first_process() and results_of(folder) and not (overwrite or inside):
         raise ConfigError(
             f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "
             "remove the results with --overwrite, or give this run another name with --name."
@@ -105,7 +105,7 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def waited(checkpoint: Mapping[str, Any]) -> int:
-    """Epochs without a better value that early stopping had counted in a checkpoint.
+    """Number of epochs without a better value that early stopping had counted in a checkpoint.
 
     Example:
         >>> waited({"callbacks": {"EarlyStopping{'monitor': 'val/mae', 'mode': 'min'}": {"wait_count": 3}}})

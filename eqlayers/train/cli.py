@@ -197,9 +197,9 @@ class TrainingCLI(LightningCLI):
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
         writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
-        if writes and first_process():
+        if writes:  # in every process of a run on several devices: all of them restore the checkpoint
             options["ckpt_path"] = beginning(self.folder, **self.flags, given=options.get("ckpt_path"))
-            if self.flags["resume"]:
+            if self.flags["resume"] and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
@@ -276,7 +276,7 @@ class TrainingCLI(LightningCLI):
         """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
         path = options.get("ckpt_path")
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, EarlyStopping)), None)  # type: ignore[attr-defined]
-        if self.flags["resume"] and path and stopping and waited(read_checkpoint(path)) >= stopping.patience:
+        if self.flags["resume"] and path and stopping and waited(read_checkpoint(path)) >= max(stopping.patience, 1):
             print(f"the run ended as nothing got better for {stopping.patience} epochs; it is tested again", flush=True)
             return
         try:
@@ -331,16 +331,17 @@ def task_of(args: Sequence[str]) -> str:
     Raises:
         ConfigError: There is no such task.
     """
-    found: Any = "property"
+    named: Any = None
+    told = None
     for path, section in config_files(args):
         given = read_yaml(path, "a configuration", near_files(path)) if not section else None
         if isinstance(given, dict):
-            found = given.get("task") or _task_of_data(given.get("data")) or found
+            named, told = given.get("task", named), _task_of_data(given.get("data")) or told
     for flag, following in zip(args, [*args[1:], ""], strict=True):
         name, equals, rest = flag.partition("=")
         if name == "--task":
-            found = rest if equals else following
-    return check_choice("task", found, TASKS)
+            named = rest if equals else following
+    return check_choice("task", named if named is not None else told or "property", TASKS)
 
 
 def as_list(value: Any) -> list[Any]:

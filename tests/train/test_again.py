@@ -13,6 +13,7 @@ import yaml
 from eqlayers.cli import main
 from eqlayers.errors import ConfigError
 from eqlayers.train import again, checkpoint_path, read_checkpoint
+from eqlayers.train.cli import task_of
 
 CONFIG = {
     "task": "potential",
@@ -78,6 +79,41 @@ def test_a_configuration_alone_says_what_to_learn(capsys: pytest.CaptureFixture[
     assert "run: runs/own" in capsys.readouterr().out
     assert yaml.safe_load((RUN / "config.yaml").read_text())["task"] == "potential"
     assert main(["validate", "runs/own/config.yaml"]) == 0
+
+
+def test_a_named_task_counts_more_than_keys_of_data() -> None:
+    """Whichever file names it."""
+    Path("named.yaml").write_text("task: potential")
+    Path("keys.yaml").write_text("data: {target: U0}")
+    for files in (["named.yaml", "keys.yaml"], ["keys.yaml", "named.yaml"]):
+        args = ["fit", *(word for file in files for word in ("-c", file))]
+        assert task_of(args) == "potential"
+        assert task_of([*args, "--task", "property"]) == "property"
+    assert task_of(["fit", "-c", "keys.yaml"]) == "property"
+
+
+@pytest.mark.parametrize(("rank", "resume"), [(0, False), (1, False), (0, True), (1, True)])
+def test_every_process_begins_alike(rank: int, resume: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes restore the checkpoint; the first alone refuses, as the others find what the first has begun."""
+    last = checkpoint_path(RUN, "last")
+    last.parent.mkdir(parents=True)
+    last.write_text("")
+    monkeypatch.setattr(again, "first_process", lambda: rank == 0)
+    if resume:
+        assert again.beginning(RUN, True, False, None) == str(last)
+    elif rank:
+        assert again.beginning(RUN, False, False, None) is None
+    else:
+        with pytest.raises(ConfigError, match="without results"):
+            again.beginning(RUN, False, False, None)
+
+
+def test_a_run_that_may_wait_for_no_epoch_is_continued() -> None:
+    """Patience 0 ends a run at the first epoch that is not better, not before."""
+    more = ["--early_stopping.patience", "0", "--test_after_fit", "false"]
+    assert main([*FIT, *more, "--trainer.max_epochs", "1"]) == 0
+    assert main([*FIT, *more, "--resume"]) == 0
+    assert epochs() == [1, 2]
 
 
 def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,15 +94,19 @@ def test_two_processes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     script.write_text(SCRIPT)
     command = ["fit", "-c", str(path)]
-    two = [*command, "--name", "two", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path), *two],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.returncode == 0, done.stderr
+
+    def in_two(*options: str) -> None:
+        two = [*command, "--trainer.devices", "2", "--trainer.strategy", "ddp", *options]
+        done = subprocess.run(
+            [sys.executable, str(script), str(tmp_path), *two],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert done.returncode == 0, done.stderr
+
+    in_two("--name", "two")
     ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
     assert ranks[0].keys() == ranks[1].keys()
     assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
@@ -112,6 +116,15 @@ def test_two_processes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert main(["test", "-c", str(path), "--name", "two"]) == 0  # the same weights in one process
     assert of_two == pytest.approx(errors(run), rel=1e-8)
     assert of_two
+
+    if case == "potential":  # both processes restore the checkpoint of a run that goes on
+        in_two("--name", "parts", "--trainer.max_epochs", "1", "--test_after_fit", "false")
+        in_two("--name", "parts", "--resume")
+        ends = [read_checkpoint(checkpoint_path(tmp_path / "runs" / name, "last")) for name in ("parts", "two")]
+        assert ends[0]["epoch"] == ends[1]["epoch"] == 1
+        assert ends[0]["global_step"] == ends[1]["global_step"]
+        ranks = [torch.load(tmp_path / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+        assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
 
     if one_batch is not None:
         assert main([*command, "--name", "one", "--data.batch_size", str(one_batch)]) == 0
