@@ -20,17 +20,17 @@ RELEASES := $(patsubst requirements-triton-%.txt,$(VENV)/triton/%/.installed,$(w
 BESIDE_MACE := ConfigArgParse cuequivariance cuequivariance-torch e3nn h5py lmdb mace-torch matscipy orjson prettytable python_hostlist torch-ema wcwidth
 
 # What a command does and how long that takes on two cores: `make help` lists it, and each command says it first.
-does.train                := fit to the energy U0 of the embedded molecules and test it: 6 min
-does.train-dipole         := the same for the dipole moment, from a vector read-out: 3 min
-does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min
-does.test                 := all tests but those of the next six commands, on two cores of an AMD EPYC: 15 min
+does.train                := fit to the energy U0 of the embedded molecules and test it: 6 to 8 min on an AMD EPYC, 10 min on a Zen 3
+does.train-dipole         := the same for the dipole moment, from a vector read-out: 3 min on an AMD EPYC
+does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min on an Intel Xeon
+does.test                 := all tests but those of the next six commands: 13 to 15 min on an AMD EPYC, 26 min on a Zen 3
 does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 7 min
 does.test-slow            := every test there is, the slow ones and those of the other commands as well
-does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min
+does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min on an AMD EPYC
 does.test-mace            := tests of tables and contractions beside mace-torch, whose e3nn 0.4.4 comes first on PYTHONPATH: 2 min
 does.sanitizers           := the generated C under AddressSanitizer and UBSan
 does.wheel-check          := build a wheel, and import every package from it in a clean environment; install a clone: half a minute
-does.docs                 := HTML documentation in docs/_build/html: 1 min
+does.docs                 := HTML documentation in docs/_build/html: 1 to 3 min on an AMD EPYC
 does.lint                 := ruff and mypy: half a minute
 does.test-integrations    := tests beside NequIP and MACE, in environments of their own: some minutes
 does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min

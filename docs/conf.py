@@ -1,6 +1,7 @@
 """Sphinx configuration: MyST pages, the reference from docstrings, the furo theme."""
 
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -13,7 +14,15 @@ author = "the eqlayers authors"
 copyright = "2026, the eqlayers authors"
 release = version = eqlayers.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
@@ -27,3 +36,17 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = f"eqlayers {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_last_updated_fmt = None
+copybutton_exclude = ".linenos, .gp, .go"
+
+# MathJax is shipped with the pages: one file with all extensions, from a package that holds a release of it.
+mathjax_path = "tex-svg-full.js"
+mathjax3_config = {"options": {"enableMenu": False}}  # its menu would fetch files
+
+
+def setup(app):
+    """Put MathJax among the static files."""
+    folder = files("mathjax") / "static" / "mathjax" / "es5"
+    app.config.html_static_path.append(str(folder / mathjax_path))

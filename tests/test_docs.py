@@ -99,18 +99,18 @@ def test_every_command_says_what_it_does() -> None:
     assert not silent, f"{silent} of the Makefile do not say first what they do: begin their needs with about-NAME"
 
 
-def test_readme_and_commands_name_the_same_sizes_and_times() -> None:
+def test_installation_and_commands_name_the_same_sizes_and_times() -> None:
     loads = dict(re.findall(r"^load\.([\w-]+) +:= (.+)$", MAKEFILE, re.MULTILINE))
-    readme = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", readme, re.MULTILINE)
+    table = ROOT / "docs" / "start" / "installation.md"
+    rows = re.findall(r"^\| `make ([\w-]+)` \| (.*) \| (.*) \| (.*) \|$", table.read_text(), re.MULTILINE)
     wanted = ["train", "train-dipole", "train-forces", "test", "docs", "test-triton-releases"]
     named = [name for name, *_ in rows]
-    assert named == wanted, f"the table of README.md must have a row of each of {wanted}, got {named}"
+    assert named == wanted, f"the table of {relative(table)} must have a row of each of {wanted}, got {named}"
     for name, size, disk, time in rows:
         setup = {"train-dipole": "train", "train-forces": "train"}.get(name, name.removeprefix("test-"))
         said = f"{size}, {disk} on disk".replace(" more", "")
-        assert loads[setup] == said, f"`make {name}` loads {said} in README.md, {loads[setup]} in the Makefile"
-        assert COMMANDS[name].endswith(f": {time}"), f"README.md says {time} of `make {name}`: {COMMANDS[name]}"
+        assert loads[setup] == said, f"`make {name}` loads {said} in {relative(table)}, {loads[setup]} in the Makefile"
+        assert COMMANDS[name].endswith(f": {time}"), f"{relative(table)} says {time} of `make {name}`: {COMMANDS[name]}"
 
 
 def test_what_a_change_must_pass_consists_of_commands() -> None:

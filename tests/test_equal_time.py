@@ -33,7 +33,7 @@ def result(model: str, frames: int | None, forces: float, **other: Any) -> dict[
 
 
 def test_the_page_shows_the_stored_results(script: ModuleType) -> None:
-    text = (ROOT / "docs" / "benchmarks" / "README.md").read_text()
+    text = (ROOT / "docs" / "benchmarks" / "learning.md").read_text()
     seconds = {name: part.seconds for name, part in script.PARTS.items()}
     shown = text.partition(script.BEGIN)[2].partition(script.END)[0]
     assert shown == f"\n{script.page(script.read_results(script.RESULTS), seconds)}\n"
@@ -55,8 +55,8 @@ def test_of_several_rates_validation_chooses_and_failures_do_not_count(script: M
 
 def test_picture_and_tables(script: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "benchmarks").mkdir()
-    page = tmp_path / "benchmarks" / "README.md"
-    shutil.copy(ROOT / "docs" / "benchmarks" / "README.md", page)
+    page = tmp_path / "benchmarks" / "learning.md"
+    shutil.copy(ROOT / "docs" / "benchmarks" / "learning.md", page)
     before = page.read_text()
     results = [result("MACE", n, 1000 / n) for n in (50, 100)] + [result("SchNet", 100, 30.0)]
     molecules = result("SchNet", None, 0.0, set="mini_qm9 mu", test={"property": 0.25}, val={"property": 0.2})

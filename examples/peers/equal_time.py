@@ -268,7 +268,7 @@ def show(results: list[dict[str, Any]], docs: Path, seconds: dict[str, float]) -
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.set(ylabel="test error, forces (meV/A)", title=f"ethanol, {seconds['curve']:g} s of training each")
         save_figure(figure, docs / "images" / "ethanol_learning_curve.png")
-    path = docs / "benchmarks" / "README.md"
+    path = docs / "benchmarks" / "learning.md"
     before, _, rest = path.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
