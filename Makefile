@@ -3,6 +3,9 @@
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
+# fresh processes of the tests would compile all modules again, and every run the assertions of all tests
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -10,6 +13,8 @@ INSTALL := -m pip --disable-pip-version-check install
 # one worker per core; each has one thread, because two threads on a busy core are far slower than one
 WORKERS ?= auto
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --no-skips --numprocesses $(WORKERS) --maxprocesses 8 --dist loadgroup
+# the files with tests of a mark: to collect all files takes half a minute of each worker
+MARKED   = $(shell grep -rlE 'mark\.$(1)\b' tests --include='*.py' | sort)
 FIT     := $(BIN)/eqlayers fit --resume -c
 # runs the tests beside packages whose requirements exclude each other, each in an environment in .nox
 NOX     := .nox/runner
@@ -72,20 +77,20 @@ test: about-test $(VENV)/.installed-test
 	$(PYTEST) -m "not (slow or long or packaging or releases or sanitizer)"
 
 test-long: about-test-long $(VENV)/.installed-test
-	$(PYTEST) -m "long and not slow"
+	$(PYTEST) -m "long and not slow" $(call MARKED,long)
 
 test-slow: about-test-slow $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST)
 
 test-triton-releases: about-test-triton-releases $(VENV)/.installed-test $(RELEASES)
-	$(PYTEST) -m "releases and not slow"
+	$(PYTEST) -m "releases and not slow" $(call MARKED,releases)
 
 test-mace: about-test-mace $(VENV)/mace/.installed
 	PYTHONPATH=$(VENV)/mace TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 $(PYTEST) tests/integrations/test_radial.py \
 	    tests/integrations/mace/test_symmetric_contraction.py
 
 sanitizers: about-sanitizers $(VENV)/.installed-test
-	$(PYTEST) -m sanitizer
+	$(PYTEST) -m sanitizer $(call MARKED,sanitizer)
 
 wheel-check: about-wheel-check $(VENV)/.installed-test
 	$(BIN)/pytest tests/test_packaging.py

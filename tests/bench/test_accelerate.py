@@ -53,6 +53,7 @@ def test_rows_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [table.title for table in tables(result)][-1].startswith("modules of e3nn, gate_points_2101")
 
 
+@pytest.mark.slow
 def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     right, exact = AcceleratedGate.forward, accelerate.accelerate
 

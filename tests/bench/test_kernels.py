@@ -100,6 +100,7 @@ def test_bad_configurations(tmp_path: Path) -> None:
         run_kernels(configuration(tmp_path), releases=["/nowhere"])
 
 
+@pytest.mark.slow
 def test_a_folder_comes_before_what_is_installed_and_a_failing_process_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "triton").mkdir()
     (tmp_path / "triton" / "__init__.py").write_text("raise ImportError('no triton here')")

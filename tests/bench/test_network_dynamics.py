@@ -65,6 +65,7 @@ def test_units(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(energies, 100, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_forces_that_are_no_gradient_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     right = network_dynamics.evaluate_potential
 

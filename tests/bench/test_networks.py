@@ -205,6 +205,7 @@ def test_the_command_shows_and_the_report_draws(
     assert len(write_report(result, folder / "empty")) == 2
 
 
+@pytest.mark.slow
 def test_other_threads_add_rows(folder: Path) -> None:
     (folder / "networks.yaml").write_text(CONFIG.replace("threads: [1]", "threads: [1, 2]"))
     before = torch.get_num_threads()

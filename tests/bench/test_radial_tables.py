@@ -84,6 +84,7 @@ def test_a_table_that_is_too_coarse_is_not_timed(folder: Path) -> None:
     assert [goal["met"] for goal in result["goals"]][1:] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_trained_potential_in_place_of_the_networks(folder: Path) -> None:
     (folder / "tables.yaml").write_text(CONFIG.replace("0.001", "0.00001").replace("knots: 200", "knots: 500"))
     torch.manual_seed(0)
@@ -104,6 +105,7 @@ def test_the_command_shows_and_the_report_draws(folder: Path, capsys: pytest.Cap
     assert {path.name for path in (folder / "report").iterdir()} == {"tables.md", "tables_errors.png"}
 
 
+@pytest.mark.slow
 def test_a_report_of_no_times(folder: Path) -> None:
     result = run_tables(str(folder / "tables.yaml"), load_batch=molecules, runs=1)
     for row in result["rows"]:

@@ -191,6 +191,7 @@ def test_atoms_at_one_place_give_finite_numbers() -> None:
     assert all(torch.isfinite(value).all() for value in found.values())
 
 
+@pytest.mark.slow
 def test_features_of_unnatural_parity() -> None:
     """Features of every parity arise and are used: without those of unnatural parity the energy is another."""
     potential = built(**OPTIONS["parity"])

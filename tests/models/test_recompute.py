@@ -54,6 +54,7 @@ def test_a_loss_of_forces_has_the_same_gradients(name: str) -> None:
         torch.testing.assert_close(value, before, rtol=1e-11, atol=1e-12 * float(before.abs().max() + 1e-300))
 
 
+@pytest.mark.slow
 def test_third_derivatives() -> None:
     """Beyond what a loss of forces needs: parts of parts are computed again."""
     potential, structures = Potential(NETWORKS["nequip"](), [1, 8]).double(), cluster(4).checked(torch.float64)

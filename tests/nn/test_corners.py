@@ -95,7 +95,7 @@ NORMS: dict[str, Callable[[], torch.nn.Module]] = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [0.0, 1e-4, 1.0, 300.0])
 @pytest.mark.parametrize("make", NORMS.values(), ids=NORMS)

@@ -40,7 +40,7 @@ def scalars(dice: random.Random, total: int, other: bool) -> tuple[o3.Irreps, li
 
 
 @given(number=st.integers(0, 2**32), other=st.booleans(), channels=st.sampled_from([1, 1, 4]))
-@hypothesis.settings(max_examples=10)  # most compile kernels
+@hypothesis.settings(max_examples=5)  # most compile kernels
 def test_random_gates_equal_e3nn(twins: Any, number: int, other: bool, channels: int) -> None:
     dice = random.Random(number)
     gated = o3.Irreps(

@@ -89,7 +89,7 @@ CHECKS = [fully_connected, full, elementwise, square]
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("check", CHECKS)
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=8)  # each compiles kernels
+@hypothesis.settings(max_examples=4)  # each compiles kernels
 def test_random_products_equal_e3nn(twins: Any, check: Callable[[Any, random.Random], None], number: int) -> None:
     check(twins, random.Random(number))
 

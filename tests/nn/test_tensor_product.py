@@ -57,7 +57,7 @@ def check_random_product(twins: Any, dice: random.Random) -> None:
 
 
 @given(number=st.integers(0, 2**32))
-@hypothesis.settings(max_examples=12)  # each compiles kernels
+@hypothesis.settings(max_examples=6)  # each compiles kernels
 def test_random_products_equal_e3nn(twins: Any, number: int) -> None:
     check_random_product(twins, random.Random(number))
 

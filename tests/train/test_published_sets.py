@@ -118,6 +118,7 @@ def test_3bpa_and_the_errors_of_each_test_file(small: Path) -> None:
     assert later["test_forces_rmse_meV_A"] == pytest.approx(metrics["test_forces_of_test_600K_rmse_meV_A"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_groups_without_labels_have_no_errors(small: Path) -> None:
     """A file without forces has no errors of forces; energies alone are compared."""
     folder = small / "data" / "dataset_3BPA"
