@@ -2,9 +2,27 @@
 
 from typing import Any
 
+import torch
+
 from eqlayers import models
 
-WRONG: dict[str, list[Any]] = {}
+MEMBERS = [models.Potential(models.TFN([1, 8], "2x0e + 2x1o", radial_hidden=[2]), [1, 8]).eval() for _ in range(2)]
+WATER = models.Structures(torch.tensor([8, 1]), torch.eye(3)[:2], torch.tensor([[0, 1], [1, 0]]))
+COMMITTEE = models.Committee(MEMBERS)
+OTHERS = [MEMBERS[0], models.Potential(models.TFN([1], "2x0e + 2x1o", radial_hidden=[2]), [1])]
+WRONG: dict[str, list[Any]] = {
+    "members": [None, 1, "x", [], MEMBERS[:1], MEMBERS[0], [MEMBERS[0]] * 2, [*MEMBERS, None], OTHERS],
+    "structures of two": [
+        None,
+        1,
+        "x",
+        (),
+        torch.ones(2),
+        object(),
+        WATER._replace(z=WATER.z + 1),
+        WATER._replace(pos=None),
+    ],
+}
 EQUIFORMER = {"species": [1, 8], "hidden": "4x0e + 4x1o", "layers": 1, "radial_hidden": [2], "attention_hidden": 2}
 
 ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
@@ -13,4 +31,11 @@ ROWS: dict[str, tuple[Any, dict[str, Any], dict[str, str]]] = {
         "num_basis": "width", "cutoff": "positive", "cutoff_p": "power", "radial_hidden": "widths",
         "attention_hidden": "width", "embedding": "order", "properties": "properties", "knots": "knots",
         "backend": "backend"}),
+    "Committee": (models.Committee, {"members": MEMBERS}, {"members": "members"}),
+    "Committee.forward": (COMMITTEE.forward, {"structures": WATER}, {
+        "structures": "structures of two", "outputs": "outputs", "create_graph": "option flag"}),
+    "Committee.each": (COMMITTEE.each, {"structures": WATER}, {
+        "structures": "structures of two", "outputs": "outputs", "create_graph": "option flag"}),
+    "Committee.hessian": (COMMITTEE.hessian, {"structures": WATER}, {
+        "structures": "structures of two", "chunk_size": "chunk"}),
 }  # fmt: skip

@@ -352,6 +352,7 @@ OTHERS = {
     "looked at by the potential that takes it": ("Structures",),
     "called by Potential, which looks at what it passes": (
         "Equiformer.forward", "MACE.forward", "NequIP.forward", "TFN.forward", "TabledBasis.between"),
+    "tests/models/test_committee.py": ("load_committee",),
     "tests/models/test_saving.py": ("load_potential", "read_potential", "save_potential"),
     "tests/testing": ("PotentialReport", "PotentialRow", "ToyNetwork", "check_potential", "example_structures"),
     "tests/integrations": (

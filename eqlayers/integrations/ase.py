@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from .. import memory
 from ..checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
 from ..errors import OutOfMemoryError, needs_packages
 from ..keywords import named_arguments, parameters, refuse_others
-from ..models import Potential, load_potential
+from ..models import Committee, Potential, load_committee, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
+from ..models.committee import DEVIATION, committee_files, together
 
 with needs_packages("eqlayers.integrations.ase", "train"):
     import vesin  # noqa: F401 its neighbour lists are asked for at the first structure
@@ -28,19 +30,25 @@ with needs_packages("eqlayers.integrations.ase", "train"):
     from ase.stress import full_3x3_to_voigt_6_stress
 
 _ENERGIES = ("energy", "free_energy", "energies")
+#: What has a deviation and members' values among the results of a committee.
+_DEVIATING = ("energy", "energies", "forces", "stress")
+_MEMBERS = "{}_members"
+#: What calculators take.
+Source = Potential | Committee | str | os.PathLike[str] | Sequence[Any]
 
 
-def as_potential(
-    potential: Potential | str | os.PathLike[str], dtype: torch.dtype | None = None, device: Any = None
-) -> Potential:
-    """A potential in evaluation mode, of a dtype and on a device; the given one stays as it is.
+def as_potential(potential: Source, dtype: torch.dtype | None = None, device: Any = None) -> Potential | Committee:
+    """A potential or a committee in evaluation mode, of a dtype and on a device; the given one stays as it is.
 
     Args:
-        potential: A potential, or a file of one; see :func:`eqlayers.models.load_potential`.
+        potential: A potential, a committee, or a file of a potential (see :func:`eqlayers.models.load_potential`); for
+            a committee also a list of potentials or of files, a pattern of files, or the folder that
+            ``eqlayers fit --committee`` wrote.
         dtype, device: None for those that it has; files are put on the CPU.
 
     Raises:
-        ConfigError, DataError, DTypeError, DeviceError: A file, dtype or device that cannot be used.
+        ConfigError, DataError, DTypeError, DeviceError: A file, dtype or device that cannot be used, or members that
+            disagree.
 
     Example:
         >>> from eqlayers.testing import ToyNetwork
@@ -48,14 +56,23 @@ def as_potential(
         >>> as_potential(trained, torch.float64).dtype, trained.dtype
         (torch.float64, torch.float32)
     """
+    place: Any = "cpu" if device is None else device
     if isinstance(potential, (str, os.PathLike)):
-        return load_potential(os.fspath(potential), dtype, "cpu" if device is None else device)
-    check_type("potential", potential, Potential, "a Potential or the path of one", "Save it with save_potential.")
-    kind = potential.dtype if dtype is None else check_dtype("dtype", dtype)
-    place = potential.shifts.device if device is None else check_device("device", device)
-    if not potential.training and kind == potential.dtype and place == potential.shifts.device:
-        return potential
-    return copy.deepcopy(potential).to(device=place, dtype=kind).eval()
+        single = committee_files(potential) == [Path(potential)]
+        return (load_potential if single else load_committee)(os.fspath(potential), dtype, place)
+    found: Any = potential
+    if isinstance(found, (list, tuple)):
+        if not any(isinstance(one, torch.nn.Module) for one in found):
+            return load_committee(found, dtype, place)
+        found = Committee(found)
+    what = "a Potential or the path of one, or a list of several"
+    check_type("potential", found, (Potential, Committee), what, "Save it with save_potential.")
+    kind = found.dtype if dtype is None else check_dtype("dtype", dtype)
+    place = found.device if device is None else check_device("device", device)
+    training = any(one.training for one in (found.members if isinstance(found, Committee) else [found]))
+    if not training and kind == found.dtype and place == found.device:
+        return found
+    return copy.deepcopy(found).to(device=place, dtype=kind).eval()
 
 
 @named_arguments
@@ -67,8 +84,18 @@ class Calculator(AseCalculator):
     inwards. Structures without a period, or without three lattice vectors, have no stress. Of a network with these
     properties, ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
 
+    Several potentials are a committee: the results are the means of the members, and ``results`` have besides, in the
+    same units,
+
+    - 'energy_deviation' (float), 'energies_deviation' ``[A]``, 'forces_deviation' ``[A]`` and 'stress_deviation'
+      (float): the standard deviations of :class:`eqlayers.models.Committee`, one number for a force or a stress;
+      'dipole_deviation' and 'polarizability_deviation' where there are these properties;
+    - 'energy_members' ``[M]``, 'forces_members' ``[M, A, 3]``, 'stress_members' ``[M, 6]``: the values of each member.
+
     Args:
-        potential_or_path: A potential, or a file of one.
+        potential_or_path: A potential, a file of one, or a committee: a list of potentials or files, a pattern such as
+            ``"runs/a*/potential.pt"``, the folder that ``eqlayers fit --committee`` wrote, or a
+            :class:`eqlayers.models.Committee`.
         dtype: Of the network: float64 for vibrations and tight relaxations; None for that of the potential.
         device: None for that of the potential; files are put on the CPU.
         skin: Angstrom by which neighbour lists reach farther. They are made again once an atom moved by half of it, or
@@ -78,7 +105,8 @@ class Calculator(AseCalculator):
 
     Raises:
         ArgumentError: An option that neither this class nor ASE's has.
-        ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin that cannot be used.
+        ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin that cannot be used; an empty
+            list, or members that disagree.
         IndexRangeError: Atoms of a species that the potential does not know.
 
     Example:
@@ -88,6 +116,10 @@ class Calculator(AseCalculator):
         >>> atoms.calc = Calculator(Potential(ToyNetwork(1), species=[29]), dtype=torch.float64)
         >>> atoms.get_forces().shape, atoms.get_stress().shape, atoms.get_potential_energies().shape
         ((4, 3), (6,), (4,))
+        >>> members = [Potential(ToyNetwork(1, seed=seed), species=[29]) for seed in range(3)]
+        >>> atoms.calc = Calculator(members)
+        >>> atoms.get_forces().shape, atoms.calc.results["forces_deviation"].shape
+        ((4, 3), (4,))
     """
 
     implemented_properties = [*_ENERGIES, "forces", "stress"]  # noqa: RUF012 as ASE has it
@@ -95,7 +127,7 @@ class Calculator(AseCalculator):
 
     def __init__(
         self,
-        potential_or_path: Potential | str | os.PathLike[str],
+        potential_or_path: Source,
         dtype: torch.dtype | None = None,
         device: Any = None,
         skin: float = 0.3,
@@ -109,7 +141,12 @@ class Calculator(AseCalculator):
             memory.keep_memory()
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
         energies = type(self).implemented_properties if "energy" in self.potential.properties else []
-        self.implemented_properties = [*energies, *self.potential.split.tensors]
+        tensors = self.potential.split.tensors
+        self.implemented_properties = [*energies, *tensors]
+        if isinstance(self.potential, Committee):
+            own = [*(_DEVIATING if energies else ()), *tensors]
+            self.implemented_properties += [DEVIATION.format(name) for name in own]
+            self.implemented_properties += [_MEMBERS.format(name) for name in own if name != "energies"]
 
     def calculate(
         self, atoms: Atoms | None = None, properties: Sequence[str] = ("energy",), system_changes: Any = all_changes
@@ -117,12 +154,13 @@ class Calculator(AseCalculator):
         """Compute what is asked for; with a derivative come all, as they share nearly all work."""
         super().calculate(atoms, properties, system_changes)
         checked = check_atoms(self.atoms, self.potential.species)
-        if "stress" in properties and not has_volume(checked):
+        asked = {name.partition("_deviation")[0].partition("_members")[0] for name in properties}
+        if "stress" in asked and not has_volume(checked):
             raise PropertyNotImplementedError(
                 f"stress must be of a periodic structure with three lattice vectors, got pbc {checked.pbc.tolist()} "
                 f"and cell {checked.cell.array.tolist()}. Set both, or do not ask for it."
             )
-        derivatives = not {"forces", "stress"}.isdisjoint(properties)
+        derivatives = not {"forces", "stress"}.isdisjoint(asked)
         # in place of all results: this may be called directly, with other atoms and fewer properties than before
         with torch.inference_mode(False):  # in which forces cannot be had
             self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]
@@ -152,18 +190,19 @@ class Calculator(AseCalculator):
         return np.asarray(found.cpu())
 
 
-def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:
+def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:
     """Energies, forces and stress of many structures, some at once.
 
     Args:
-        potential: A potential; see :func:`as_potential` for files, other dtypes and devices.
+        potential: A potential or a committee; see :func:`as_potential` for files, other dtypes and devices.
         structures: Atoms, in a list or as they are read.
         batch_size: Structures at once.
 
     Yields:
         For each structure in its order what :class:`Calculator` calls its results: 'energy' and 'free_energy' (float),
         'energies' ``[A]``, 'forces' ``[A, 3]``, and 'stress' ``[6]`` where there is one, and 'dipole' and
-        'polarizability' of networks with these properties, as arrays in float64.
+        'polarizability' of networks with these properties, as arrays in float64; for a committee also the deviations
+        and the values of the members.
 
     Raises:
         ConfigError, DataError, IndexRangeError: A structure that cannot be used; the message has its number.
@@ -191,7 +230,7 @@ def predict(potential: Potential, structures: Iterable[Atoms], batch_size: int =
 
 
 def _evaluate(
-    potential: Potential,
+    potential: Potential | Committee,
     structures: Sequence[Atoms],
     neighbors: Sequence[tuple[Tensor, Tensor]],
     derivatives: bool = True,
@@ -203,27 +242,49 @@ def _evaluate(
     outputs = [*energies, *tensors]
     try:
         with torch.set_grad_enabled(derivatives):
-            found = potential(collate(potential, structures, neighbors), outputs, create_graph=False)
+            batch = collate(potential, structures, neighbors)
+            if isinstance(potential, Committee):
+                each = potential.each(batch, outputs, create_graph=False)
+            else:
+                each = [potential(batch, outputs, create_graph=False)]
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "DefaultCPUAllocator" not in str(error):
             raise
         count, pairs = sum(map(len, structures)), sum(len(shifts) for _, shifts in neighbors)
         raise OutOfMemoryError(
             f"{len(structures)} structures of {count:,} atoms and {pairs:,} neighbours must fit the memory of "
-            f"{potential.shifts.device}, got {' '.join(str(error).split())[:200] or 'none left'}. Take fewer "
+            f"{potential.device}, got {' '.join(str(error).split())[:200] or 'none left'}. Take fewer "
             "structures at once (batch_size, --batch-size), float32, or a device with more memory."
         ) from error
-    values = {name: value.detach().double().cpu() for name, value in found.items()}
+    exact = [{name: value.detach().double().cpu() for name, value in one.items()} for one in each]
+    members = [_results(one, structures) for one in exact]
+    if not isinstance(potential, Committee):
+        return members[0]
+    means = _results(together(exact), structures)
+    return [mean | _of_members(own) for mean, own in zip(means, zip(*members, strict=True), strict=True)]
+
+
+def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dict[str, Any]]:
+    """Values of a batch as what ASE calls results, of every structure; deviations among them."""
     sizes = [len(atoms) for atoms in structures]
-    parts = {name: values[name].split(sizes) for name in ("energies", "forces") if name in values}
+    of_atoms = [name for name in values if name.partition("_")[0] in ("energies", "forces")]
+    rows: dict[str, Any] = values | {name: values[name].split(sizes) for name in of_atoms}
     results = []
     for number, atoms in enumerate(structures):
-        result: dict[str, Any] = {name: values[name][number].numpy().copy() for name in tensors}
-        if has_energy:
-            result |= dict.fromkeys(("energy", "free_energy"), values["energy"][number].item())
-        result |= {name: part[number].numpy().copy() for name, part in parts.items()}
-        if derivatives and has_volume(atoms):
-            stress = -values["virials"][number].numpy() / atoms.get_volume()
-            result["stress"] = full_3x3_to_voigt_6_stress(stress)
+        own = {name: row[number] for name, row in rows.items()}
+        result: dict[str, Any] = {name: t.numpy().copy() if t.ndim else t.item() for name, t in own.items()}
+        virials, deviation = result.pop("virials", None), result.pop("virials_deviation", None)
+        if virials is not None and has_volume(atoms):
+            result["stress"] = full_3x3_to_voigt_6_stress(-virials / atoms.get_volume())
+            if deviation is not None:
+                result["stress_deviation"] = deviation / atoms.get_volume()
+        if "energy" in result:
+            result["free_energy"] = result["energy"]
         results.append(result)
     return results
+
+
+def _of_members(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The values of each member for one structure."""
+    shared = (name for name in results[0] if name not in ("free_energy", "energies"))
+    return {_MEMBERS.format(name): np.stack([one[name] for one in results]) for name in shared}

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ..keywords import name_arguments
 from ..names import answering
+from .committee import Committee, load_committee
 from .compression import CompressionReport, CompressionRow, compress, decompress
 from .equiformer import Equiformer
 from .extend import extend_potential
@@ -26,6 +27,7 @@ from .tfn import TFN
 __all__ = [
     "MACE",
     "TFN",
+    "Committee",
     "CompressionReport",
     "CompressionRow",
     "Equiformer",
@@ -39,6 +41,7 @@ __all__ = [
     "decompress",
     "describe_potential",
     "extend_potential",
+    "load_committee",
     "load_potential",
     "read_potential",
     "recomputed",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..checks import check_number, check_type, got
 from ..errors import ConfigError, DataError, IndexRangeError
+from .committee import Committee
 from .potential import Potential
 from .structures import Structures
 
@@ -170,7 +171,7 @@ class NeighborLists:
 
 
 def collate(
-    potential: Potential, structures: Sequence[Atoms], neighbors: Sequence[tuple[Tensor, Tensor]]
+    potential: Potential | Committee, structures: Sequence[Atoms], neighbors: Sequence[tuple[Tensor, Tensor]]
 ) -> Structures:
     """Several Atoms as one batch, in the dtype and on the device of a potential.
 
@@ -207,7 +208,7 @@ def collate(
     index = torch.cat([pairs + int(start) for (pairs, _), start in zip(neighbors, starts[:-1], strict=True)], dim=1)
     back = torch.from_numpy(moved)
     shifts = torch.cat([shift for _, shift in neighbors]) + back[index[1]] - back[index[0]]
-    device, dtype = potential.shifts.device, potential.dtype
+    device, dtype = potential.device, potential.dtype
     return Structures(
         z=torch.from_numpy(np.concatenate([atoms.numbers for atoms in structures]).astype(np.int64)).to(device),
         pos=torch.from_numpy(pos).to(device, dtype),

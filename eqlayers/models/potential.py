@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from ..checks import (
 from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
-from ..nn.edge_geometry import EdgeGeometry
+from ..nn.edge_geometry import EdgeGeometry, EdgeVectors
 from ..torch_internals import assert_later, being_traced, is_plain, unwrapped
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
@@ -155,6 +155,11 @@ class Potential(KeepsFloat64):
             setter(check_number("mean_neighbors", mean_neighbors, above=0))
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.shifts.device
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of positions, cells and forces: that of the network's parameters; for one without, what it was moved to."""
         return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), self.moved_to.dtype)
@@ -182,45 +187,9 @@ class Potential(KeepsFloat64):
             ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
             ConfigError: An unknown output, one that the network does not predict, or stress of structures without cell.
         """
-        asked = self._asked(outputs)
-        structures = self._checked(structures)
-        strained = "stress" in asked or "virials" in asked
-        if "stress" in asked and not _some_volume(structures):
-            raise ConfigError(
-                "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Ask "
-                "for virials, or give a cell."
-            )
-        moved, by = structures, []
+        asked, structures = self._asked(outputs), self._checked(structures)
         follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
-        derived = strained or "forces" in asked or "born_charges" in asked
-        with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
-            if strained:
-                strain = structures.pos.new_zeros(structures.num_graphs, 3, 3, requires_grad=True)
-                moved = under_strain(structures, strain)
-                by.append(strain)
-            if ("forces" in asked or "born_charges" in asked) and not moved.pos.requires_grad:
-                moved = moved._replace(pos=moved.pos.detach().requires_grad_())
-            if "forces" in asked:
-                by.append(moved.pos)
-            found = self._predicted(moved)
-            rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
-            if "born_charges" in asked:
-                totals = found["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
-                rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
-                found["born_charges"] = torch.stack(rows, 1)
-            if by:
-                slopes = list(torch.autograd.grad(found["energy"].sum(), by, **rules))
-        if strained:
-            virials = -slopes.pop(0)
-            found["virials"] = 0.5 * (virials + virials.mT)
-            if "stress" in asked and structures.cell is not None:
-                volume = torch.linalg.det(structures.cell).abs()[:, None, None]
-                spanned = volume > 0  # a slope through a division by 0 would be NaN
-                found["stress"] = torch.where(spanned, -found["virials"] / torch.where(spanned, volume, 1.0), torch.nan)
-        if "forces" in asked:
-            found["forces"] = -slopes.pop(0)
-        kept = {name: found[name] for name in found if name in asked or name == "energy"}
-        return kept if follow or not derived else {name: value.detach() for name, value in kept.items()}
+        return differentiated(structures, asked, follow, lambda moved: (self._predicted(moved),))[0]
 
     def _asked(self, outputs: Iterable[str] | None) -> list[str]:
         """Outputs, each known and predicted."""
@@ -254,9 +223,16 @@ class Potential(KeepsFloat64):
 
     def _predicted(self, structures: Structures) -> dict[str, Tensor]:
         """Energies of atoms and structures, and tensors, differentiable by positions and cells."""
-        kind = self.kind_of(structures.z)
         graph = Graph(structures.edge_index, structures.z.shape[0])
-        edges = self.geometry(structures.pos, graph, structures.shifts, structures.cell, structures.batch)
+        return self._from_edges(structures, graph, self._edges_of(structures, graph))
+
+    def _edges_of(self, structures: Structures, graph: Graph) -> EdgeVectors:
+        """Vectors, lengths and harmonics of the edges; ``graph`` holds the edges of ``structures``."""
+        return self.geometry(structures.pos, graph, structures.shifts, structures.cell, structures.batch)
+
+    def _from_edges(self, structures: Structures, graph: Graph, edges: EdgeVectors) -> dict[str, Tensor]:
+        """Energies of atoms and structures, and tensors, from edges that several potentials may share."""
+        kind = self.kind_of(structures.z)
         assert structures.batch is not None
         numbers, found = self.split(self.network(kind, edges, graph), structures.batch, structures.num_graphs)
         if numbers is not None:
@@ -305,6 +281,70 @@ class Potential(KeepsFloat64):
     def extra_repr(self) -> str:
         """Species and cutoff."""
         return f"{', '.join(self.properties)}; species {list(self.species)}, cutoff {self.cutoff:g} A"
+
+
+def differentiated(
+    structures: Structures,
+    asked: Sequence[str],
+    follow: bool,
+    predict: Callable[[Structures], Iterable[dict[str, Tensor]]],
+    count: int = 1,
+) -> list[dict[str, Tensor]]:
+    """Energies and tensors with what is asked for of their derivatives, of one potential or of several.
+
+    Args:
+        structures: Checked ones.
+        asked: Names among the outputs of :class:`Potential`.
+        follow: Whether derivatives can be differentiated.
+        predict: Gives 'energy', 'energies' and tensors of each potential, one after the other, differentiable by the
+            positions and cells of the structures that it is called with.
+        count: Number of potentials.
+
+    Returns:
+        A dictionary for each potential.
+
+    Raises:
+        ConfigError: Stress of structures without a cell.
+    """
+    strained = "stress" in asked or "virials" in asked
+    if "stress" in asked and not _some_volume(structures):
+        raise ConfigError(
+            "stress must be of structures with a cell of three lattice vectors that span a volume, got none. Ask "
+            "for virials, or give a cell."
+        )
+    moved, by, kept = structures, [], []
+    derived = strained or "forces" in asked or "born_charges" in asked
+    with torch.set_grad_enabled(torch.is_grad_enabled() or derived):
+        if strained:
+            strain = structures.pos.new_zeros(structures.num_graphs, 3, 3, requires_grad=True)
+            moved = under_strain(structures, strain)
+            by.append(strain)
+        if ("forces" in asked or "born_charges" in asked) and not moved.pos.requires_grad:
+            moved = moved._replace(pos=moved.pos.detach().requires_grad_())
+        if "forces" in asked:
+            by.append(moved.pos)
+        for number, found in enumerate(predict(moved), 1):
+            rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
+            if "born_charges" in asked:
+                totals = found["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
+                rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
+                found["born_charges"] = torch.stack(rows, 1)
+            if by:
+                again = True if number < count else None  # the edges, which the next one shares
+                slopes = list(torch.autograd.grad(found["energy"].sum(), by, retain_graph=again, **rules))
+            if strained:
+                virials = -slopes.pop(0)
+                found["virials"] = 0.5 * (virials + virials.mT)
+                if "stress" in asked and structures.cell is not None:
+                    volume = torch.linalg.det(structures.cell).abs()[:, None, None]
+                    spanned = volume > 0  # a slope through a division by 0 would be NaN
+                    stress = -found["virials"] / torch.where(spanned, volume, 1.0)
+                    found["stress"] = torch.where(spanned, stress, torch.nan)
+            if "forces" in asked:
+                found["forces"] = -slopes.pop(0)
+            own = {name: found[name] for name in found if name in asked or name == "energy"}
+            kept.append(own if follow or not derived else {name: value.detach() for name, value in own.items()})
+    return kept
 
 
 def _some_volume(structures: Structures) -> bool:

@@ -187,8 +187,15 @@ def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: A
     """
     if dtype is not None:
         check_dtype("dtype", dtype)
-    device = check_device("device", device)
-    saved = read_potential(path)
+    return restored(path, read_potential(path), dtype, check_device("device", device))
+
+
+def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None, device: torch.device) -> Potential:
+    """The potential of a file that was read.
+
+    Raises:
+        ConfigError, DataError: See :func:`load_potential`.
+    """
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description)
     expect_tables(potential, saved.state)

@@ -1,0 +1,373 @@
+"""Committees: several potentials of the same structures, their mean, and how much they deviate from each other."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
+from ..errors import ConfigError
+from ..files import few, read_json
+from ..graph import Graph
+from ..nn.edge_geometry import EdgeVectors
+from .potential import Potential, differentiated
+from .properties import AtomicProperties
+from .saving import SavedPotential, read_potential, restored
+from .structures import Structures
+
+#: File that marks the folder of a committee; it holds the number of members.
+MARK = "committee.json"
+#: Name of a result -> name of its deviation.
+DEVIATION = "{}_deviation"
+
+
+class Committee(nn.Module):
+    r"""Several potentials of the same structures: the mean of their results, and the deviation of each result.
+
+    .. math:: \bar x = \frac{1}{M} \sum_m x_m, \qquad
+              \delta_x = \sqrt{\frac{1}{M - 1} \sum_m \lVert x_m - \bar x \rVert^2}
+
+    The deviation is one number for each energy, atom or structure: the norm is over the components of a force, a
+    stress, a dipole moment or a polarizability, so rotations do not change the deviation. The mean of the forces is the
+    slope of the mean of the energies.
+
+    The members share the edges: the sorting of each distinct cutoff, and the vectors and harmonics where these agree.
+    Members of the same architecture share their compiled kernels.
+
+    Args:
+        members: Two potentials or more, with the same species (in any order) and properties, of one dtype on one
+            device. Cutoffs may differ; ``cutoff`` is the largest.
+
+    Attributes:
+        members: The potentials.
+        species: Atomic numbers, in the order of the first member.
+        cutoff: Angstrom.
+
+    Raises:
+        ConfigError: Fewer than two members, one that is no potential or occurs twice, or members that disagree.
+
+    Source:
+        Seung, Opper and Sompolinsky 1992, doi:10.1145/130385.130417; for forces, Zhang, Lin, Wang, Car and E 2019,
+        doi:10.1103/PhysRevMaterials.3.023804.
+
+    Example:
+        >>> from eqlayers.testing import ToyNetwork
+        >>> committee = Committee([Potential(ToyNetwork(1, seed=seed), species=[29]).eval() for seed in range(3)])
+        >>> pos, pair = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 2.3]]), torch.tensor([[0, 1], [1, 0]])
+        >>> found = committee(Structures(torch.tensor([29, 29]), pos, pair))
+        >>> sorted(found), found["forces"].shape, found["forces_deviation"].shape
+        (['energy', 'energy_deviation', 'forces', 'forces_deviation'], torch.Size([2, 3]), torch.Size([2]))
+    """
+
+    def __init__(self, members: Sequence[Potential]) -> None:
+        super().__init__()
+        listed = check_items("members", members, "a list of potentials", "Load files with load_committee(paths).")
+        _check_number(len(listed))
+        for number, member in enumerate(listed):
+            fix = "Load files with load_committee(paths)."
+            check_type(f"members[{number}]", member, Potential, "a Potential", fix)
+        if len({id(member) for member in listed}) < len(listed):
+            raise ConfigError("members must be different potentials, got one of them twice. Pass each one once.")
+        first = listed[0]
+        for number, member in enumerate(listed):
+            _agree(number, "the species", sorted(member.species), sorted(first.species), "Leave it out.")
+            _agree(number, "the properties", member.properties, first.properties, "Leave it out.")
+            _agree(number, "the dtype", member.dtype, first.dtype, "Convert it: potential.double().")
+            _agree(number, "the device", member.device, first.device, "Move it: potential.to(device).")
+        self.members = nn.ModuleList(listed)
+        self.species: tuple[int, ...] = first.species
+        self.cutoff = max(member.cutoff for member in listed)
+        self.training = first.training
+
+    @property
+    def first(self) -> Potential:
+        """The first member, with which all agree in species, properties, dtype and device."""
+        return self.members[0]  # type: ignore[return-value]
+
+    @property
+    def properties(self) -> tuple[str, ...]:
+        """What the networks predict: 'energy', 'dipole', 'polarizability'."""
+        return self.first.properties
+
+    @property
+    def split(self) -> AtomicProperties:
+        """How the first member reads its network's numbers."""
+        return self.first.split
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of positions, cells and forces."""
+        return self.first.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.first.device
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def forward(
+        self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
+    ) -> dict[str, Tensor]:
+        """Means and deviations.
+
+        Args:
+            structures: Atoms with neighbours no farther than the largest cutoff.
+            outputs: As of :class:`Potential`.
+            create_graph: As of :class:`Potential`; deviations can then be differentiated as well.
+
+        Returns:
+            What was asked for, by name, and each with its deviation: 'energy_deviation' ``[G]``, 'energies_deviation'
+            ``[A]``, 'forces_deviation' ``[A]``, 'stress_deviation' ``[G]``, 'virials_deviation' ``[G]``,
+            'dipole_deviation' ``[G]``, 'polarizability_deviation' ``[G]``, 'born_charges_deviation' ``[A]``, in the
+            units of the results.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError, ConfigError: As of :class:`Potential`.
+        """
+        return together(self.each(structures, outputs, create_graph))
+
+    def each(
+        self, structures: Structures, outputs: Iterable[str] | None = None, create_graph: bool | None = None
+    ) -> list[dict[str, Tensor]]:
+        """The results of every member, in their order.
+
+        Args:
+            structures, outputs, create_graph: As of ``forward``.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError, ConfigError: As of :class:`Potential`.
+        """
+        asked, checked = self.first._asked(outputs), self.first._checked(structures)
+        follow = self.training if create_graph is None else check_flag("create_graph", create_graph)
+        return differentiated(checked, asked, follow, self._predicted, len(self))
+
+    def _predicted(self, structures: Structures) -> Iterator[dict[str, Tensor]]:
+        """Energies and tensors of each member; edges are made once for members that need the same."""
+        near: dict[float, tuple[Structures, Graph]] = {}
+        shared: dict[tuple[Any, ...], EdgeVectors] = {}
+        for member in self._listed():
+            if member.cutoff not in near:
+                own = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
+                near[member.cutoff] = own, Graph(own.edge_index, own.z.shape[0], copy=False)
+            own, graph = near[member.cutoff]
+            key = member.cutoff, str(member.irreps_sh), member.geometry.backend
+            if key not in shared:
+                shared[key] = member._edges_of(own, graph)
+            yield member._from_edges(own, graph, shared[key])
+
+    def _listed(self) -> list[Potential]:
+        return list(self.members)  # type: ignore[arg-type]
+
+    def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
+        """The mean of the second derivatives of the energy of one structure.
+
+        Args:
+            structures, chunk_size: As of :meth:`Potential.hessian`.
+
+        Returns:
+            ``[A, 3, A, 3]`` float64, eV/Angstrom^2.
+
+        Raises:
+            ShapeError, ConfigError: As of :meth:`Potential.hessian`.
+        """
+        checked = self.first._checked(structures)
+        own = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self._listed())
+        found = [one.hessian(part, chunk_size) for one, part in zip(self._listed(), own, strict=True)]
+        return torch.stack(found).mean(0)
+
+    def extra_repr(self) -> str:
+        """Number of members, species and cutoff."""
+        return f"{len(self)} members; species {list(self.species)}, cutoff {self.cutoff:g} A"
+
+
+def _check_number(count: int) -> None:
+    if count < 2:
+        came = "one" if count else "none"
+        fix = "Pass the potential itself, or train more: eqlayers fit --committee 4." if count else "List its files."
+        raise ConfigError(f"a committee must have two members or more, got {came}. {fix}")
+
+
+def _agree(number: int, what: str, mine: Any, first: Any, fix: str) -> None:
+    if mine != first:
+        raise ConfigError(
+            f"{what} must be the same in all members of a committee, got {mine} in members[{number}], where members[0] "
+            f"has {first}. {fix}"
+        )
+
+
+def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Means and deviations of the results of some potentials, ``[rows, ...]`` each.
+
+    Example:
+        >>> found = together([{"energy": torch.tensor([1.0])}, {"energy": torch.tensor([3.0])}])
+        >>> found["energy"], found["energy_deviation"].round(decimals=4)
+        (tensor([2.]), tensor([1.4142]))
+    """
+    found = {}
+    for name in results[0]:
+        values = torch.stack([one[name] for one in results])  # [M, rows, ...]
+        mean = values.mean(0)
+        apart = (values - mean).transpose(0, 1).flatten(1)
+        found[name] = mean
+        found[DEVIATION.format(name)] = torch.linalg.vector_norm(apart, dim=1) / (len(results) - 1) ** 0.5
+    return found
+
+
+def within(structures: Structures, cutoff: float) -> Structures:
+    """The structures with those of their edges that are no longer than a cutoff, in Angstrom.
+
+    Example:
+        >>> pos = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 3.0]])
+        >>> three = Structures(torch.tensor([1, 1, 1]), pos, torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+        >>> within(three, 1.5).edge_index.tolist()
+        [[0, 1], [1, 0]]
+    """
+    src, dst = structures.edge_index.long()
+    with torch.no_grad():
+        vectors = structures.pos[dst] - structures.pos[src]
+        if structures.shifts is not None and structures.cell is not None:
+            cells = structures.cell if structures.batch is None else structures.cell[structures.batch[src]]
+            cells = cells.expand(len(src), 3, 3)
+            vectors = vectors + (structures.shifts.to(cells.dtype)[:, None] @ cells)[:, 0]
+        near = torch.linalg.vector_norm(vectors, dim=1) <= cutoff
+    shifts = None if structures.shifts is None else structures.shifts[near]
+    return structures._replace(edge_index=structures.edge_index[:, near], shifts=shifts)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path]:
+    """The files that a name stands for: one file, a pattern such as ``runs/a*/potential.pt``, or a committee's folder.
+
+    Args:
+        source: A path, a pattern with ``*``, ``?`` or ``[``, the folder that ``eqlayers fit --committee`` wrote, or a
+            list of these.
+
+    Returns:
+        Files in the order of the list; those of a pattern or a folder are sorted.
+
+    Raises:
+        ConfigError: A pattern without files, or a folder without a complete committee.
+
+    Example:
+        >>> committee_files(["a.pt", "b.pt"])
+        [PosixPath('a.pt'), PosixPath('b.pt')]
+    """
+    what = "the path of a file, a pattern, or the folder of a committee"
+    if not isinstance(source, (str, os.PathLike)):
+        listed = check_items("potentials", source, f"{what}, or a list of these", "Pass ['a.pt', 'b.pt'].")
+        return [file for one in listed for file in committee_files(one)]
+    place = Path(check_path("a potential", source, what))
+    if place.is_dir():
+        return _of_folder(place)
+    if place.exists() or not glob.has_magic(str(place)):
+        return [place]
+    found = sorted(map(Path, glob.glob(str(place), recursive=True)), key=_in_order)
+    if not found:
+        raise ConfigError(f"a pattern must match files of potentials, got none for {str(place)!r}. Correct it.")
+    return found
+
+
+def _in_order(path: Path) -> list[str | int]:
+    """A key by which member-10 comes after member-2."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", str(path))]
+
+
+def member_name(number: int) -> str:
+    """Folder of a member, counted from 1.
+
+    Example:
+        >>> member_name(1)
+        'member-1'
+    """
+    return f"member-{number}"
+
+
+def read_mark(folder: Path) -> dict[str, Any] | None:
+    """What the folder of a committee says of it; None of another folder.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    if not (folder / MARK).is_file():
+        return None
+    fix = "Name the files of the members, or train again."
+    found = read_json(folder / MARK, "the file of a committee", fix)
+    if not isinstance(found, dict) or not isinstance(found.get("members"), int):
+        raise ConfigError(f"{folder / MARK} must hold the number of members, got another content. {fix}")
+    return found
+
+
+def _of_folder(folder: Path) -> list[Path]:
+    mark = read_mark(folder)
+    if mark is None:
+        inside = sorted(path.name for path in folder.glob("*.pt"))
+        there = f"{few(inside)} in it" if inside else "no potential in it"
+        raise ConfigError(
+            f"a folder must be of a committee that `eqlayers fit --committee` wrote, got {folder} with {there}. Name a "
+            "file, or several."
+        )
+    files = [folder / member_name(number) / "potential.pt" for number in range(1, mark["members"] + 1)]
+    missing = [file.parent.name for file in files if not file.is_file()]
+    if missing:
+        raise ConfigError(
+            f"a committee must be complete, got {folder}, where {len(missing)} of {len(files)} members lack a "
+            f"potential.pt ({few(missing)}). Go on with `eqlayers fit ... --resume`, or name the files that are there."
+        )
+    return files
+
+
+def load_committee(
+    source: str | os.PathLike[str] | Iterable[Any], dtype: torch.dtype | None = None, device: Any = "cpu"
+) -> Committee:
+    """A committee from files, in evaluation mode.
+
+    Args:
+        source: Files, a pattern or a folder; see :func:`committee_files`.
+        dtype: Of the networks; that of the files if None.
+        device: Where to put them.
+
+    Raises:
+        ConfigError: A file that is not there or is listed twice, fewer than two files, or members that disagree in
+            species, properties, dtype or units.
+        DataError: A file that is damaged or holds no potential.
+        DTypeError, DeviceError: No such dtype or device.
+
+    Example:
+        >>> import tempfile
+        >>> from eqlayers.models import save_potential
+        >>> from eqlayers.testing import ToyNetwork
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for seed in range(2):
+        ...     save_potential(Potential(ToyNetwork(1, seed=seed), species=[29]), folder / f"{seed}.pt")
+        >>> load_committee(f"{folder}/*.pt").extra_repr()
+        '2 members; species [29], cutoff 4 A'
+    """
+    if dtype is not None:
+        check_dtype("dtype", dtype)
+    place = check_device("device", device)
+    files = committee_files(source)
+    _check_number(len(files))
+    if len({file.resolve() for file in files}) < len(files):
+        raise ConfigError(f"members must be different files, got one of {few(list(map(str, files)))} twice. Drop it.")
+    saved = [read_potential(file) for file in files]
+    units = list(map(_units, saved))
+    if len({one for one in units if one is not None}) > 1:
+        told = ", ".join(f"{one or 'unknown'} of {file}" for one, file in zip(units, files, strict=True))
+        raise ConfigError(f"members must have the same units, got {told}. Leave out the others.")
+    return Committee([restored(file, one, dtype, place) for file, one in zip(files, saved, strict=True)])
+
+
+def _units(saved: SavedPotential) -> str | None:
+    units = saved.facts.get("units")
+    return None if units is None else str(units).removesuffix(", e")  # which older files do not name
