@@ -49,7 +49,7 @@ def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...
     Raises:
         IrrepsError: Another number of them, or e3nn cannot read one.
     """
-    what, fix = f"the irreps of {', '.join(names)}", "Give those of each."
+    what, fix = f"the irreps of {', '.join(names)}", "Give the irreps of each."
     found = check_items("irreps", values, what, fix, IrrepsError)
     if len(found) != len(names):
         raise IrrepsError(f"irreps must be {what}, got {len(found)}. {fix}")

@@ -65,11 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: Arguments without the program's name; those of the process if None.
+        argv: Arguments without the program's name; the arguments of the process if None.
 
     Returns:
         Exit status: 0, 1 for a check that fails or a relaxation that does not converge, 2 for input that cannot be
-        used, 130 after Ctrl-C, or 141 if nobody reads the output any more.
+        used, 130 after Ctrl-C, or 141 if the reader of the output is gone.
 
     Example:
         >>> main(["--version"])
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EqlayersError as error:
         print(f"eqlayers: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 the interpreter flushes it at the end
         return 141
     except OSError as error:
@@ -271,7 +271,7 @@ def cache(action: str) -> None:
     except OSError as error:
         raise EqlayersError(
             f"the folder of compiled kernels must be yours to empty, got: {error}. Become its owner with write "
-            f"permission that nobody else has, or set EQLAYERS_CACHE_DIR to another folder."
+            f"permission for yourself alone, or set EQLAYERS_CACHE_DIR to another folder."
         ) from error
 
 

@@ -19,7 +19,7 @@ with needs_packages("eqlayers.database", "train"):
 
 __all__ = ["database_structures", "database_units", "size_of_unit"]
 
-#: Name of the unit of positions among those of labels.
+#: Name of the unit of positions among the units of labels.
 PLACES = "positions"
 
 

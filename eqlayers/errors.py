@@ -74,7 +74,7 @@ class UnknownNameError(EqlayersError, AttributeError):
 
 
 class UnknownImportError(EqlayersError, ImportError):
-    """The same of ``from eqlayers import name``, where Python drops the text of an AttributeError."""
+    """An unknown name in ``from eqlayers import name``, where Python drops the text of an AttributeError."""
 
 
 class GradientError(EqlayersError, RuntimeError):

@@ -280,7 +280,7 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
 
     def size(node: Any, depth: int) -> int:
         if depth > DEPTH or sizes.get(id(node)) == 0:
-            raise wrong(node.start_mark, f"more than {DEPTH} levels, or an alias of what it is in")
+            raise wrong(node.start_mark, f"more than {DEPTH} levels, or an alias that contains itself")
         if id(node) in sizes:
             return sizes[id(node)]
         sizes[id(node)] = 0
@@ -398,7 +398,7 @@ def source_commit() -> str | None:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", __file__)  # fails where it is installed inside somebody else's repository
+        git("ls-files", "--error-unmatch", __file__)  # fails in an installation inside of another repository
         return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None

@@ -211,7 +211,7 @@ class Graph:
     def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
         """The sorted edges with those sorted by ``[E]`` places, of so many, behind, made by ``sort(place)``.
 
-        Those of the last places are kept, which all layers of a network share.
+        The tables of the latest ``place`` are kept, because all layers of a network share it.
         """
         if wrapped_by_func(place) or wrapped_by_func(self._edge_index) or self._outlives():
             return sort(place)
@@ -274,7 +274,7 @@ class Graph:
 
     @classmethod
     def joined(cls, graphs: Sequence[Graph]) -> Graph:
-        """Several graphs as one, the nodes of each behind those of the one before: what a batch is.
+        """Several graphs as one batch, the nodes of each behind the nodes of the one before.
 
         Loaders of torch-geometric put graphs that are attributes of samples into a list, as all that is no tensor.
 
@@ -286,7 +286,7 @@ class Graph:
             >>> Graph.joined([pair, pair]).edge_index.tolist()
             [[0, 1, 2, 3], [1, 0, 3, 2]]
         """
-        given = check_items("graphs", graphs, "a list of graphs", "Pass those of a batch.", DTypeError)
+        given = check_items("graphs", graphs, "a list of graphs", "Pass the graphs of a batch.", DTypeError)
         if not given:
             raise ShapeError("graphs must be at least one, got none. Leave out empty batches.")
         for number, one in enumerate(given):
@@ -315,6 +315,6 @@ def _check_number(name: str, value: Any) -> Any:
         raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
     if isinstance(value, int) and value > _MOST:
         raise ShapeError(
-            f"{name} must be a number of nodes, at most {_MOST}, got {got(value)}. Count those of one batch."
+            f"{name} must be a number of nodes, at most {_MOST}, got {got(value)}. Count the nodes of one batch."
         )
     return value

@@ -134,7 +134,7 @@ WRITE: dict[str, dict[tuple[str, ...], str]] = {
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The arguments that a constructor or a function has, with those of the constructors that it hands others on to."""
+    """The arguments of a constructor or function, and of the constructors to which it passes other arguments on."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     chain: Iterable[Any] = [function]
     if isinstance(function, type):

@@ -11,7 +11,8 @@ __all__ = ["KeptMemory", "keep_memory", "release_memory"]
 
 # of malloc.h: what `mallopt` sets
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-#: Never trim, never map, and one arena: those of other threads hold 64 MiB, and what is larger is mapped after all.
+#: Never trim, never map, and one arena: the arenas of other threads hold 64 MiB, and what is larger is mapped after
+#: all.
 _SETTINGS = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, -1))
 #: Settings of the user that speak of the same.
 _CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_ARENA_MAX")
@@ -25,7 +26,7 @@ _OTHERS = (
 
 
 class KeptMemory(NamedTuple):
-    """What :func:`keep_memory` found.
+    """The result of :func:`keep_memory`.
 
     Attributes:
         kept: Whether freed memory stays with the process.

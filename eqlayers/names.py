@@ -210,7 +210,7 @@ def _plain(name: str) -> str:
 
 @cache
 def exported(module: str) -> tuple[str, ...]:
-    """What ``__all__`` of a module lists, read from its source; the module is not imported.
+    """The names in ``__all__`` of a module, read from its source; the module is not imported.
 
     Example:
         >>> "radius_graph" in exported("eqlayers.data")
@@ -237,13 +237,13 @@ def exported(module: str) -> tuple[str, ...]:
 
 @cache
 def _places() -> tuple[dict[str, str], dict[str, str]]:
-    """What to use, by the exact name and by the name without its style."""
+    """The names to use, by the exact name and by the name without its style."""
     exact = HINTS | {name: f"{part}.{name}" for part in reversed(PARTS) for name in exported(part)}
     return exact, {_plain(name): use for name, use in exact.items()}
 
 
 def hint(name: str) -> str | None:
-    """What to use in place of a name that a module does not have; None if nothing is known.
+    """The name to use in place of a name that a module does not have; None if none is known.
 
     Example:
         >>> hint("radius_graph"), hint("Sphericalharmonics"), hint("foo")

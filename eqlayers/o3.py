@@ -36,7 +36,7 @@ __all__ = list(_theirs.__all__)
 
 
 def __getattr__(name: str) -> Any:
-    """What e3nn has beside its ``__all__``, such as ``experimental``; else an error, with a hint where there is one."""
+    """Names of e3nn outside of its ``__all__``, such as ``experimental``; otherwise an error, with a hint if known."""
     if not name.startswith("_") and hasattr(_theirs, name):
         return getattr(_theirs, name)
     raise no_such_name(__name__, name, sys._getframe(1))

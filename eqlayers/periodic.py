@@ -97,7 +97,7 @@ def folded(
 
     Returns:
         The positions `[A, 3]`, and how many lattice vectors each was moved back by `[A, 3]` int64: the shift of an edge
-        grows by those of the receiver and falls by those of the sender.
+        grows by the vectors of the receiver and falls by the vectors of the sender.
 
     Example:
         >>> pos = np.array([[-1.0, 0.0, 0.0], [301.0, 0.0, 0.0]])
@@ -148,7 +148,7 @@ Pairs = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Short vectors of the same lattice, and these as sums of its own, where one's length is twice its height or more.
 
-    The time of a search is that of images within reach, which a skewed cell has without bound.
+    The time of a search grows with the number of images within reach, which is not bounded for a skewed cell.
     """
     own = box[periods]
     length, height = np.linalg.norm(own, axis=1), 1 / np.linalg.norm(np.linalg.pinv(own), axis=0)
@@ -267,7 +267,7 @@ def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[n
     if periods is None or places.ndim != 2 or places.shape[1] != 3 or box.shape != (3, 3):
         raise ShapeError(
             f"pos, cell and pbc must be [A, 3], [3, 3] and [3], got {list(np.shape(pos))}, {list(np.shape(cell))} and "
-            f"{list(np.shape(pbc))}. Pass those of one structure."
+            f"{list(np.shape(pbc))}. Pass the arrays of one structure."
         )
     largest = np.abs(np.concatenate([places, box])).max()
     if not largest <= _LONGEST:  # NaN is not either

@@ -1,7 +1,7 @@
 """All that this package uses of torch beyond its public interface, in one place; nothing else names a private part.
 
 Each use says why it is there, and what to do when a torch comes without it (``pyproject.toml`` bounds torch to the
-releases that `nox -s oldest newest` runs the tests with, so a newer one is tried before anybody gets it).
+releases that `nox -s oldest newest` runs the tests with, so a newer one is tried before users get it).
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def being_traced() -> bool:
 
 @contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """What is computed inside is a constant for the trace that is running: tables that follow from an info alone.
+    """A context whose results are constants for the running trace: tables that follow from an info alone.
 
     Without it: make the tables when a layer is built, for every dtype and device.
     """
@@ -136,7 +136,7 @@ def under_autocast(device: str) -> bool:
 
 
 def outside_of_autocast(device: str) -> AbstractContextManager[object]:
-    """What is computed inside has the dtype of its operands, which say what is wanted."""
+    """A context without autocast: results have the dtype of their operands."""
     return torch.autocast(device, enabled=False) if under_autocast(device) else nullcontext()
 
 
@@ -154,7 +154,7 @@ def wrapped_by_func(t: Tensor) -> bool:
 
 
 def outside_of_func() -> AbstractContextManager[object]:
-    """What is computed inside from plain tensors is plain, too, and survives the transform that is running.
+    """A context without torch.func: results from plain tensors are plain, and survive the running transform.
 
     Without it: keep nothing that is made while one runs.
     """
@@ -199,7 +199,7 @@ def seen_by_outer_levels(jvp: Callable[..., _R]) -> Callable[..., _R]:
 
 
 def current_trace() -> object | None:
-    """What stands for the trace that is running, so that nothing made in one is used in another; None without.
+    """An object for the running trace, so that nothing made in one trace is used in another; None without a trace.
 
     Under torch.compile None: its tracer follows attributes by itself.
     """
@@ -289,8 +289,8 @@ def single_level() -> AbstractContextManager[object]:
 def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
     """A kernel of ``op`` for the older vmap, of ``is_grads_batched`` and ``vectorize``, from its rule for torch.func's.
 
-    Torch falls back to one call per sample there, but not for operators that take lists. Without the names below: that
-    of torch.func alone.
+    Torch falls back to one call per sample there, but not for operators that take lists. Without the names below: the
+    fallback of torch.func alone.
     """
 
     def run(*args: Any) -> Any:
@@ -316,7 +316,7 @@ def batched_by_grad(op: Any, rule: Callable[..., tuple[Any, Any]]) -> Callable[.
 
 
 class _Batch(NamedTuple):
-    """What rules look at of torch.func's VmapInfo."""
+    """The fields of torch.func's VmapInfo that rules read."""
 
     batch_size: int
 
@@ -332,7 +332,7 @@ def is_traced_size(value: object) -> bool:
 
 
 def parsed_device(args: Sequence[Any], kwargs: dict[str, Any]) -> torch.device | None:
-    """The device among the arguments of a call of ``.to``. Without it: that of an empty tensor so moved."""
+    """The device among the arguments of a call of ``.to``. Without it: the device of an empty tensor so moved."""
     found: torch.device | None = torch._C._nn._parse_to(*args, **kwargs)[0]
     return found
 

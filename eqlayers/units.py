@@ -57,7 +57,7 @@ _SAME |= {"a0": "Bohr", "bohr": "Bohr", "hartree": "Hartree", "angstrom": "Angst
 
 
 def unit_size(quantity: str, unit: Any) -> float:
-    """What a value in some unit is multiplied by, for eV, Angstrom and elementary charges.
+    """The factor from a unit to eV, Angstrom and elementary charges.
 
     Args:
         quantity: One of ``DEFAULT_UNITS``.
@@ -87,8 +87,8 @@ def unit_size(quantity: str, unit: Any) -> float:
         dimension = [total + times * single for total, single in zip(dimension, powers, strict=True)]
     if tuple(dimension) != _DIMENSIONS[quantity]:
         raise ConfigError(
-            f"units of {quantity} must be those of {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures something "
-            "else. Write for example 'Hartree/Bohr' for forces."
+            f"units of {quantity} must be of the kind {DEFAULT_UNITS[quantity]}, got {unit!r}, which measures "
+            "something else. Write for example 'Hartree/Bohr' for forces."
         )
     return size
 

@@ -38,7 +38,7 @@ def test_sizes(quantity, unit, expected):
 
 @pytest.mark.parametrize(("quantity", "unit"), [("forces", "eV"), ("stress", "eV/Angstrom^2"), ("energy", "mol")])
 def test_another_quantity(quantity, unit):
-    with pytest.raises(ConfigError, match=f"units of {quantity} must be those of .*, got '.*', which measures"):
+    with pytest.raises(ConfigError, match=f"units of {quantity} must be of the kind .*, got '.*', which measures"):
         unit_size(quantity, unit)
 
 

@@ -1,6 +1,6 @@
 """How the operators of forms run under ``torch.vmap``: the mapped axis becomes rows, and one call serves all.
 
-A row that serves all rows of a sample does not serve those of all samples where samples differ in it, or where its
+An operand that the rows of a sample share must be expanded if the samples differ in it, or if its
 gradient is wanted sample by sample; then every row gets its own. That is done where it does not outgrow the other
 operands; else, and for graphs, there is one call per sample.
 """
@@ -20,7 +20,7 @@ from ..torch_internals import tree_flatten, tree_unflatten
 
 
 def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *rest: Any) -> Any:
-    """As ``torch.library.register_vmap`` wants it."""
+    """Rule for ``torch.library.register_vmap``."""
     (*nodes, key), how = rest[:3], rest[3:]
     op, form, size, dims = torch.ops.eqlayers.form.default, find(key), info.batch_size, in_dims[0]
     shared = [one.rows == "one" for one in form.operands]
@@ -47,7 +47,7 @@ def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *re
 
 
 def _outgrows(operands: Sequence[Operand], shared: Sequence[bool]) -> bool:
-    """Whether a row for each of what has one for all is more than all else."""
+    """Whether the shared operands, expanded to a row per sample, would be larger than all other operands."""
     more = sum(one.width for one, own in zip(operands, shared, strict=True) if own)
     return more > sum(one.width for one in operands) - more
 
@@ -83,10 +83,10 @@ def _sample(t: Tensor, dim: int, number: int) -> Tensor:
 
 
 def places_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-    """As ``torch.library.register_vmap`` wants it."""
+    """Rule for ``torch.library.register_vmap``."""
     return one_by_one(torch.ops.eqlayers.place_tables.default, info.batch_size, in_dims, args)
 
 
 def tables_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
-    """As ``torch.library.register_vmap`` wants it."""
+    """Rule for ``torch.library.register_vmap``."""
     return one_by_one(torch.ops.eqlayers.edge_tables.default, info.batch_size, in_dims, args)

@@ -25,7 +25,7 @@ from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
 from .operands import not_of_this_graph
 from .registry import Backend, Call, FormUse, Runner
 
-#: Results larger than this are stored past the caches: whoever reads them finds them in memory anyway.
+#: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -100,7 +100,7 @@ def _make_runner(use: FormUse) -> Runner:
 
 @contextmanager
 def as_backend_error() -> Iterator[None]:
-    """Errors of the compiler are those of this backend."""
+    """Turn errors of the compiler into errors of this backend."""
     try:
         yield
     except CompilerError as error:
@@ -259,8 +259,8 @@ def place_tables_of(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: i
         wrong = sort_places(edges.data_ptr(), place.data_ptr(), count, num_src, places, out.data_ptr() + 8 * behind)
     if wrong is not None:
         raise IndexRangeError(
-            f"places must lie in [0, {places}), those of the table, got {int(place[wrong])} at edge {wrong}. Clamp "
-            f"them."
+            f"places must lie in [0, {places}), the places of the table, got {int(place[wrong])} at edge {wrong}. "
+            "Clamp them."
         )
     return out
 

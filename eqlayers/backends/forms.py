@@ -1,4 +1,4 @@
-"""Forms and the tables of graphs, whoever runs them: the tensors' device says who, or the caller."""
+"""Forms and the tables of graphs; the device of the tensors, or the caller, chooses the backend."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def run_form(
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors do not fit the form.
-        BackendError: The compiler failed, or the backend runs no such forms. ConfigError: Nobody knows the key.
-        IndexRangeError: The tables are others than those of its rows; found on CPU only.
+        BackendError: The compiler failed, or the backend runs no such forms. ConfigError: The key is unknown.
+        IndexRangeError: The tables do not fit its rows; checked on CPU only.
     """
     form = find_form(key)
     sizes = with_table(form, operands, (rows, num_src, num_dst))
@@ -78,7 +78,7 @@ def run_form(
 
 
 class _How(NamedTuple):
-    """What all parts of a call have in common."""
+    """The arguments that all parts of a call share."""
 
     graph: Tensor | None
     sizes: Sequence[int]
@@ -120,7 +120,7 @@ def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> Ends:
     """The sender and the receiver of every row.
 
     Raises:
-        IndexRangeError: The tables are others than those of these rows; found on CPU only.
+        IndexRangeError: The tables do not fit these rows; checked on CPU only.
     """
     if graph.device.type != "cpu":
         return ends_of_tables(triton_edges.unpack(graph, rows, num_src, num_dst))
@@ -159,7 +159,7 @@ def place_tables(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: int,
     """The tables of a graph, and behind them the edges sorted by their places in a table of radial functions.
 
     Raises:
-        ShapeError, DTypeError, DeviceError: The tensors are others than those of a graph and its edges.
+        ShapeError, DTypeError, DeviceError: The tensors do not fit a graph and its edges.
         IndexRangeError: A place lies outside the table (found on CPU only).
     """
     check_places(graph, edge_index, place, num_src, num_dst)

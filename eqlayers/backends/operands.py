@@ -1,9 +1,9 @@
-"""What the operators of whole forms may be given: everything that a kernel indexes by, looked at before it runs.
+"""Checks of the arguments of form operators: everything that a kernel indexes by, before it runs.
 
-Anybody may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. The same function stands in the
+Any code may call ``torch.ops.eqlayers.*`` with any tensors, and kernels read addresses. The same function stands in the
 operators and in their fakes, so a graph that is traced refuses what the call would. What lies inside the tables of a
-graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.Tables``. On a GPU nobody does, as nobody
-looks at indices there: it would make the stream wait. There tables are held to their length alone.
+graph only a kernel can look at cheaply: see ``eqlayers_kernels.c.run.edges.Tables``. On a GPU neither tables nor
+indices are checked, because the stream would wait: only the length of tables is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) 
 def check_operands(
     form: AnyForm, operands: Sequence[Tensor], graph: Tensor | bool | None, sizes: Sequence[int]
 ) -> None:
-    """Raise unless the tensors are those of a form: kernels read addresses.
+    """Raise unless the tensors fit a form: kernels read addresses.
 
     Args:
         form: What they are for.
@@ -108,7 +108,7 @@ def check_operands(
 
 
 def length_of_places(edges: int, places: int, device: torch.device) -> int:
-    """Elements that the tables of places stand with behind those of a graph."""
+    """Length of the interval tables that are appended to the tables of a graph."""
     if device.type == "cpu":
         return c_edges.place_tables(edges, places).length
     return triton_edges.place_length(edges, places)

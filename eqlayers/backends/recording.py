@@ -17,13 +17,13 @@ from ..forms.program import find_form
 from .forms import FORMULAS
 from .registry import BACKENDS, Backend, FormulaFinder, FormulaRun, FormulaUse, FormUse, Runner
 
-#: Of a product by operand, of a formula in order; whoever watches hands them on.
+#: Of a product by operand, of a formula in order; a watcher hands them on.
 Results = Any
 Watch = Callable[["SeenUse", Callable[[], Results]], Results]
 
 
 class SeenUse(NamedTuple):
-    """What was asked of whom.
+    """A request, and the backend that got it.
 
     Attributes:
         use: The call, with the short key of its form, and ``deterministic`` only False where it makes a difference.

@@ -153,7 +153,7 @@ def select(call: Call, name: str | None = None) -> Backend:
 
 
 def verdicts(call: Call, name: str | None = None) -> dict[str, str]:
-    """What each backend says of a call, in order of preference, when ``name`` or none of them is asked for.
+    """The answer of each backend to a call, in order of preference; ``name`` is the requested backend or None.
 
     Returns:
         By name: 'runs', 'accepts' and when it would run, or why it refuses.

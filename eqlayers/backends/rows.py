@@ -34,7 +34,7 @@ def summed(rows: str, t: Tensor, ends: Ends | None, deterministic: bool = True) 
 
 
 def taken(t: Tensor, index: Tensor, dim: int = 0) -> Tensor:
-    """Rows by index, along ``dim``, with a gradient summed in a fixed order; on GPUs that of `index_select` is atomic.
+    """Rows by index, along ``dim``, with a gradient summed in a fixed order; `index_select` sums it atomically on GPUs.
 
     Example:
         >>> import torch

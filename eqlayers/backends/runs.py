@@ -16,7 +16,7 @@ from ..torch_internals import as_constant
 
 
 class Sizes(NamedTuple):
-    """What the cost model looks at."""
+    """The sizes that the cost model reads."""
 
     batch1: int
     batch2: int

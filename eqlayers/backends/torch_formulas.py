@@ -19,7 +19,7 @@ _constants = Constants()
 
 
 class Primitives:
-    """What formulas need beside sums and products."""
+    """The functions of formulas beside sums and products."""
 
     @staticmethod
     def inverse_length(*vector: Tensor) -> Tensor:

@@ -74,11 +74,11 @@ def refuse(call: Call) -> str | None:
 
 
 def only_named(call: Call) -> bool:
-    """Whether somebody else should run the call unless this backend is named.
+    """Whether another backend should run the call unless this backend is named.
 
-    Nobody gets the interpreter unasked, and CPU tensors can run nowhere else. Products with one matrix for all rows,
-    and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which reads
-    the matrix anew for every few rows.
+    The interpreter runs only if it is named, and CPU tensors can run nowhere else. Products with one matrix for all
+    rows, and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which
+        reads the matrix anew for every few rows.
     """
     kind = call.device if isinstance(call, FormCall) else call.x.device.type
     return kind == "cpu" or availability.interpreted() or (isinstance(call, ProductCall) and _is_gemm(call))
@@ -208,7 +208,7 @@ def packed(graph: Tensor, edges: int, senders: int, receivers: int) -> Tensor:
 
 
 def packed_places(graph: Tensor, edges: int, senders: int, receivers: int, places: int) -> Tensor:
-    """The same with the places of edges in a table behind them.
+    """The packed graph, followed by the table intervals of its edges.
 
     Raises:
         IndexRangeError: They are not what sorting gives.

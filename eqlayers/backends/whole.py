@@ -124,7 +124,7 @@ class PathSum:
         return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
 
     def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """The same, of what terms name alone."""
+        """The result by terms: gathers the components that the terms name."""
         first, second, out, values = zip(*self.path.terms, strict=True)
         index = [
             self._constants(place, x.device, lambda part=part: torch.tensor(part))  # type: ignore[misc]

@@ -35,7 +35,7 @@ def force_loss(forces: Tensor) -> Tensor:
 
 
 class Evaluates(Protocol):
-    """What knows how to run a network on its atoms."""
+    """A runner of a network on its atoms."""
 
     @property
     def evaluate(self) -> Evaluate:
@@ -180,7 +180,7 @@ def _measure(subject: Subject, runs: int, backend: str | None, say: Say) -> tupl
 
 
 def _about(subject: Subject, found: dict[str, dict[str, float]]) -> str:
-    """What was computed and how exactly, as sentences."""
+    """Sentences on what was computed and how exactly."""
     place = subject.place
     atoms, edges = place.num_atoms, place.num_edges
     parts = [f"{key}: " + ", ".join(f"{q} {found[key][q]:.1e}" for q in QUANTITIES) for key in found]

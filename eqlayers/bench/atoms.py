@@ -128,13 +128,13 @@ def edges(structure: Structure, cutoff: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Place:
-    """What a network is run on.
+    """The structures on which a network runs.
 
     Attributes:
         batch: The structures; all of them periodic or none.
         cutoff: Longest edge, Angstrom.
         species: Atomic numbers and names, in the order that structures count them.
-        neighbors: Mean number of neighbours that networks are built for; that of these atoms if None.
+        neighbors: Mean number of neighbours that networks are built for; the mean of these atoms if None.
     """
 
     batch: Sequence[Structure]
@@ -148,12 +148,12 @@ class Place:
 
     @property
     def num_atoms(self) -> int:
-        """Of all structures."""
+        """Number of atoms in all structures."""
         return sum(len(one.pos) for one in self.batch)
 
     @property
     def num_edges(self) -> int:
-        """Of all structures, both orders counted."""
+        """Number of edges in all structures, both orders counted."""
         return sum(index.shape[1] for index, _ in self._edges)
 
     @property
@@ -162,7 +162,7 @@ class Place:
         return max(1.0, self.num_edges / self.num_atoms) if self.neighbors is None else self.neighbors
 
     def structures(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Structures:
-        """What potentials of this package take."""
+        """The input of potentials of this package."""
         numbers = torch.tensor(list(self.species))
         counts = torch.tensor([len(one.pos) for one in self.batch])
         starts = (counts.cumsum(0) - counts).tolist()
@@ -192,7 +192,7 @@ def crystal(count: int, cutoff: float) -> Place:
 
 
 def rounded(place: Place) -> Place:
-    """The same atoms, each coordinate moved at random by up to two rounding errors of the largest in float32.
+    """The atoms with each coordinate moved at random by up to two rounding errors of the largest in float32.
 
     An edge has as many: of two positions, and of the sum with lattice vectors.
     """

@@ -91,7 +91,7 @@ def parser() -> argparse.ArgumentParser:
             text = f"name of a file of configs/bench, or a path; {config} by default"
             command.add_argument("--config", default=config, help=text)
         known: dict[str, dict[str, Any]] = {
-            "--peers": {"help": "names with commas instead of the configuration's; '' for nobody", "type": _names},
+            "--peers": {"help": "names with commas instead of the configuration's; '' for none", "type": _names},
             "--threads": {
                 "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
                 "type": _count,

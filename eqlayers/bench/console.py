@@ -1,4 +1,4 @@
-"""What a command shows while it works and when it is done: a progress bar, then tables."""
+"""The output of a command: a progress bar while it works, then tables."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def smoke(dry: bool, keep: Keep) -> None:
 
 
 def _difference(mul: int, dtype: torch.dtype, layout: str, fixed: bool, device: torch.device) -> float:
-    """Of values, gradients and second derivatives from those of torch in float64, over largest entry and rounding."""
+    """Difference of values and two derivatives to torch's in float64, over the largest entry and the rounding."""
     irreps = f"{mul}x0e+{mul}x1o", "0e+1o", f"{mul}x0e+{mul}x1o+{mul}x1o+{mul}x0e"
     shape: dict[str, Any] = {"shared_weights": False, "layout": layout}
     backend = None if device.type == "cpu" else "triton"

@@ -13,12 +13,12 @@ from ..errors import BackendError
 
 
 def run_fresh(module: str, task: dict[str, Any], environment: Mapping[str, str], must: str, fix: str) -> Any:
-    """What a module prints in a new process, read as JSON.
+    """The output of a module in a new process, read as JSON.
 
     Args:
         module: Run with ``task``, as JSON, for its only argument; the last line that it prints counts.
-        task: What can be written as JSON.
-        environment: Variables beside those of this process.
+        task: Any value that can be written as JSON.
+        environment: Variables in addition to this process's.
         must, fix: First and last words of the error: what the process must do, and what helps.
 
     Raises:

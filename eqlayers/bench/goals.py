@@ -1,4 +1,4 @@
-"""What a suite asks for, beside what was measured."""
+"""The goals of a suite, beside the measured values."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def device_seconds(row: Record) -> Any:
 
 
 def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
-    """What one of this package's results reached, None if it or the peer was not measured."""
+    """The value that one of this package's results reached, None if it or the peer was not measured."""
     direction = own["direction"]
     if quantity == "share":
         return own["share"]

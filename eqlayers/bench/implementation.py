@@ -1,4 +1,4 @@
-"""What is timed: an implementation made ready for one case; this package's, and e3nn's pieces that others need."""
+"""Implementations made ready for one case: this package's, and e3nn's pieces that others need."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def ours(case: Case, operands: Operands, layout: str, backend: str | None = None
 
 
 def path_signs(problem: Problem, theirs: Callable[[int, int, int], np.ndarray]) -> list[float]:
-    """For each path, the sign by which other Clebsch-Gordan coefficients differ from those of the installed e3nn.
+    """For each path, the sign by which other Clebsch-Gordan coefficients differ from the installed e3nn's.
 
     Raises:
         Refusal: They differ by more than a sign and a factor.

@@ -1,4 +1,4 @@
-"""Cases of `eqlayers bench layers`: which layer, of what size, beside whom, and what should be reached."""
+"""Cases of `eqlayers bench layers`: layer, size, peers and goals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OF_EDGES = (
     *("SO2Linear", "SO2Convolution", "EdgeFrame", "AgnesiTransform", "ZBL", "RadialNetwork"),
     *(layer for layer in PEER_OF if layer.endswith(("Basis", "Cutoff")) and layer != "ChangeOfBasis"),
 )
-#: layer -> its fields beside those of all, and its peers
+#: layer -> its fields beside the common ones, and its peers
 KINDS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "SphericalHarmonics": (_DEGREES, ("e3nn", "e3nn-compiled")),
     "EdgeGeometry": (_DEGREES, ("e3nn", "e3nn-compiled")),
@@ -105,7 +105,7 @@ class LayerCase:
 
     @property
     def problem(self) -> str:
-        """What is computed, without its size."""
+        """The computation without its size."""
         if self.layer == "SymmetricContraction":
             return f"{self.options['out']}-c{self.options['correlation']}"
         if "irreps" in self.options:
@@ -114,7 +114,7 @@ class LayerCase:
 
     @property
     def about(self) -> str:
-        """What is computed, in words.
+        """The computation, in words.
 
         Example:
             >>> LayerCase("sweep", "SphericalHarmonics", 10, options={"lmax": 3}).about

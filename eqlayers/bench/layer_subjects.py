@@ -95,7 +95,7 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
 
 
 def _compiled(candidate: Candidate) -> Candidate:
-    """The same through torch.compile."""
+    """Compile by torch.compile."""
     torch.compiler.reset()  # a graph of an earlier case must not count towards the limit of recompilations
     fn: Callable[[Tensor], Outputs] = torch.compile(candidate.fn, dynamic=False)
     return Candidate("e3nn-compiled", fn, candidate.moving, note="inductor", cannot=(("fwd+double", NO_DOUBLE),))
@@ -279,7 +279,7 @@ def _einsum_of(dense: Any, weights: Any, species: Tensor, x: Tensor) -> Outputs:
 
 
 def _fold_operations(fold: Any) -> dict[str, int]:
-    """Of weights to coefficients: the gradient is linear, so that the second derivative needs it once, too."""
+    """Operations from weights to coefficients: the gradient is linear, so the second derivative needs it once, too."""
     forward = fold.operations
     both = forward + fold.gradient([True], [True] * len(fold.operands)).operations
     return {"fwd": forward, "fwd+bwd": both, "fwd+double": both}

@@ -65,7 +65,7 @@ def _filled(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> Outputs:
 
 
 def names_of(direction: str, results: int, weights: int) -> list[str]:
-    """Names of what a direction returns; those of weights are sums over rows.
+    """Names of the results of a direction; gradients of weights are sums over rows.
 
     Example:
         >>> names_of("fwd+bwd", 1, 2)
@@ -238,7 +238,7 @@ def _whole(make: Callable[[], Call]) -> object:
 
 
 def _build(case: LayerCase, subject: Subject, names: Sequence[str]) -> tuple[list[Candidate], list[Record]]:
-    """Who takes part, and rows for who does not."""
+    """The implementations that take part, and rows for the others."""
     items = [subject.makers[OURS]()]
     rows: list[Record] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""What a result was measured on: machine, versions, commit and date."""
+"""The conditions of a measurement: machine, versions, commit and date."""
 
 from __future__ import annotations
 

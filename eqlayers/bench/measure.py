@@ -16,7 +16,7 @@ COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 
 
 def flush_buffer(device: torch.device) -> torch.Tensor:
-    """What :func:`alternate` writes to empty a GPU's cache; nothing on a CPU."""
+    """The buffer that :func:`alternate` writes to empty a GPU's cache; empty on a CPU."""
     return torch.empty(FLUSH_BYTES if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
 
 

@@ -11,7 +11,7 @@ from .accelerate import ROUNDINGS, outcome
 from .network_entrants import EXACT, PEER, Entrant, Tables, enter, makers
 from .subject import Subject
 
-IN_FLOAT64 = 1e-6  # of what float32 may be off by: roundings are 2e-9 of its
+IN_FLOAT64 = 1e-6  # of the allowance of float32: roundings are 2e-9 of its
 EPS = torch.finfo(torch.float32).eps
 #: What tables may be off by: eV per atom, eV/Angstrom, and of gradients relative to the largest.
 LIMITS = {"energy": 1e-5, "forces": 1e-4, "gradients": 1e-3}
@@ -102,7 +102,7 @@ def gap(found: Outcome, reference: Outcome, along: Directions | None = None) -> 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What rounding explains: of the eager network in float32, and of positions, beside itself in float64.
+    """Bounds of rounding: of the eager network in float32, and of positions, beside itself in float64.
 
     Attributes:
         errors: Of all weights one by one.
@@ -115,7 +115,7 @@ class Bounds:
     directions: Directions | None
 
     def of(self, entrant: Entrant, reference: Outcome) -> Errors:
-        """Largest differences allowed, for an implementation and the size of what is compared."""
+        """Largest differences allowed, for an implementation and the size of the compared values."""
         atoms = len(reference["forces"]) / len(reference["energy"])
         # The sum over atoms is in float32 in other packages; the rounding of a sum grows like the root of its terms.
         least = {

@@ -22,7 +22,7 @@ from .subject import Subject
 TIMESTEP = 0.5  # fs
 TEMPERATURE = 300.0  # K, of the velocities at the start
 #: Before, positions are relaxed until forces (eV/A) are below a bound, or for so many steps: a network with random
-#: weights pulls its atoms to elsewhere, and hot atoms that collide show the error of the timestep, not that of tables.
+#: weights pulls its atoms to elsewhere, and hot atoms that collide show the error of the timestep, not of tables.
 RELAXED, RELAXATION = 0.02, 1000
 SAID = 500  # steps between two words of progress
 

@@ -82,7 +82,7 @@ class Entrant:
         kind: One of ``PEER``, ``EXACT``, ``TABLES``.
         network: With its own copy of the weights.
         evaluate: See :class:`Subject`.
-        of_package: Whether its parameters are those of a potential of this package.
+        of_package: Whether its parameters belong to a potential of this package.
     """
 
     name: str

@@ -23,7 +23,7 @@ class _OneHot(torch.nn.Module):
         self.theirs = theirs
 
     def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Of a batch, which is changed."""
+        """Run a batch, which is changed."""
         data = self.theirs(data)
         for key in (self.theirs.key_output, self.theirs.key_additional_output):
             data[key] = data[key].to(data["edge_vec"].dtype)

@@ -46,7 +46,7 @@ class Operands:
         return int(self.values["y"].shape[0])
 
     def to(self, dtype: torch.dtype) -> Operands:
-        """The same numbers in another dtype."""
+        """Copies of the operands in another dtype."""
         return replace(self, values={name: value.to(dtype) for name, value in self.values.items()})
 
     def part(self, start: int, stop: int) -> Operands:

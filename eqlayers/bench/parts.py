@@ -18,14 +18,14 @@ from .measure import synchronize
 KERNELS = ("convolutions", "contraction", "harmonics", "tables", "gates")
 PRODUCTS, OTHERS, HOST = "matrix products", "other operators", "host"
 PARTS = (*KERNELS, PRODUCTS, OTHERS, HOST)
-#: Names of operands and results that tell formulas apart; who has none of them is a gate's.
+#: Names of operands and results that tell formulas apart; a formula without any of them belongs to a gate.
 _TOLD_BY = {"harmonics": "harmonics", "place": "tables", "coefficients": "contraction"}
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 Call = Callable[[], Any]
 
 
 def kind_of_form(key: str) -> str:
-    """What a form of :mod:`eqlayers.forms.keys`, or a derivative of it, is for; one of ``KERNELS``."""
+    """The purpose of a form of :mod:`eqlayers.forms.keys`, or of its derivative; one of ``KERNELS``."""
     base = find(take_apart(key)[0])
     if not isinstance(base, Formula):
         return "convolutions"  # and products without a graph

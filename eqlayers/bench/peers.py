@@ -1,4 +1,4 @@
-"""Who is timed beside this package: one row a peer, and how each is made ready for a case."""
+"""The peers that are timed beside this package: one row a peer, and how each is made ready for a case."""
 
 from __future__ import annotations
 

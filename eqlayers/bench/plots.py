@@ -76,7 +76,7 @@ def _lines(axis: Axes, limits: dict[str, float]) -> None:
 
 
 def ratios(cases: list[Record], title: str) -> Figure:
-    """Times of the fastest peer over those of this package, by problem, on a logarithmic axis.
+    """Times of the fastest peer over times of this package, by problem, on a logarithmic axis.
 
     Args:
         cases: Records of one group.

@@ -98,7 +98,7 @@ def predict(potential: Potential, atoms: Structures, training: bool) -> tuple[Te
 
 
 def gradients(potential: Potential, atoms: Structures) -> Tensor:
-    """Of a loss on energy and forces, with respect to all weights."""
+    """Gradients of a loss on energy and forces, with respect to all weights."""
     energy, forces = predict(potential, atoms, True)
     loss = energy.sum() / len(atoms.z) + forces.square().mean()
     found = torch.autograd.grad(loss, list(potential.network.parameters()), allow_unused=True)
@@ -126,7 +126,7 @@ def shares(call: Call) -> dict[str, float]:
 
 
 def time_all(name: str, what: str, calls: dict[str, Call], errors: Mapping[str, Any], runs: int) -> list[Record]:
-    """A row for each variant; ratios and memory are those of the first."""
+    """A row for each variant; ratios and memory refer to the first."""
     kept = [key for key in calls if all(value <= LIMITS[part] for part, value in errors.get(key, {}).items())]
     seconds = dict(zip(kept, alternate([calls[key] for key in kept], runs), strict=True))
     first = next(iter(calls))

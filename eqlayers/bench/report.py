@@ -203,7 +203,7 @@ def tables(result: Record) -> list[Table]:
 
 
 def _dynamics(rows: list[Record]) -> Table:
-    """Of `eqlayers bench networks --dynamics`."""
+    """The tables of `eqlayers bench networks --dynamics`."""
     columns = ["network", "implementation", ">atoms", ">steps", ">drift", ">around it", ">K", "status"]
     cells = []
     for row in rows:
@@ -215,7 +215,7 @@ def _dynamics(rows: list[Record]) -> Table:
 
 
 def _replaced(report: Record) -> Table:
-    """What `accelerate` did to one network."""
+    """The changes of `accelerate` to one network."""
     notes = ["Error: largest difference from the original module, over the bound of the rounding errors of both."]
     columns = ["module", "was", "is", "backend", ">error / bound"]
     return Table(f"modules of {report['network']}", columns, report["report"], notes)
@@ -239,16 +239,17 @@ _OF_COPIES = (
     "to the results of a direction, the forward and what it saves included."
 )
 _OF_LIMIT = (
-    "fwd+bwd: with all gradients. fwd+double: with the gradient by vectors, positions or features, and the gradients "
-    "of that, as in training on forces. Share: the least time of this machine over the time of the call. It is that of "
-    "operands read once and results written once at the copy bandwidth, or that of the sums and products of this "
-    "package's formulas at the peak of multiply-adds: of what takes longer, named in brackets. It can exceed 1 where "
-    "all fits into the processor's cache. Peak: memory of a whole call, its results included."
+    "fwd+bwd: with all gradients. fwd+double: with the gradient by vectors, positions or features, and its "
+    "gradients, as in training on forces. Share: the least time of this machine over the time of the call. The least "
+    "time is the longer of two times, named in brackets: operands read once and results written once at the copy "
+    "bandwidth, or the sums and products of this package's formulas at the peak of multiply-adds. The share can exceed "
+    "1 where all fits into the processor's cache. Peak: memory of a whole call, its results included."
 )
 
 _OF_PRODUCTS = (
-    "Share of the limit: the least time of this machine over the time of the call, that of the bytes at the copy "
-    "bandwidth or of the least sums and products at the peak of multiply-adds, of what takes longer, named in brackets."
+    "Share of the limit: the least time of this machine over the time of the call. The least time is the longer of "
+    "two, named in brackets: the bytes at the copy bandwidth, or the least sums and products at the peak of "
+    "multiply-adds."
 )
 
 
@@ -304,7 +305,7 @@ def _times(result: Record) -> Table:
 
 
 def _abouts(cases: list[Record]) -> str:
-    """What the layers of every problem are; E is for edges or vectors, N for atoms."""
+    """Descriptions of the layers of every problem; E is for edges or vectors, N for atoms."""
     found = {f"{case['group']}/{case['problem']}": case["about"] for case in cases}
     return "; ".join(f"{name}: {about}" for name, about in found.items()) + ". E: vectors or edges, N: atoms."
 
@@ -325,7 +326,7 @@ def _goals(goals: list[Record]) -> Table:
 
 
 def _trouble(result: Record) -> Table:
-    """What was not timed, and why; equal reasons of several directions in one row."""
+    """The entries that were not timed, and why; equal reasons of several directions in one row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for case in result["cases"]:
         for row in case["results"]:

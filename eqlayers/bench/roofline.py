@@ -123,8 +123,8 @@ def operations(base: Formula, moving: Sequence[bool], weights: Sequence[bool], g
 def product_operations(program: Program) -> dict[str, int]:
     """Sums and products per row of a product in each direction, by the least that its factors ask for.
 
-    What channels share is not counted: the matrix A(y) of a path, from components of x to those of z. Each channel
-    multiplies by it, and by its weights; second derivatives multiply by that of the cotangent of y as well.
+    What channels share is not counted: the matrix A(y) of a path, from components of x to components of z. Each channel
+        multiplies by it, and by its weights; second derivatives multiply by the matrix of the cotangent of y as well.
 
     Args:
         program: Of the whole product.

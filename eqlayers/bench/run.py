@@ -98,7 +98,7 @@ def run_suite(
 def _build(
     case: Case, operands: Operands, peers: Sequence[str], backend: str | None
 ) -> tuple[list[Implementation], list[Record]]:
-    """Who takes part, and rows for who does not."""
+    """The implementations that take part, and rows for the others."""
     items: list[Implementation] = []
     rows: list[Record] = []
     wanted: list[tuple[str, str, Callable[[], Implementation]]] = [
@@ -260,7 +260,7 @@ def _whole(item: Implementation, values: dict[str, torch.Tensor], direction: str
 
 
 def ratios_of(timed: Sequence[tuple[Record, dict[str, list[float]]]]) -> list[Record]:
-    """Every peer's time over that of every layout of ours, round by round, for each kind of time."""
+    """Every peer's time over the time of every layout of ours, round by round, for each kind of time."""
     return [
         {
             "layout": own["layout"],

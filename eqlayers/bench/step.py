@@ -198,7 +198,7 @@ def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Calla
 
 
 def read_training(path: Path) -> dict[str, Any]:
-    """What a step needs from a training configuration: network, data, learning rate and clipping.
+    """The parts of a training configuration that a step needs: network, data, learning rate and clipping.
 
     Raises:
         ConfigError: Something is missing, or the network is another one.

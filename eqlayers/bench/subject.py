@@ -1,4 +1,4 @@
-"""What is measured: a network and atoms for it, the same for all packages."""
+"""The subject of a measurement: a network and atoms for it, the same for all packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suites: which problems are timed, on how many edges or which graph, against whom, and what should be reached."""
+"""Suites: which problems are timed, on how many edges or which graph, the peers, and the goals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Case:
         layouts: Layouts of this package that are timed.
         directions: Subset of 'fwd', 'bwd', 'double_bwd'.
         peers: Names of the peers, or None for the suite's.
-        goals: Quantity to direction to value; the quantities are those of ``GOALS``.
+        goals: Quantity to direction to value; the quantities are listed in ``GOALS``.
         dtype: Of operands and results.
     """
 

@@ -99,5 +99,5 @@ def mebibytes(value: float | None) -> str:
 
 
 def verdict(met: bool | None) -> str:
-    """What became of a goal."""
+    """The verdict on a goal."""
     return {True: "met", False: "missed", None: "not measured"}[met]

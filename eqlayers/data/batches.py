@@ -144,7 +144,7 @@ class EdgeBatchSampler(torch.utils.data.Sampler[list[int]]):
         max_edges, batch_size = check_integer("max_edges", max_edges, 1), check_integer("batch_size", batch_size, 1)
         if len(n_edges) != len(sampler):
             raise ConfigError(
-                f"n_edges must be of the {len(sampler)} samples, got {len(n_edges)}. Take those of the dataset."
+                f"n_edges must be of the {len(sampler)} samples, got {len(n_edges)}. Take n_edges of the dataset."
             )
         if n_edges.max(initial=0) > max_edges:
             raise ConfigError(
@@ -216,7 +216,7 @@ def make_loader(
         seed: Of the workers.
         trainer: Lightning's, which knows the device and the other processes; or None.
         batch_size: Most samples in a batch of one process.
-        sampler: The order; that of the dataset if None.
+        sampler: The order; the order of the dataset if None.
         max_edges: Most edges in a batch; needs a ``sampler``.
     """
     rank, processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)

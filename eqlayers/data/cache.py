@@ -25,7 +25,7 @@ _KEY = "cache_key"
 
 
 def user_cache_dir() -> Path:
-    """Folder for caches of data without a folder of its own, beside that of compiled kernels.
+    """Folder for caches of data without a folder of its own, beside the folder of compiled kernels.
 
     `$EQLAYERS_CACHE_DIR`, else `$XDG_CACHE_HOME/eqlayers`, else `~/.cache/eqlayers`.
     """

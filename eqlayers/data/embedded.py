@@ -46,7 +46,7 @@ def embedded_trajectory(name: str) -> Path:
         >>> embedded_trajectory("ethanol_md").name
         'ethanol_md.npz'
     """
-    path = embedded_folder(f"{name}.npz", "path= that of") / f"{name}.npz"
+    path = embedded_folder(f"{name}.npz", "path= the folder") / f"{name}.npz"
     compare_with_manifest(
         path, "restore it from the repository (git checkout) or make it again with examples/data/make_forces.py"
     )
@@ -54,7 +54,7 @@ def embedded_trajectory(name: str) -> Path:
 
 
 def compare_with_manifest(path: Path, remedy: str) -> None:
-    """Compare the SHA-256 of a file with that of the `manifest.json` beside it, if this lists the file.
+    """Compare the SHA-256 of a file with the `manifest.json` beside it, if this lists the file.
 
     Args:
         path: The file.

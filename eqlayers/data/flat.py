@@ -1,4 +1,4 @@
-"""What flat arrays of atoms have in common: refusing rows by name, and sums over the atoms of each structure."""
+"""Shared code of flat arrays of atoms: refusing rows by name, and sums over the atoms of each structure."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def check_edges(edges: Any, molecules: MoleculeArrays) -> Edges:
     arrays = isinstance(edges.n_edges, np.ndarray) and isinstance(edges.local, np.ndarray)
     if not arrays or shapes != (molecules.n_atoms.shape, (2, int(edges.n_edges.sum()))):
         raise ShapeError(
-            f"edges must be those of the {len(molecules.n_atoms)} molecules, got {list(shapes[0])} numbers and "
+            f"edges must belong to the {len(molecules.n_atoms)} molecules, got {list(shapes[0])} numbers and "
             f"{list(shapes[1])} pairs. Make them anew with neighbor_edges."
         )
     return edges

@@ -39,7 +39,7 @@ _WORK = {
     1 / ase_units.Bohr: "energies in Hartree with forces in Hartree/Bohr",
     ase_units.Bohr: "positions in Bohr",
 }
-# change of the energy over that of the volume times the stress -> what gives it
+# change of the energy over the change of the volume times the stress -> the mistake
 _STRESS = {
     ase_units.GPa: "stress in GPa",
     1e3 * ase_units.bar: "stress in kbar",
@@ -52,7 +52,7 @@ def check_physics(structures: StructureArrays) -> list[str]:
     """Search labels for what numbers give away; neighbours in a file tell more than structures drawn from it.
 
     The change of the energy between two similar structures is the work of the forces, with the trapezoidal rule exact
-    for a harmonic energy; between two cells it is that of the stress. A slope that is not 1 tells of units, a
+    for a harmonic energy; between two cells it is the work of the stress. A slope that is not 1 tells of units, a
     negative one of a sign.
 
     Args:
@@ -118,7 +118,7 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
 
 
 def _contents(structures: StructureArrays) -> Iterator[bytes]:
-    """What tells structures apart: species, rounded positions and cell."""
+    """A key of each structure: species, rounded positions and cell."""
     ends = np.cumsum(structures.n_atoms)
     pos, cell = np.round(structures.pos, 4) + 0.0, np.round(structures.cell, 4) + 0.0  # no negative zeros
     for row, (end, num) in enumerate(zip(ends.tolist(), structures.n_atoms.tolist(), strict=True)):
@@ -158,7 +158,7 @@ def _energies(structures: StructureArrays) -> Iterator[str]:
     if len(beyond):
         row = int(beyond[0])
         yield (
-            f"{len(beyond)} energies are beyond those of free atoms with all their electrons, the first in row "
+            f"{len(beyond)} energies are beyond the energies of free atoms with all their electrons, the first in row "
             f"{structures.idx[row]}, {structures.energy[row]:.6g} for {structures.n_atoms[row]} atoms: they may be in "
             "kcal/mol, kJ/mol or meV, not in eV"
         )
@@ -246,7 +246,7 @@ def _stress(structures: StructureArrays) -> Iterator[str]:
 def _slope(
     work: FloatArray, change: FloatArray, label: str, product: str, reasons: Mapping[float, str]
 ) -> Iterator[str]:
-    """What the slope of energies against work tells; nothing where they are not proportional."""
+    """Findings from the slope of energies against work; none if they are not proportional."""
     finite = np.isfinite(work)
     work, change = work[finite], change[finite]
     size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))

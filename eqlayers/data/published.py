@@ -27,7 +27,7 @@ __all__ = ["PUBLISHED", "PublishedFile", "PublishedSet", "check_published", "fin
 
 
 class PublishedFile(NamedTuple):
-    """What a file holds: one molecule, as often as ``frames`` says, or as often as it is there."""
+    """A file of a published set: one molecule, in ``frames`` structures, or in any number."""
 
     formula: str
     frames: int | None = None
@@ -127,7 +127,7 @@ def _check_archive(found: PublishedSet, file: Path) -> None:
     if kinds.dtype.kind not in "iu" or kinds.ndim != 1:
         _refuse(found, file, "nuclear_charges [A] as integers", f"{list(kinds.shape)} of {kinds.dtype}")
     if energies.shape == old.shape and np.array_equal(energies, old):
-        _refuse(found, file, "energies that were computed again", "the old ones, those of MD17, twice")
+        _refuse(found, file, "energies that were computed again", "the old ones of MD17, twice")
 
 
 def check_published(name: str, path: str, structures: StructureArrays) -> None:
@@ -162,7 +162,7 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
     far = np.flatnonzero(np.abs(structures.energy / free - 1) > _NEAR)
     if len(far):
         what = f"{structures.energy[far[0]]:.6g} eV in row {int(far[0])}, with the units that were given or found"
-        _refuse(found, file, f"total energies near that of the free atoms, {free:.0f} eV", what)
+        _refuse(found, file, f"total energies near the energy of the free atoms, {free:.0f} eV", what)
 
 
 def _refuse(found: PublishedSet, file: Path, expected: str, received: str) -> NoReturn:

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SDF, CSV, SKIP = "gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"
-RAW_SIZE, RAW_SKIPPED = 133_885, 3_054  # records of the full set, and those of them that are left out
+RAW_SIZE, RAW_SKIPPED = 133_885, 3_054  # records of the full set, and how many are left out
 
 _SPECIES = (1, 6, 7, 8, 9)
 # Energies of the free atoms in Hartree at B3LYP/6-31G(2df,p), from QM9's own `atomref.txt` (Ramakrishnan et al., 2014).
@@ -69,7 +69,7 @@ def _corrupt(path: Path, expected: str, received: str) -> DataError:
 
 
 def _kind(error: Exception) -> str:
-    """What a file was refused for; the texts of ValueError and KeyError repeat the file's content."""
+    """Why a file was refused; the texts of ValueError and KeyError would repeat the file's content."""
     return f"another content ({type(error).__name__})" if not isinstance(error, OSError) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Files of labelled structures: all that ASE reads, and npz archives as those of MD17 and rMD17."""
+"""Files of labelled structures: all that ASE reads, and npz archives such as MD17 and rMD17."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _report(
     of_stress: list[str],
     unused: set[str],
 ) -> list[str]:
-    """What was found in a file, in lines."""
+    """Lines that say what was found in a file."""
     smallest, largest = structures.n_atoms.min(), structures.n_atoms.max()
     atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
     periodic = int(structures.pbc.any(axis=1).sum())
@@ -211,7 +211,7 @@ def _ase(file: Path) -> Iterator[Frame]:
             if text.read(1) != b"\n":
                 warnings.warn(
                     f"{file} does not end with a line break: the last number may be cut off. Compare its size with "
-                    "that of the original",
+                    "the original's",
                     stacklevel=4,
                 )
 

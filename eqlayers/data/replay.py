@@ -20,7 +20,7 @@ __all__ = ["Replay", "only_labels", "read_replay", "replayed"]
 
 
 class Replay(NamedTuple):
-    """What is replayed.
+    """The structures that are replayed.
 
     Attributes:
         path: File, or name of an embedded set.
@@ -108,7 +108,7 @@ def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> N
     wanted = number if is_integer(number) else round(num_new * number / (1 - number))
     if wanted < 1 or wanted > len(usable):
         raise DataError(
-            f"replay.number must be for 1 to {len(usable)} structures, those of {old.source} with labels among "
+            f"replay.number must be for 1 to {len(usable)} structures, as {old.source} has with labels among "
             f"{', '.join(replay.labels)}, got {number}: {wanted} beside {num_new} new ones. "
             f"{'Lower' if wanted > 1 else 'Raise'} it."
         )

@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a model needs to know of the training part, in float64.
+    """Statistics of the training part that a model needs, in float64.
 
     Attributes:
         species: Atomic numbers in the whole data set, ascending.
@@ -128,9 +128,9 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
         target: What the labels are.
 
     Returns:
-        `"mean"`: mean absolute error of the training mean; `"composition"`: that of a linear regression on the numbers
-        of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and `"composition_rmse"`:
-        their root mean squared errors. All in the target's unit.
+        `"mean"`: mean absolute error of the training mean; `"composition"`: the error of a linear regression on the
+        numbers of atoms of each species, with an intercept for an intensive target; `"mean_rmse"` and
+        `"composition_rmse"`: their root mean squared errors. All in the target's unit.
     """
     check_molecules(molecules)
     train, rows = check_rows("train", train, len(molecules.y)), check_rows("rows", rows, len(molecules.y))

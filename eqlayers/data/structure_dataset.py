@@ -136,7 +136,7 @@ class StructureDataset(torch.utils.data.Dataset[Data]):
         check_structure_edges(edges, check_structures(structures))
         self.structures, self.dtype = structures, check_dtype("dtype", dtype)
         self.labels: tuple[str, ...] = ()
-        if rows is not None and np.shape(rows) == (0,):  # a part that nobody asked for, such as a test part
+        if rows is not None and np.shape(rows) == (0,):  # a part that is not used, such as a test part
             chosen = np.empty(0, np.int64)
         else:
             chosen = np.arange(len(structures)) if rows is None else check_rows("rows", rows, len(structures))
@@ -188,12 +188,12 @@ def check_structure_edges(edges: Any, structures: StructureArrays) -> StructureE
     Raises:
         ConfigError: They are none. ShapeError: They are of another data set.
     """
-    check_type("edges", edges, StructureEdges, "neighbour lists (StructureEdges)", "Take those of structure_edges.")
+    check_type("edges", edges, StructureEdges, "neighbour lists (StructureEdges)", "Take them from structure_edges.")
     arrays = {name: np.shape(getattr(edges, name)) for name in ("n_edges", "local", "shifts")}
     total = int(np.sum(edges.n_edges)) if arrays["n_edges"] == (len(structures),) else -1
     if (arrays["local"], arrays["shifts"]) != ((2, total), (total, 3)):
         raise ShapeError(
-            f"edges must be those of the {len(structures)} structures, got arrays of the shapes "
+            f"edges must belong to the {len(structures)} structures, got arrays of the shapes "
             f"{list(map(list, arrays.values()))}. Make them anew with structure_edges."
         )
     return edges

@@ -93,7 +93,7 @@ def _config_type(num: int, groups: NDArray[Any], train: Any, val: Any, test: Any
     order = np.random.default_rng(seed).permutation(np.flatnonzero(rest))
     parts = {name: np.flatnonzero(mask) for name, mask in masks.items()}
     for name, part in (("test", test), ("val", val)):
-        if name not in parts:  # drawn from the groups that nobody named
+        if name not in parts:  # drawn from the groups that are not named
             drawn = _count(name, (0 if name == "test" else 0.1) if part is None else part, len(order))
             parts[name], order = order[:drawn], order[drawn:]
     if "train" not in parts:
@@ -169,8 +169,8 @@ def split_structures(
             the order of the source, the first 60 % for training, 16 % for validation and the last 20 % for test with
             gaps of 2 % between, as neighbouring frames of a trajectory are alike. ``"config_type"``: parts that are
             names of groups get these; ``val`` and ``test`` that are numbers are drawn from the groups that are left,
-            and training gets what remains. ``"rows"``: ``train`` is a file of row numbers, counted from 0, as those of
-            rMD17; ``val`` that is a number is drawn from them, a tenth without; ``test`` is a file as well, or drawn
+            and training gets what remains. ``"rows"``: ``train`` is a file of row numbers, counted from 0, as the files
+            of rMD17; ``val`` that is a number is drawn from them, a tenth without; ``test`` is a file as well, or drawn
             from the rows that are left, all of them without.
         groups: Name of the group of every structure, `[N]`.
         train, val, test: Number of structures, fraction of all, names of groups, or a file of row numbers.

@@ -1,4 +1,4 @@
-"""What a potential needs to know of its training structures: energies of atoms, scale of forces, neighbours."""
+"""Statistics of training structures that a potential needs: energies of atoms, scale of forces, neighbours."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _refuse_e0s(e0s: Any) -> str:
 
 
 def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
-    """Which structures are a single atom without images within 8 Angstrom, whose energy is that of a free atom, `[N]`.
+    """Which structures are one atom without images within 8 Angstrom, so that it has the energy of a free atom, `[N]`.
 
     Codes of plane waves compute free atoms in a large periodic box; no crystal has neighbours so far.
     """
@@ -107,8 +107,8 @@ def compute_structure_statistics(
         edges: Its neighbour lists.
         train: Rows of the training part.
         e0s: Energies of free atoms, which are the shifts: "fit", the least-squares fit of the energies by the numbers
-            of atoms of each species, the shortest one where it is not unique; "isolated", those of the structures with
-            one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
+            of atoms of each species, the shortest one where it is not unique; "isolated", the energies of the
+            structures with one atom, wherever they are in the data set; "none", zeros; or a mapping from element to eV.
 
     Returns:
         The statistics.

@@ -49,8 +49,9 @@ class StructureDataModule(LightningDataModule):
     Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
     `[A]` and `num_graphs`. A label that a structure lacks is NaN; `labels` names those that occur.
 
-    After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of what is new in the training part, and
-    `report`, the lines that say what was read, which are logged as well. Mistakes that may be none are warnings.
+    After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the new structures of the training
+    part, and `report`, the lines that say what was read, which are logged as well. Mistakes that may be none are
+    warnings.
 
     Args:
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
@@ -164,7 +165,7 @@ class StructureDataModule(LightningDataModule):
 
     @property
     def dataset(self) -> str:
-        """What it was asked to read, for checkpoints and reports."""
+        """The file that was read, for checkpoints and reports."""
         return str(self.paths["train"][0])
 
     @property
@@ -195,7 +196,7 @@ class StructureDataModule(LightningDataModule):
             "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in _PARTS),
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
             + ", ".join(f"{number}: {shift:.6g} eV" for number, shift in found.shifts.items())
-            + ("" if found.unique else "; not those of free atoms: the data have too few compositions to tell"),
+            + ("" if found.unique else "; not energies of free atoms: the data have too few compositions to tell"),
             f"scale {found.scale:.4g}, energies less shifts deviate by {found.energy_std:.4g} eV, "
             f"{found.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
         ]

@@ -135,7 +135,7 @@ class StructureArrays:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Those that at least one structure has."""
+        """The labels that at least one structure has."""
         return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
 
     @property

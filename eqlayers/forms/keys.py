@@ -1,8 +1,9 @@
 """Forms under their keys: operators take a key, a string, so that compilers see a constant.
 
-A key is that of a program or a formula, short or as text, and what is made of it step by step: ``/m`` sets the rows of
-the operands, ``/t`` reads the weights of a program from a table (rows for one, rows from place to place), ``/g`` takes
-gradients, ``/a`` derivatives along tangents. So whoever knows the program or the formula knows all its derivatives.
+A key names a program or a formula, short or as text, and the steps that derive another form from it: ``/m`` sets the
+rows of the operands, ``/t`` reads the weights of a program from a table (rows for one, rows from place to place),
+``/g`` takes gradients, ``/a`` derivatives along tangents. The program or the formula therefore gives all its
+derivatives.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _known: dict[str, AnyForm] = {}
 
 
 def register_formula(base: Formula) -> Formula:
-    """The formula, known to this process under its key; whoever makes one does so, as torch.compile cannot."""
+    """Register the formula, so operators find it by key. Call at construction: torch.compile cannot trace this."""
     _known.setdefault(base.key, base)
     return base
 

@@ -58,7 +58,7 @@ def unpack(prefix: str, text: str, build: Callable[[Any], T], what: str) -> T:
     own: str = found.key  # type: ignore[attr-defined]
     if own != key:
         raise ConfigError(
-            f"the text of a {what} must hold the {what} of its key, {key[:16]}, got that of {own}. The file "
+            f"the text of a {what} must hold the {what} of its key, {key[:16]}, got the {what} of {own}. The file "
             f"is damaged: export the model again."
         )
     return found

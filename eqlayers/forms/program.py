@@ -98,7 +98,7 @@ def find_form(key: str) -> Form:
 
 
 class FormCall(NamedTuple):
-    """What a backend must know to say whether it runs a whole form in one call: dtype, type of the device, the form."""
+    """A request from which a backend decides whether it runs a whole form in one call: dtype, type of device, form."""
 
     dtype: torch.dtype
     device: str

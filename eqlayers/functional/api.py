@@ -43,7 +43,7 @@ def sparse_product(
     Args:
         product: A row of ``eqlayers.ops.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
         input1: ``[..., M1, *channels]``; without leading axes it is shared by all rows.
-        input2: ``[..., M2, *channels]``; leading axes broadcast with those of input1.
+        input2: ``[..., M2, *channels]``; leading axes broadcast with the axes of input1.
         info_fwd: The terms, sorted by output row.
         info_bwd1, info_bwd2: The same terms for the gradients of input1 and input2; needed only where gradients are.
         out_accumulated: Sum the result over all leading axes.
@@ -144,7 +144,7 @@ def tensor_product(plan: ProductPlan, x: Tensor, y: Tensor, weight: Tensor, *, b
     Args:
         plan: Irreps, instructions and layout; the ``plan`` of a layer, or :class:`eqlayers.lowering.ProductPlan`.
         x: ``[..., in1.dim]``.
-        y: ``[..., in2.dim]``; leading axes broadcast with those of x.
+        y: ``[..., in2.dim]``; leading axes broadcast with the axes of x.
         weight: ``[weight_numel]`` shared by all samples, or ``[..., weight_numel]`` per sample.
         backend: Name of a backend, or None for the first that accepts.
 
@@ -278,5 +278,5 @@ def _check_weight(plan: ProductPlan, weight: Tensor, order: str) -> None:
 
 @torch.compiler.assume_constant_result
 def _harmonics(l: Any, normalize: bool, normalization: str) -> Formula:
-    """Made outside of what a compiler traces, which may come first."""
+    """Made outside of the trace of a compiler, which may come first."""
     return harmonics_formula(read_degrees(l)[0], normalize, normalization)

@@ -43,7 +43,7 @@ def edge_softmax(
 
     An edge whose envelope :math:`f_e` goes to 0 leaves the weights of all edges of its node as if it were not there,
     with as many continuous derivatives as the envelope has. The sink, an edge of logit :math:`s_0` to nowhere, keeps
-    the sum from vanishing, so this holds for the last edge of a node, too. Logits far above that of the sink move the
+    the sum from vanishing, so this holds for the last edge of a node, too. Logits far above the sink move the
     fall towards the cutoff, to where :math:`f_e \approx e^{s_0 - s_e}`. The weights of a node add up to less than 1.
 
     The largest exponent of every node is taken off first, so no logit is too large.
@@ -117,7 +117,7 @@ def edge_softmax(
 
 
 def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, deterministic: bool) -> Tensor:
-    """Of operands that fit; envelope ``[E, 1]``, sink ``[H]`` or ``[N, H]``."""
+    """The softmax of checked operands; envelope ``[E, 1]``, sink ``[H]`` or ``[N, H]``."""
     tiny = torch.finfo(logits.dtype).tiny
     top, each = sink.detach().expand(ends.num_dst, -1), logits.detach()  # the result does not depend on it
     if envelope is not None:
@@ -138,7 +138,7 @@ def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
     """The graph of edges whose senders are not read.
 
     Raises:
-        ShapeError, DTypeError: No edges, or another number of nodes than that of the graph.
+        ShapeError, DTypeError: No edges, or another number of nodes than the graph has.
     """
     if isinstance(edge_index, Graph):
         return as_graph(edge_index, edge_index.num_src, num_nodes)
@@ -236,7 +236,7 @@ def _form(irreps: Irreps, heads: int, layout: str) -> Form:
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, heads: int, layout: str) -> Form:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     heads = check_integer("heads", heads, 1, fix="4 is usual.")
     return _form(as_irreps(irreps), heads, check_choice("layout", layout, LAYOUTS))
 

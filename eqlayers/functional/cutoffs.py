@@ -74,7 +74,7 @@ def cosine(lengths: Tensor, cutoff: float) -> Tensor:
 def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
     """See `smooth_cutoff`."""
     v = (lengths - start) / (cutoff - start)
-    least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to those of a constant
+    least = vanishing(v.dtype)  # nearer to the ends than this, all derivatives round to the derivatives of a constant
     at = torch.minimum(torch.maximum(v, v.new_full((), least)), v.new_full((), 1 - least))
     exponent = 1 / (1 - at) - 1 / at
     first = (exponent < 0).to(v.dtype)

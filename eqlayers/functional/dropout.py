@@ -22,7 +22,7 @@ class CopyNumbers:
 
     Attributes:
         muls: Copies of each group.
-        numbers: That of the copy in every column.
+        numbers: The number of the copy in every column.
     """
 
     def __init__(self, irreps: Irreps, layout: str) -> None:
@@ -99,7 +99,7 @@ def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_gra
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str) -> CopyNumbers:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     return _copies(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
 
 

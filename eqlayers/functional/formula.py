@@ -25,7 +25,7 @@ def run_formula(
     """Run a formula, differentiable to any order.
 
     Args:
-        base: What to compute; whoever made it registered it (`forms.keys.register_formula`).
+        base: The formula to compute, registered by `forms.keys.register_formula`.
         operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
         graph: Sender and receiver of each row of the batch, for operands or results with rows of those.
         backend: Name of the backend that runs it; None for the best of the operands' device.

@@ -38,7 +38,7 @@ def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
 
 
 class Shift(NamedTuple):
-    """What moves the receivers of edges into other cells, as `edge_formula` reads it."""
+    """Shifts of the receivers of edges into other cells, as `edge_formula` reads them."""
 
     kind: str
     operands: tuple[Tensor, ...]
@@ -98,7 +98,7 @@ def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
         if least < -most or largest > most:
             raise IndexRangeError(
                 f"shifts must be from {-most} to {most}, the integers that {dtype} holds, got {least} to {largest}. "
-                "Fold the positions into the cell, or look for numbers that nobody wrote."
+                "Fold the positions into the cell, or look for numbers that were never written."
             )
 
 

@@ -37,7 +37,7 @@ class CopyPlan:
     Attributes:
         groups: One for each irreps group.
         counts: Copies of each group that is not empty, of those that are apart (True) and of the others.
-        ranges: First and number of the copies that are apart, and of the others, among those of all.
+        ranges: First and number of the copies that are apart, and of the others, among all copies.
         squares: Formula of the squares.
         scaled: Formulas of scaled features, by numbers for each row or for all.
     """
@@ -73,7 +73,7 @@ def root(squares: Tensor) -> Tensor:
 def in_float32(**given: Tensor | None) -> tuple[list[Tensor | None], torch.dtype]:
     """Operands of a norm in float32 at least, and the dtype of its result: theirs, or under autocast what they are in.
 
-    In float16 the square of 300 is infinite, and that of 1e-4 is 0; torch's own norms compute in float32, too.
+    In float16 the square of 300 is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
 
     Raises:
         DTypeError, DeviceError: They are not of one kind.
@@ -93,7 +93,7 @@ def in_float32(**given: Tensor | None) -> tuple[list[Tensor | None], torch.dtype
 
 
 def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
-    """Numbers of all copies ``[..., num_irreps]``: those of the copies that are apart, or of the others."""
+    """Select from numbers of all copies ``[..., num_irreps]`` the copies that are apart, or the others."""
     parts = [numbers.narrow(-1, first, count) for first, count in plan.ranges[apart]]
     if len(parts) == 1:
         return parts[0]
@@ -204,7 +204,7 @@ def run_rms_norm(
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified: bool = False) -> CopyPlan:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     found, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
     normalization = check_choice("normalization", normalization, NORMALIZATIONS)
     return _plan(found.simplify() if simplified else found, layout, apart, normalization)

@@ -32,7 +32,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     plan.layouts[1].check("y", y)
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
     lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
-    if not plan.reads:  # e3nn then takes any dtypes, and keeps that of x
+    if not plan.reads:  # e3nn then takes any dtypes, and keeps the dtype of x
         return x.new_zeros(*lead, plan.layouts[2].dim)
     x, y, w = widest_under_autocast(x, y, w)
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))

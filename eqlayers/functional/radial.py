@@ -26,7 +26,7 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
     if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out what is below this alone
         if all_between(x, 1.01 * near * length / math.pi, math.inf):
             t = x[..., None] * k
-            return scale * (t.sin() / t)  # the numbers of what follows
+            return scale * (t.sin() / t)  # the same numbers as below
     end = torch.where(x == math.inf, length, x)  # has no sine, and a zero of all functions is as good
     return scale * sin_over(end[..., None] * k, near)
 
@@ -40,9 +40,9 @@ def all_between(x: Tensor, least: float, most: float) -> bool:
 
 
 def sin_over(t: Tensor, near: float) -> Tensor:
-    """``sin(t) / t`` with finite derivatives of every order at 0, where those of torch.sinc are NaN from the second.
+    """``sin(t) / t`` with finite derivatives of every order at 0; torch.sinc has NaN there from the second.
 
-    Below ``near`` they are those of its series, as they lose digits there as differences of large numbers.
+    Below ``near`` they come from its series, because differences of large numbers lose digits there.
     """
     small = t.abs() < near
     s = torch.where(small, t * t, 0.0)  # the series leaves 0.2**12 / 13! = 7e-19
@@ -99,7 +99,7 @@ def chebyshev(x: Tensor, number: int, length: float) -> Tensor:
     return torch.stack(found[:number], -1)
 
 
-#: Those that lie inside, or reach the ends; and those of one kind.
+#: Bases with equally spaced centres, and the other bases.
 _SPACED = {"gaussian": gaussian, "cosine": cosine, "smooth_finite": smooth_finite, "fourier": fourier}
 _OTHERS = {"bessel": bessel, "chebyshev": chebyshev}
 

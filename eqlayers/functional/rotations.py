@@ -65,7 +65,7 @@ def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tens
 
 @torch.compiler.assume_constant_result
 def _blocks_formula(lmax: int) -> Formula:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     return wigner_formula(check_degree(lmax))
 
 
@@ -82,8 +82,8 @@ def _quaternion_formula() -> Formula:
 def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None) -> Tensor:
     r"""Wigner D matrices of rotations, of degrees 0 to ``lmax``, as polynomials of unit quaternions.
 
-    Smooth everywhere, with derivatives of every order: no angles are formed. Quaternions q and -q, and those of any
-    length, are one rotation. The zero quaternion has matrices 0 for l > 0.
+    Smooth everywhere, with derivatives of every order: no angles are formed. Quaternions q and -q, and quaternions of
+    any length, are one rotation. The zero quaternion has matrices 0 for l > 0.
 
     Args:
         quaternions: ``[..., 4]`` as (w, x, y, z).

@@ -33,7 +33,7 @@ class SO2Plan:
 
     Attributes:
         shapes: ``[matrices, in, out]`` of the weights of each block of one order.
-        orders: The order of each block; those of m = 0 come first.
+        orders: The order of each block; orders m = 0 come first.
         num_scales: Factors of the input for a row, the last ``num_minus`` of which serve -m, too.
         plain, scaled: Programs before the map, without and with factors. back: That after it.
     """
@@ -145,7 +145,7 @@ def run_convolution(
 
 _FIXES = {
     "x": "Flatten batch axes into one graph.",
-    "frames": "Make them by the layer's frame, or pass vectors [E, 3]; the layer's lmax must be that of the frames.",
+    "frames": "Make them by the layer's frame, or pass vectors [E, 3]; the layer and the frames must have one lmax.",
     "scales": "Give a row for each edge.",
     "envelope": "Give a number for each edge.",
 }
@@ -176,7 +176,7 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
     """Packed rows ``[N, in]`` times the matrices of every m: packed rows ``[N, out]``.
 
     Args:
-        packed: Blocks of columns for m >= 0, then those of m < 0.
+        packed: Blocks of columns for m >= 0, then for m < 0.
         weight: ``[weight_numel]``, block by block.
         shapes: ``[matrices, in, out]`` of the weights of each block.
         num_unsigned: Number of blocks of m = 0, which come first.
@@ -206,7 +206,7 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
 
 @torch.compiler.assume_constant_result
 def _read(irreps_in: Any, irreps_out: Any, mmax: int | None, parity: str, layout: str) -> SO2Plan:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     irreps = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
     order = None if mmax is None else check_integer("mmax", mmax, 0)
     return _plan(

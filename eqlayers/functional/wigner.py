@@ -31,7 +31,7 @@ KINDS = (*ROTATIONS, "blocks")
 
 
 def largest_degree(irreps: Irreps) -> int:
-    """Of the irreps, if there are formulas of it.
+    """The largest degree of irreps, if there are formulas for it.
 
     Raises:
         ConfigError: It is too large.
@@ -45,7 +45,7 @@ def turning_formulas(lmax: int) -> tuple[Formula, Formula]:
 
 
 class Turning:
-    """What turns features of some irreps by blocks of matrices.
+    """The product that rotates features of some irreps by blocks of matrices.
 
     Args:
         irreps: Of the features, of degrees up to 12.
@@ -55,7 +55,7 @@ class Turning:
 
     Attributes:
         form: Features times blocks.
-        formulas: Those of the blocks, see `turning_formulas`.
+        formulas: The formulas of the blocks, see `turning_formulas`.
     """
 
     def __init__(self, irreps: Irreps, layout: str, kind: str, inverse: bool = False) -> None:
@@ -89,7 +89,7 @@ def check_rotation(kind: str, rotation: Tensor) -> Tensor:
 def run_turned(
     formulas: tuple[Formula, Formula], kind: str, rotation: Tensor, parities: bool, backend: str | None
 ) -> Tensor:
-    """Flat blocks of a checked rotation; with parities those of even irreps, then those of odd ones."""
+    """Wigner D blocks of a checked rotation, flattened; with parity, blocks of even irreps, then of odd ones."""
     sign = None
     if kind == "matrix":
         sign = _sign(rotation)
@@ -158,7 +158,7 @@ def run_form(form: Form, x: Tensor, y: Tensor, backend: str | None) -> Tensor:
 
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, kind: str, inverse: bool) -> Turning:
-    """Made outside of what a compiler traces."""
+    """Made outside of the trace of a compiler."""
     return _turning(as_irreps(irreps), check_choice("layout", layout, LAYOUTS), kind, inverse)
 
 
@@ -215,7 +215,7 @@ def rotate(
     Args:
         x: ``[..., irreps.dim]``.
         irreps: Irreps of the features, of degrees up to 12.
-        rotation: ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; leading axes broadcast with those of x.
+        rotation: ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; leading axes broadcast with the axes of x.
         kind: What the rotation is given as: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
             :func:`wigner_blocks` and :func:`edge_frame`.
         inverse: Whether to rotate back.

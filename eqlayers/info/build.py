@@ -113,7 +113,7 @@ def sparse_product_infos(
     in2_size: int,
     out_size: int,
 ) -> tuple[SparseProductInfo, SparseProductInfo, SparseProductInfo]:
-    r"""The three views of one term list: the product, the gradient of input1 and that of input2.
+    r"""The three views of one term list: the product, the gradient of input1 and the gradient of input2.
 
     The terms are :math:`z[\mathrm{index\_out}_t] \mathrel{+}= s_t\; x[\mathrm{index1}_t] \circ y[\mathrm{index2}_t]`,
     in any order. Rows that no term names are zero (and have zero gradient).

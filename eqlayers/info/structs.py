@@ -27,25 +27,25 @@ class Terms(NamedTuple):
 
 
 class _Movable:
-    """What both infos share: moving, caching of derived tables, and pickling without the cache."""
+    """Base of both infos: moving, caching of derived tables, and pickling without the cache."""
 
     _cache: dict[Any, Any]
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """The same info with its tensors moved, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
+        """Move the tensors, as :meth:`torch.Tensor.to`; a dtype changes the scale only."""
         device = parsed_device(args, kwargs)
         return self._mapped(lambda t: t.to(*args, **kwargs) if t.is_floating_point() else t.to(device or t.device))
 
     def cpu(self) -> Any:
-        """The same info on the CPU."""
+        """Move the info to the CPU."""
         return self.to("cpu")
 
     def cuda(self, device: Any = None) -> Any:
-        """The same info on a CUDA device."""
+        """Move the info to a CUDA device."""
         return self.to(torch.device("cuda") if device is None else torch.device("cuda", device))
 
     def on(self, device: torch.device) -> Any:
-        """The same info on ``device``, moved once and kept; itself where it is there already."""
+        """Move the info to ``device``, once: the copy is kept. An info that is there already is returned itself."""
         here = self.device
         return self if here is None or here == device else self.cached(("on", device), lambda: self.to(device))
 
@@ -318,7 +318,7 @@ class SparseScaleInfo(_Movable, _ScaleFields):
         return cls(*fields)
 
     def as_product(self) -> SparseProductInfo:
-        """The same terms as a product info with one operand (``index2`` None)."""
+        """A product info with the same terms and one operand (``index2`` None)."""
         return self.cached(
             "product",
             lambda: SparseProductInfo(self.scale, self.index, None, self.seg_out, None, None, self.out_size),

@@ -79,10 +79,10 @@ def as_potential(potential: Source, dtype: torch.dtype | None = None, device: An
 class Calculator(AseCalculator):
     """Energies, forces and stress of a potential, for ASE's dynamics, optimizers and all else that takes a calculator.
 
-    Open, periodic and partly periodic structures. Energy, energies and forces are in eV and eV/Angstrom; stress is that
-    of ASE, ``[6]`` in eV/Angstrom^3 in Voigt's order xx, yy, zz, yz, xz, xy, positive where the structure pulls
-    inwards. Structures without a period, or without three lattice vectors, have no stress. Of a network with these
-    properties, ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
+    Open, periodic and partly periodic structures. Energy, energies and forces are in eV and eV/Angstrom; stress is
+    ASE's, ``[6]`` in eV/Angstrom^3 in Voigt's order xx, yy, zz, yz, xz, xy, positive where the structure pulls inwards.
+    Structures without a period, or without three lattice vectors, have no stress. Of a network with these properties,
+    ``results`` have 'dipole' ``[3]`` in e Angstrom and 'polarizability' ``[3, 3]`` in Angstrom^3 as well.
 
     Several potentials are a committee: the results are the means of the members, and ``results`` have besides, in the
     same units,
@@ -96,8 +96,8 @@ class Calculator(AseCalculator):
         potential_or_path: A potential, a file of one, or a committee: a list of potentials or files, a pattern such as
             ``"runs/a*/potential.pt"``, the folder that ``eqlayers fit --committee`` wrote, or a
             :class:`eqlayers.models.Committee`.
-        dtype: Of the network: float64 for vibrations and tight relaxations; None for that of the potential.
-        device: None for that of the potential; files are put on the CPU.
+        dtype: Of the network: float64 for vibrations and tight relaxations; None for the dtype of the potential.
+        device: None for the device of the potential; files are put on the CPU.
         skin: Angstrom by which neighbour lists reach farther. They are made again once an atom moved by half of it, or
             the cell changed; edges beyond the cutoff are left out of every call, so results do not depend on it.
         keep_memory: Whether the process is to keep memory that is freed, see :func:`eqlayers.keep_memory`.
@@ -235,7 +235,7 @@ def _evaluate(
     neighbors: Sequence[tuple[Tensor, Tensor]],
     derivatives: bool = True,
 ) -> list[dict[str, Any]]:
-    """What ASE calls results, of every structure."""
+    """The results, in ASE's sense, of every structure."""
     has_energy, tensors = "energy" in potential.properties, potential.split.tensors
     derivatives = derivatives and has_energy
     energies = ["energy", "energies", *(["forces", "virials"] if derivatives else [])] if has_energy else []

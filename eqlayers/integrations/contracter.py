@@ -1,4 +1,4 @@
-"""Allegro's contraction of an edge's features with those of its atom, as one tensor product."""
+"""Allegro's contraction of the features of an edge and of its atom, as one tensor product."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def paths_of(irreps: tuple[Irreps, Irreps, Irreps], given: Any) -> list[tuple[in
 def coefficients(
     w3j: Tensor, irreps: tuple[Irreps, Irreps, Irreps], paths: list[tuple[int, int, int]], normalization: str | None
 ) -> tuple[list[float], float]:
-    """The factor of every path's Wigner 3j symbols, and the largest relative error of what is stored.
+    """The factor of every path's Wigner 3j symbols, and the largest relative error of the stored coefficients.
 
     Args:
         w3j: Allegro's buffer: ``[P, i, j, k]``; without P if there is one path, without j if all have i = j.
@@ -153,7 +153,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         return f"all {self.num_paths} paths", FormCall(dtype, device.type, self.plan.form.key)
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """Features of edges, those of atoms, and the atom of each edge, to features of edges.
+        """Features of edges, features of atoms, and the atom of each edge, to features of edges.
 
         Args:
             x1: ``[E, U, in1.dim]``.
@@ -183,6 +183,6 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """As Allegro says it, and the backend."""
+        """Allegro's text, and the backend."""
         ins = f"{self.irreps_in1} x {self.irreps_in2} -> {self.irreps_out}"
         return f"{ins} | {self.mul} channels | {self.num_paths} paths | backend {self.backend or 'auto'}"

@@ -1,4 +1,4 @@
-"""What share of a model's modules and parameters is in layers that are known, and where the others are."""
+"""The share of a model's modules and parameters in layers that are known, and where the others are."""
 
 from __future__ import annotations
 

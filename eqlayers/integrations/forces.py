@@ -1,4 +1,4 @@
-"""What forces of any model must satisfy, whoever wrote it: they are a gradient, and they neither push nor turn."""
+"""Laws for the forces of any model: they are a gradient, and they neither push nor turn the whole."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MISSED = 0.01
 
 
 class ForceCheck(NamedTuple):
-    """How far forces are from what they must be; all relative to the sizes of what is summed.
+    """How far forces are from what they must be; all relative to the sizes of the summed terms.
 
     Attributes:
         asymmetry: Of the derivatives of forces by positions, along two random directions: 0 of a gradient. Where
-            these derivatives are not those of the forces, which a part that autograd does not see leaves out, how far
-            they are from differences.
+            these derivatives are not the derivatives of the forces, which a part that autograd does not see leaves out,
+            how far they are from differences.
         force: Sum of all forces: 0 of an energy that does not see where the structure is.
         torque: Sum of all torques: 0 of an energy that does not see how it is turned; of periodic structures, which
             have an orientation, it means nothing.
@@ -64,7 +64,7 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
         pos = positions.detach().clone().requires_grad_()
         slope = _slope(energy, pos)
         along = [torch.zeros_like(pos)] * 2
-        if slope.requires_grad:  # which that of a linear energy does not
+        if slope.requires_grad:  # the slope of a linear energy requires none
             along = [
                 torch.autograd.grad((slope * way).sum(), pos, retain_graph=True, materialize_grads=True)[0]
                 for way in (u, v)

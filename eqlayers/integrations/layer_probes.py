@@ -13,7 +13,7 @@ from ..nn._common.e3nn_state import coefficient_error
 from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .probes import Operands, Probe, call, draw, dtype_and_device
 
-#: Roundings of a function of one number, beside those of any term.
+#: Roundings of a function of one number, beside the roundings of any term.
 _PER_FUNCTION = 4.0
 
 
@@ -49,7 +49,7 @@ def _bounds(activation: Any, x: Tensor, count: bool) -> Tensor:
 
 
 def _bound(act: Any, x: Tensor, count: bool) -> Tensor:
-    """A function whose value and first two derivatives at x are the sizes of those of the activation, at x or -x.
+    """A function whose value and first two derivatives at x have the sizes of the activation's, at x or -x.
 
     Functions such as x sigmoid(x) are made of terms up to 1 + |x|, whatever they are in sum.
     """
@@ -133,7 +133,7 @@ _WITHIN = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
 
 
 def _bound_within(act: Any, x: Tensor, count: bool) -> Tensor:
-    """A function whose value and first two derivatives are the sizes of those of f(v), v a sum of terms of size x."""
+    """A function whose value and first two derivatives have the sizes of f(v)'s, v a sum of terms of size x."""
     step, most = x - x.detach(), x.detach()
     if count:  # of all points together the roundings of one argument and one function, for these are of each
         return (1 + (_PER_FUNCTION + most) / x.shape[-1]) * step.exp()
@@ -145,7 +145,7 @@ def _bound_within(act: Any, x: Tensor, count: bool) -> Tensor:
 
 
 def _replayed(module: nn.Module, x: Tensor) -> Tensor:
-    """Of a module that draws random numbers: they are the next ones of torch's generator, which goes back to them."""
+    """A call of a module that draws random numbers: torch's generator is reset to the same numbers."""
     kind = x.device.type
     with torch.random.fork_rng([] if kind == "cpu" else [x.device], device_type="cuda" if kind == "cpu" else kind):
         return call(module, x)
@@ -265,7 +265,7 @@ def _batch_norm_size(layer: Any, training: bool, exact: Tensor, buffers: Operand
 
 
 def _statistic(layer: Any, squares: Tensor, kind: int) -> Tensor:
-    """Of squares ``[batch, samples, mul, dim]``, for each copy: 0 for sizes, 1 for the number itself, 2 for a count.
+    """The statistic of squares ``[batch, samples, mul, dim]`` of each copy: 0 for sizes, 1 for itself, 2 for a count.
 
     The size of a largest one is the sum of all, for signs decide which it is.
     """
@@ -280,7 +280,7 @@ def _statistic(layer: Any, squares: Tensor, kind: int) -> Tensor:
 
 
 def _inverse_root(size: Tensor, value: Tensor, count: bool) -> Tensor:
-    """Its value and first two derivatives are those of the inverse root of a value, with what its roundings add."""
+    """The inverse root of a value and its first two derivatives, with an allowance for roundings."""
     step = size - size.detach()
     if count:
         return size.detach() * step.exp()

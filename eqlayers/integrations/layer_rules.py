@@ -68,7 +68,7 @@ def refuse_gate(module: Any) -> str | None:
 
 
 def _parts(gate: nn.Module) -> Iterator[tuple[str, str, Any]]:
-    """What a gate calls beside its product: path, class, module. Not what a function is made of."""
+    """The modules that a gate calls beside its product: path, class, module; without the parts of functions."""
     yield "sc", "_Sortcut", gate._modules["sc"]
     yield "sc.cut", "Extract", child_of(gate.get_submodule("sc"), "cut")
     for name in ACTIVATIONS:

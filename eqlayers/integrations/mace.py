@@ -131,7 +131,7 @@ def _plain_copy(value: Any) -> Any:
 
 
 def _scripted(model: nn.Module) -> Any:
-    """What MACE writes as `_compiled.model`; it passes over errors without a word."""
+    """The file that MACE writes as `_compiled.model`; MACE ignores errors silently."""
     from e3nn.util import jit
 
     try:
@@ -191,7 +191,7 @@ def _lammps(args: Sequence[str]) -> None:
     parser.add_argument("model", metavar="MODEL", help="a .model file of MACE, accelerated or not")
     parser.add_argument("output", metavar="OUTPUT", help="the file for LAMMPS")
     parser.add_argument("--head", help="name of a head, of a model with several")
-    parser.add_argument("--dtype", choices=_DTYPES, help="that of the model by default")
+    parser.add_argument("--dtype", choices=_DTYPES, help="dtype of the file; the model's by default")
     parser.add_argument("--radial", choices=["table"], help="radial networks by tables")
     options = parser.parse_args(list(args))
     output = check_output(options.output, "OUTPUT")

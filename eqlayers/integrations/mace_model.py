@@ -1,4 +1,4 @@
-"""What a module of mace-torch is: its hyperparameters, read from its parts, and what of it has no counterpart here."""
+"""The hyperparameters of a module of mace-torch, read from its parts, and the parts without a counterpart here."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _check_kinds(theirs: Any) -> None:
 
 
 def scale_and_shift(theirs: Any, head: int) -> tuple[float, float]:
-    """Of one head; 1 and 0 of a model without."""
+    """Scale and shift of one head; 1 and 0 for a model without."""
     block = getattr(theirs, "scale_shift", None)
     if block is None:
         return 1.0, 0.0

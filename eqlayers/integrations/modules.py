@@ -1,4 +1,4 @@
-"""What stands in a model in place of e3nn's layers: ours, each with the object that it stands in for.
+"""Replacements of e3nn's layers in a model, each with the original object.
 
 The original is kept outside the registered submodules: it adds no parameters, no keys of the state dict and no moves
 between devices. It is pickled and copied with its replacement, so that a saved model can be turned back as well; the
@@ -154,7 +154,7 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
     """In place of a product between a gather and a sum: called with noted rows it is a convolution, see `notes`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As of any module: notes stay notes, unless hooks look at them."""
+        """Call the module: notes stay notes, unless hooks look at them."""
         if has_hooks(self):
             return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""NequIP's model modifier `enable_eqlayers`; NequIP finds it by an entry point, nobody needs to import this module.
+"""NequIP's model modifier `enable_eqlayers`; NequIP finds it by an entry point, so this module need not be imported.
 
 In a training configuration::
 
@@ -51,7 +51,7 @@ if find_spec("nequip") is not None:
     ) -> nn.Module:
         """Compute e3nn's layers, and the sums over neighbours, with eqlayers; the numbers stay.
 
-        Parameters, state dict and checkpoints are those of the model without it.
+        Parameters, state dict and checkpoints are the same as without it.
 
         Args:
             cls: NequIP's scatter class.

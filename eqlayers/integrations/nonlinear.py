@@ -1,4 +1,4 @@
-"""What stands in for e3nn's nonlinear layers; see :mod:`.modules`."""
+"""Replacements of e3nn's nonlinear layers; see :mod:`.modules`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .modules import AcceleratedTensorProduct, FusedReplacement
 
 
 def _factor(act: Any) -> float:
-    """Of a function as e3nn scales it, which does not apply those within 1e-4 of 1.
+    """The factor by which e3nn scales a function; e3nn leaves out factors within 1e-4 of 1.
 
     It is the estimate of when the layer was built: weights of a function may have changed since.
     """
@@ -47,7 +47,7 @@ class AcceleratedGate(FusedReplacement, Gate):
             mine, given = getattr(self, name), getattr(theirs, name)
             if str(mine) != str(given):
                 raise ConfigError(
-                    f"{name} must be those of the parts of the gate, {mine}, got {given}. Build the module anew."
+                    f"{name} must be the irreps of the parts of the gate, {mine}, got {given}. Build the module anew."
                 )
         product = AcceleratedTensorProduct.from_e3nn(theirs.mul, backend=backend)
         product.stand_in_for(theirs.mul)

@@ -38,7 +38,7 @@ class Fused(Protocol):
 
 
 class Note(Tensor):
-    """Numbers ``[E, columns]`` that are made when somebody asks for them, and kept.
+    """Numbers ``[E, columns]`` that are computed at their first use, and kept.
 
     Args:
         x: What they are made of, which says their dtype and device.
@@ -61,20 +61,20 @@ class Note(Tensor):
         self._seen = _versions(self._made_of)
         self._found: Tensor | None = None
         self._found_version: tuple[int, ...] = ()
-        #: Weak, of itself and of what is made of it: all that a forward may leave behind.
+        #: Weak references to itself and to notes made of it: all that a forward may leave behind.
         self.known: list[weakref.ref[Note]] = [weakref.ref(self)]
 
     @property
     def made(self) -> bool:
-        """Whether somebody asked for the numbers, and may have changed them or looks at their gradient."""
+        """Whether the numbers were used, so that they may have been changed or their gradient may be read."""
         return self._found is not None
 
     def numbers(self) -> Tensor:
         """The numbers, made at the first call.
 
         Raises:
-            ConfigError: What they are made of was changed since they were noted; or an autograd function of somebody
-                else got them, which would take them for the start of a graph.
+            ConfigError: What they are made of was changed since they were noted; or a foreign autograd function got
+                them, which would take them for the start of a graph.
         """
         if self.followed and not torch.is_grad_enabled() and _inside_function():
             raise ConfigError(f"rows that a forward gathers must not go to an autograd function, got some. {CURE}")
@@ -115,7 +115,7 @@ class Note(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """What does not ask Python first, such as TorchScript, would lose gradients."""
+        """Raise: callers that bypass ``__torch_function__``, such as TorchScript, would lose gradients."""
         notes = [value for value in args if isinstance(value, Note)]
         if any(note.followed and any(t.requires_grad for t in note._made_of) for note in notes):
             raise ConfigError(f"rows that a forward gathers must not go to {func}, got some. {CURE}")
@@ -145,11 +145,11 @@ def _inside_function() -> bool:
 
 
 class Messages(Note):
-    """What a product makes of noted rows."""
+    """The result of a product of noted rows."""
 
     @staticmethod
     def __new__(cls, product: Fused, rows: Note, y: Tensor, weight: Any) -> Messages:
-        """As of :class:`Note`."""
+        """Make it as :class:`Note` does."""
         return tensor_without_numbers(cls, (len(rows.taken), product.irreps_out.dim), rows.x)
 
     def __init__(self, product: Fused, rows: Note, y: Tensor, weight: Any) -> None:
@@ -174,7 +174,7 @@ class Messages(Note):
     def sums(self, index: Any, num_nodes: int) -> Tensor | None:
         """Sums ``[num_nodes, columns]`` by receivers ``[E]``.
 
-        None where the index is none of receivers; where somebody has the numbers; and where some node is counted from
+        None where the index is none of receivers; where the numbers were used; and where some node is counted from
         the end, or is none, which torch deals with.
         """
         if not isinstance(index, Tensor) or index.dtype is not torch.int64 or index.shape != self.taken.shape:

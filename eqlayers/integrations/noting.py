@@ -18,7 +18,7 @@ from .structure import adds_up
 
 
 def _settle(value: Any) -> Any:
-    """The same of what a forward returns, whose lists and mappings stay the very objects."""
+    """Compute the notes in the return value of a forward; its lists and mappings stay the same objects."""
     if isinstance(value, Note):
         return value.numbers()
     if isinstance(value, tuple):
@@ -38,7 +38,7 @@ _BASE = "_eqlayers_base"
 
 
 class _Noting(TorchFunctionMode):
-    """Rows that are taken of a tensor are noted; not those of tensors whose changes nobody counts."""
+    """Note rows that are taken of a tensor, except of inference tensors, which have no version counter."""
 
     def __init__(self) -> None:
         super().__init__()

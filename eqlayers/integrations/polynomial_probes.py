@@ -22,14 +22,14 @@ from .nonlinear import (
 from .polynomials import AcceleratedSphericalHarmonics, AcceleratedSymmetricContraction
 from .probes import NODES, Operands, Probe, call, draw, make_probe
 
-#: Relative errors of coupling tensors above so many roundings of their dtype are those of another one.
+#: Relative errors of coupling tensors above so many roundings of their dtype belong to another one.
 _NOTICED = 1000
 #: Entries that may be off by as much as the largest one, beside each that counts.
 _SPREAD = 8
 
 
 def make_probes(original: nn.Module, replacement: nn.Module, rows: int) -> list[Probe]:
-    """All probes of a pair; the first is that of the call that models make."""
+    """All probes of a pair; the first makes the same call as models do."""
     if isinstance(replacement, AcceleratedSphericalHarmonics):
         return [_harmonics(original, replacement, rows)]
     if isinstance(replacement, AcceleratedSymmetricContraction):
@@ -131,7 +131,7 @@ def _contraction(original: Any, replacement: AcceleratedSymmetricContraction, ro
 
 
 def _contracter(original: Any, replacement: AcceleratedContracter, rows: int) -> Probe:
-    """Rows are edges of four atoms; the sizes of terms are those of Allegro's own sums."""
+    """Rows are edges of four atoms; the sizes of terms come from Allegro's own sums."""
     irreps = (replacement.irreps_in1, replacement.irreps_in2)
     lead = {"x": rows, "y": NODES}
     operands = {

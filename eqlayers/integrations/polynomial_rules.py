@@ -55,7 +55,7 @@ def refuse_angular(module: nn.Module) -> str:
 
 def refuse_other_contraction(module: nn.Module) -> str:
     """Why the contraction of another package must stay."""
-    return f"is that of {type(module).__module__.partition('.')[0]}, not of MACE, and has weights of its own kind"
+    return f"belongs to {type(module).__module__.partition('.')[0]}, not to MACE, and has weights of its own kind"
 
 
 def refuse_contraction(module: nn.Module) -> str | None:

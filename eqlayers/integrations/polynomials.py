@@ -1,4 +1,4 @@
-"""What stands in for spherical harmonics and for MACE's symmetric contraction; see :mod:`.modules`."""
+"""Replacements of spherical harmonics and of MACE's symmetric contraction; see :mod:`.modules`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
         super().__init__(theirs._ls_list, theirs.normalize, theirs.normalization, irreps_in, backend=backend)
         if self.irreps_out != irreps_out:
             raise ConfigError(
-                f"irreps_out must be those of the degrees {self._ls_list}, {self.irreps_out}, got {irreps_out}. "
+                f"irreps_out must be the irreps of the degrees {self._ls_list}, {self.irreps_out}, got {irreps_out}. "
                 f"Build the module anew."
             )
         self.num_paths = len(self._ls_list)
@@ -65,7 +65,7 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
         """Degrees say it already."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """As it is, but for a compiled function in e3nn's module, which e3nn makes anew and nobody can pickle."""
+        """The state without a compiled function in e3nn's module, which e3nn makes anew and which cannot be pickled."""
         state = {**vars(self)}
         if not isinstance(vars(self.original).get("sph_func"), (FunctionType, type(None))):
             state["_original"] = copy.copy(self.original)
@@ -131,7 +131,7 @@ class AcceleratedContraction(nn.Module):
         return found
 
     def read(self, degree: int, tensor: Tensor) -> Mixing | None:
-        """What a coupling tensor is; None if it is no equivariant one."""
+        """The mixing of a coupling tensor; None if the tensor is not equivariant."""
         value = tensor.detach().to("cpu", torch.float64).numpy()
         if self._ir[0] == 0 and value.ndim == degree + 1:  # MACE leaves out the axis of a scalar
             value = value[None]
@@ -149,7 +149,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:
-        ConfigError: Its tensors are not those of a symmetric contraction.
+        ConfigError: Its tensors do not belong to a symmetric contraction.
     """
 
     contractions: nn.ModuleList

@@ -52,7 +52,7 @@ class Probe:
     misfit: Operands | None = None
 
     def draw(self, name: str, shape: Sequence[int]) -> Tensor:
-        """The same random numbers whoever asks for this name."""
+        """Random numbers that depend on this name alone."""
         return draw(name, *shape)
 
 
@@ -66,7 +66,7 @@ def draw(name: str, *shape: int) -> Tensor:
 def dtype_and_device(
     module: nn.Module, default: tuple[torch.dtype, torch.device] | None = None
 ) -> tuple[torch.dtype, torch.device]:
-    """Of the module's floating-point tensors; the default, or torch's on the CPU, if it has none with numbers."""
+    """Dtype and device of the module's floating-point tensors; torch's default on the CPU if it has no numbers."""
     tensors = [
         t
         for t in [*module.parameters(), *module.buffers()]

@@ -123,7 +123,7 @@ class PairTable(nn.Module):
 
     @property
     def bytes_of_pair(self) -> int:
-        """Of a table."""
+        """Bytes of a table."""
         return self.knots.rows * self.width * self.dtype.itemsize
 
     def exact(self) -> list[Callable[[Tensor], Tensor]]:
@@ -341,7 +341,7 @@ class Tabled(NamedTuple):
         original: The module.
         places: Where it is.
         new: What stands in for it; None if it stays.
-        error: Of the table; None of what has none.
+        error: Error of the table; None if there is no table.
         knots: Of the table.
         reason: Why it stays.
     """

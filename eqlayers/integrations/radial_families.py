@@ -212,7 +212,7 @@ def refuse_calls(embedding: nn.Module, network: nn.Module) -> str | None:
 
 
 def refuse_holder(embedding: nn.Module, holder: nn.Module | None) -> str | None:
-    """Who calls the functions must be of their package: others may read them in a way of their own."""
+    """Raise unless the caller of the functions is of their package: others may read them in another way."""
     if holder is None:
         return "has no place in a model"
     package = type(embedding).__module__.split(".")[0]

@@ -185,7 +185,7 @@ def deaccelerate(model: nn.Module) -> nn.Module:
             place.put(original)
             module.unmark(place.parent)
     for held_module in model.modules():
-        unnote(held_module)  # also where somebody has taken the replacement out himself
+        unnote(held_module)  # also if the user has taken the replacement out
     return model
 
 
@@ -212,7 +212,7 @@ def _is_known(module: nn.Module) -> bool:
 def _plan(
     places: dict[nn.Module, list[Place]], wanted: set[str], parts: set[nn.Module]
 ) -> tuple[list[_Job], list[Row]]:
-    """What to replace, and rows for what is left."""
+    """The modules to replace, and rows for the modules that stay."""
     jobs: dict[nn.Module, _Job] = {}
     taken: set[nn.Module] = set()  # products that a convolution replaces with itself
     asked_all = wanted == set(TARGETS)
@@ -277,7 +277,7 @@ def _left(module: nn.Module, place: Place, reason: str, target: str = "") -> Row
 
 
 def _compiled_functions(model: nn.Module) -> dict[int, Any]:
-    """What copies share with their originals: the functions that e3nn compiles for harmonics, which have no copies."""
+    """Objects that copies share with their originals: e3nn's compiled functions of harmonics, which have no copies."""
     held = [vars(module).get("sph_func") for module in model.modules() if is_harmonics(module)]
     return {id(function): function for function in held if function is not None}
 

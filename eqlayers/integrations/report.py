@@ -1,4 +1,4 @@
-"""What `accelerate` did: one row per module that it knows, replaced or left with the reason."""
+"""The report of `accelerate`: one row per known module, replaced or left with the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .forces import ForceCheck, check_forces
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one module.
+    """The result for one module.
 
     Attributes:
         path: Where it is in the model; empty for the model itself. A module in several places has its first one here.
@@ -50,7 +50,7 @@ _HEADER = ("module", "was", "is", "backend", "paths", "error/bound", "saved/row"
 
 @dataclass(frozen=True)
 class Report:
-    r"""What :func:`accelerate` did; ``str`` and ``print`` give a table.
+    r"""The report of :func:`accelerate`; ``str`` and ``print`` give a table.
 
     The bytes saved per row are measured on small inputs: with :math:`S(n)` the bytes of all tensors that autograd keeps
     for the backward pass of a module over n rows, they are :math:`(S(2n) - S(n))/n` of the original less the same of

@@ -82,7 +82,7 @@ class Rule:
     Attributes:
         target: What users call this kind, see :func:`eqlayers.accelerate`.
         parts: Names of the submodules that are replaced if a module is of this kind, '' for itself; none if not.
-        inner: Name of the product inside of what is replaced; empty if it is that.
+        inner: Name of the product inside of the replaced module; empty if it is that.
         refuse: Why this one cannot be replaced, a phrase that follows the name of the module; None if it can.
         build: Makes the replacement, with a backend.
         anywhere: Whether the replacement does what the original does in other places, too.

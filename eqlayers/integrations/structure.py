@@ -85,13 +85,13 @@ def refuse_object(module: nn.Module) -> str | None:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody looks at what goes into a module or comes out, forward or backward."""
+    """Whether a module has hooks on its inputs or outputs, forward or backward."""
     kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(kinds)
 
 
 def adds_up(module: nn.Module) -> bool:
-    """Whether a module's own forward adds rows up by an index, as far as the names of what it calls tell."""
+    """Whether a module's own forward adds rows up by an index, as far as the names of the called functions tell."""
     code = code_of(type(module).forward)
     names = set() if code is None else set(code.co_names) - set(vars(module)["_modules"])
     return any(_SUMS.search(name) for name in names)

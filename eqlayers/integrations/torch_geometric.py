@@ -81,7 +81,7 @@ class RadiusGraph(_Transform):
         self.cells = check_flag("cells", cells)
 
     def forward(self, data: Data) -> Data:
-        """Of one structure; a batch is made of these."""
+        """Transform one structure; make batches of transformed structures."""
         data = _read(data)
         if getattr(data, "num_graphs", 1) > 1 or getattr(data, "ptr", None) is not None:
             raise ShapeError(
@@ -132,7 +132,7 @@ class EdgeVectors(_Transform):
         self._geometry = EdgeGeometry("0e")
 
     def forward(self, data: Data) -> Data:
-        """Of a structure or a batch."""
+        """Transform a structure or a batch."""
         edges = _edges(self._geometry, data)
         data.edge_vec, data.edge_length = edges.vectors, edges.lengths
         return data
@@ -163,7 +163,7 @@ class EdgeHarmonics(_Transform):
         self.irreps_out = self._geometry.irreps_out
 
     def forward(self, data: Data) -> Data:
-        """Of a structure or a batch."""
+        """Transform a structure or a batch."""
         data.edge_harmonics = _edges(self._geometry, data).harmonics
         return data
 
@@ -192,7 +192,7 @@ class EdgeBasis(_Transform):
         self._geometry = EdgeGeometry("0e")
 
     def forward(self, data: Data) -> Data:
-        """Of a structure or a batch."""
+        """Transform a structure or a batch."""
         with torch.no_grad():  # what a data set keeps has no tape
             data.edge_basis = self.basis(_edges(self._geometry, data).lengths)
         return data
@@ -226,7 +226,7 @@ def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 
 def _three(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-    """Of one structure, without the axis for batches."""
+    """The values of one structure, without the axis for batches."""
     found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
     if found.ndim > 1 and found.shape == (1, *shape):
         found = found[0]

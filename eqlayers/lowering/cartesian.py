@@ -2,8 +2,8 @@ r"""Cartesian tensors with symmetric indices as irreps: an orthogonal basis in f
 
 Couplings of n vectors from left to right, :math:`((1 \otimes 1) \to l_2) \otimes 1 \to l_3 \dots`, are an orthogonal
 basis of all tensors of rank n. Symmetries of indices, and the condition that traces vanish, are projectors that commute
-with rotations, so that they act on couplings to one irrep as one small matrix. The basis of what remains is that of
-Gram and Schmidt on the rows of this matrix, each with its first coefficient positive.
+with rotations, so that they act on couplings to one irrep as one small matrix. The basis of the remaining space is the
+basis of Gram and Schmidt on the rows of this matrix, each with its first coefficient positive.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _projector(rank: int, group: frozenset[tuple[int, tuple[int, ...]]]) -> np.n
 
 
 def _without_traces(rank: int, allowed: np.ndarray) -> np.ndarray:
-    """The projector onto those of the allowed tensors whose traces vanish."""
+    """The projector onto the allowed tensors whose traces vanish."""
     rows = []
     for pair in combinations(range(rank), 2):
         traces = np.einsum("xy,ab->axyb", np.eye(3), np.eye(3 ** (rank - 2))).reshape(-1, *[3] * rank)

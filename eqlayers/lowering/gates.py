@@ -27,7 +27,7 @@ AS_IT_IS: Act = ("", 1.0)
 
 
 class Source(NamedTuple):
-    """Where copies come from: the first of them among those of a slot, in an operand."""
+    """The source of copies: an operand, a slot, and the first copy in this slot."""
 
     slot: Slot
     first: int = 0
@@ -55,7 +55,7 @@ def common_channels(muls: Iterable[int]) -> int:
 
 
 def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Block]:
-    """Of some copies, so many channels at a time; copy by copy without channels."""
+    """Blocks of some copies, so many channels at a time; copy by copy without channels."""
     (start, copies, dim), first, _ = source
     step = max(channels, 1)
     out = []
@@ -78,7 +78,7 @@ def activated(expr: Expression, act: Act, value: int) -> int:
 
 @lru_cache(maxsize=256)
 def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, kept: bool) -> Formula:
-    """Of operands to the parts, one behind the other.
+    """The formula from operands to the parts, one behind the other.
 
     Args:
         parts: Of the output, which they fill; each of at least one copy.
@@ -133,7 +133,7 @@ def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str,
 
 
 def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, kept: bool) -> Formula:
-    """Of gates, then groups, to groups; groups that are not activated have a gate for each copy.
+    """The formula from gates and groups to groups; groups that are not activated have a gate for each copy.
 
     Args:
         groups: Of the output, in order. Scalars have one component.

@@ -46,7 +46,7 @@ def heads_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
 
 
 def dots_program(irreps: o3.Irreps, heads: int, layout: str) -> Program:
-    r"""Scalar products of two features, copy by copy times a weight, summed over those of a head: z ``[heads]``.
+    r"""Scalar products of two features, copy by copy times a weight, summed over the copies of a head: z ``[heads]``.
 
     The factor is :math:`d^{-1/2}` of d components of a head, and :math:`(2l + 1)^{-1/2}` takes none of it: products
     of normal numbers have unit variance for weights of 1.

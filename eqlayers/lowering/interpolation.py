@@ -20,7 +20,7 @@ class Interpolation(NamedTuple):
 
     Attributes:
         derivatives: Of the function at the knots, that a table is made from.
-        orders: Rows of the table from interval to interval. Rows that are read beyond these are those of the next one.
+        orders: Rows of the table from interval to interval. Rows that are read beyond these belong to the next one.
         smooth: Continuous derivatives.
         polynomials: For each row that a length reads, one after the other, its coefficient as a polynomial of the
             place between two knots, 0 to 1: numbers from the constant one on.

@@ -1,4 +1,4 @@
-r"""What norms are made of, as formulas: squares of irrep copies, and copies times a number each.
+r"""Formulas of norms: squares of irrep copies, and copies times a number each.
 
 The numbers of a copy are few beside its components. So a layer reads its features twice, once for the squares and once
 for the result, and what stands between is torch on one number for each copy. Scalars that are *apart* go through torch
@@ -43,7 +43,7 @@ class _Row:
         return [list(range(start, start + dim)) for start in range(first, self.components, dim)]
 
     def operand(self, name: str, rows: str = "each") -> Operand:
-        """As an operand or a result."""
+        """The row as an operand or a result."""
         return Operand(name, self.width, tuple(self.blocks), rows)
 
 

@@ -1,4 +1,4 @@
-"""What a tensor product is made of, whoever runs it: layouts, and all paths as one form."""
+"""The plan of a tensor product, for all backends: layouts, and all paths as one form."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def turn_program(irreps: Irreps, lmax: int, layout: str) -> Program:
 
 @lru_cache(maxsize=64)
 def matrix_places(irreps: Irreps, layout: str) -> np.ndarray:
-    """Where the entries of the matrix of all features stand in the blocks of even irreps, those of odd ones, and a 0.
+    """Positions of the entries of the matrix of all features in the blocks of even irreps, of odd irreps, and a 0.
 
     Args:
         irreps: Of the features; blocks are up to their largest degree.

@@ -40,7 +40,8 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
     """Degrees in order, irreps of the vector and irreps of the harmonics, read as e3nn reads them.
 
     Args:
-        irreps_out: One degree, a list of degrees, or irreps, whose parities must be those of the vector's powers.
+        irreps_out: One degree, a list of degrees, or irreps, whose parities must be the parities of the vector's
+            powers.
         irreps_in: '1o' or '1e'; None for what the parities ask for.
 
     Raises:

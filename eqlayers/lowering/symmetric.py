@@ -58,7 +58,7 @@ class Mixing:
 
 @lru_cache(maxsize=256)
 def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
-    """That of MACE's paths.
+    """The mixing of MACE's paths.
 
     Example:
         >>> mixing("0e+1o+2e+3o", (1, -1), 3, False).shape
@@ -89,7 +89,7 @@ def read_tensor(text: str, ir_out: Irrep, degree: int, own: Mixing, tensor: np.n
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
-    """The same of a tensor of any number of paths: that of MACE's paths, all or independent ones, if it is equal.
+    """Like `read_tensor`, for any number of paths; the mixing of MACE's own paths, full or reduced, if it matches.
 
     None as well if its shape is another one.
     """
@@ -118,7 +118,7 @@ class Contraction:
     Attributes:
         irreps_in, irreps_out: As texts.
         correlation: Highest degree.
-        mixings: For every irrep of the result that of the degrees 1 to ``correlation``.
+        mixings: For every irrep of the result, the mixings of the degrees 1 to ``correlation``.
         layout: Of flat features.
     """
 
@@ -130,7 +130,7 @@ class Contraction:
 
 
 class Gathered(NamedTuple):
-    """x and coefficients to the result, with the coefficients of each row's sender, or with those of the row itself."""
+    """x and coefficients to the result, with the coefficients of each row's sender, or of the row itself."""
 
     by_species: Formula
     by_row: Formula

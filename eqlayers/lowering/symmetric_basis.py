@@ -109,7 +109,7 @@ def _highest(text: str) -> int:
 def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path, ...]:
     """All iterated couplings from left to right of degrees l up to ``most``, in the order of MACE's weights."""
     if degree == 1:
-        return _singles(text)  # as given; those of higher degrees are sorted
+        return _singles(text)  # as given; polynomials of higher degrees are sorted
     groups, dim = _irreps(text), o3.Irreps(text).dim
     found = [
         _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
@@ -123,7 +123,7 @@ def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path,
 
 
 def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[tuple[_Path, int, int, Irrep]]:
-    """What makes the paths to one irrep: a path of the degree below, and number, start and irrep of the last factor."""
+    """The last couplings of the paths to one irrep: a path of the degree below; number, start, irrep of the factor."""
     if natural and ir_out[1] != (-1) ** ir_out[0]:
         return []
     before = _all_paths(text, degree - 1, natural, ir_out[0] + _highest(text))
@@ -148,7 +148,7 @@ def _powers(text: str, number: int, degree: int, most: int) -> tuple[_Path, ...]
 
 
 def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
-    """Those that are independent of the ones before, orthogonal to these, of norm sqrt(2 l + 1)."""
+    """The polynomials that are independent of the ones before, orthogonal to these, of norm sqrt(2 l + 1)."""
     chosen: list[np.ndarray] = []
     for polynomial in polynomials:
         size = _norm(polynomial, counts)
@@ -161,7 +161,7 @@ def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray
 
 
 def _norm(polynomial: np.ndarray, counts: np.ndarray) -> float:
-    """Of the symmetric tensor, which has the entry c / count at count places, over sqrt(2 l + 1)."""
+    """The norm of the symmetric tensor, which has the entry c / count at count places, over sqrt(2 l + 1)."""
     return math.sqrt(float((polynomial**2 / counts).sum()) / len(polynomial))
 
 
@@ -200,7 +200,7 @@ def _multiplied(a: _Path, b: _Path, ir: Irrep, dim: int) -> _Path:
 
 
 def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
-    """The same space with fewer entries: one of a pair becomes the combination in which most entries cancel."""
+    """A basis of the space with fewer entries: one of a pair becomes the combination in which most entries cancel."""
     rows = [path.polynomial for path in paths]
     weight = np.broadcast_to(counts, rows[0].shape) if rows else counts
     for _ in range(20):
@@ -223,7 +223,7 @@ def _sparser(paths: list[_Path], counts: np.ndarray) -> list[_Path]:
 
 
 def cleaned(values: np.ndarray) -> np.ndarray:
-    """The same with 0 for what is rounding beside the largest."""
+    """Entries with 0 in place of rounding errors of the largest."""
     largest = float(np.abs(values).max(initial=0.0))
     return np.where(np.abs(values) < ROUNDING * largest, 0.0, values)
 

@@ -119,7 +119,7 @@ def traced_formula(
     """The formula of a function of the components of one channel.
 
     Args:
-        function: From the components of each operand, in the order of its irreps, to those of the result.
+        function: From the components of each operand, in the order of its irreps, to the components of the result.
         operands, results: All of equal multiplicities.
         layout: 'mul_ir' or 'ir_mul'.
         several: Whether the function returns one list for each result; else the list of the only one.

@@ -39,7 +39,7 @@ __all__ = [
 
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 12
-#: y component of a direction below which edge frames are those of the second chart. The direction of no simple lattice
+#: y component of a direction below which edge frames belong to the second chart. The direction of no simple lattice
 #: has it: there is no frame that is continuous everywhere, and directions of crystals are to be away from the seam.
 SEAM = -0.37
 
@@ -206,7 +206,7 @@ def _times(expr: Expression, a: Complex, b: Complex) -> Complex:
 
 
 def _both(expr: Expression, a: Complex, b: Complex) -> tuple[Complex, Complex]:
-    """The product of a and b, and that of a and the conjugate of b."""
+    """The product of a and b, and the product of a and the conjugate of b."""
     return _times(expr, a, b), _times(expr, a, (b[0], expr.scale(-1.0, b[1])))
 
 

@@ -175,7 +175,7 @@ def collate(
 ) -> Structures:
     """Several Atoms as one batch, in the dtype and on the device of a potential.
 
-    Cells are those of the atoms where these have a volume, see :func:`has_volume`; else vectors of open axes are 0.
+    Cells are the cells of the atoms where these have a volume, see :func:`has_volume`; else vectors of open axes are 0.
 
     Args:
         potential: Whose cutoff and species count.

@@ -27,7 +27,7 @@ __all__ = ["CompressionReport", "CompressionRow", "compress", "decompress"]
 
 @dataclass(frozen=True)
 class CompressionRow:
-    """What became of one radial network.
+    """The result for one radial network.
 
     Attributes:
         name: Its path in the model.
@@ -46,7 +46,7 @@ class CompressionRow:
 
 @dataclass(frozen=True)
 class CompressionReport:
-    """What :func:`compress` did; ``str`` and ``print`` give a table.
+    """The report of :func:`compress`; ``str`` and ``print`` give a table.
 
     Attributes:
         rows: The radial networks.
@@ -76,8 +76,8 @@ def compress(
     """Hold the radial networks of a model in tables, so that inference does not run them.
 
     The model is changed in place; its weights stay, and :func:`decompress` is the way back. Files of
-    :func:`eqlayers.models.save_potential` hold the tables. Forces and stress are those of the interpolated energy, so
-    energy is conserved in dynamics.
+    :func:`eqlayers.models.save_potential` hold the tables. Forces and stress are derivatives of the interpolated
+    energy, so energy is conserved in dynamics.
 
     Args:
         model: A potential or a network of this package, or a module that has one.
@@ -144,7 +144,7 @@ def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spli
 def decompress(model: torch.nn.Module) -> None:
     """Take the tables of :func:`compress` out of a model: its radial networks run at every edge again.
 
-    Those of a model that was built with ``knots=`` make tables in every call again.
+    The networks of a model that was built with ``knots=`` make tables in every call again.
 
     Args:
         model: The model; nothing happens to one without such tables.
@@ -201,7 +201,7 @@ def _networks(owner: torch.nn.Module) -> Iterator[tuple[str, ScalarNetwork]]:
 
 
 class _Made(NamedTuple):
-    """What one owner is to get: its basis, the table of each network, and what is reported of them."""
+    """The parts for one owner: its basis, the table of each network, and their rows of the report."""
 
     owner: Any
     basis: TabledBasis
@@ -222,7 +222,7 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
     pairs = [None] if transform is None else list(zip(*(one.tolist() for one in pair_ends(codes)), strict=True))
 
     def functions(network: Any) -> list[Callable[[Tensor], Tensor]]:
-        """Of lengths, for each pair of species."""
+        """The functions of lengths, for each pair of species."""
         return [_of_lengths(network, basis, transform, pair) for pair in pairs]
 
     exact = {name: functions(network) for name, (_, network) in networks.items()}
@@ -263,7 +263,7 @@ def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, int] 
         else:
             ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in pair)
             functions = basis(lengths, transform.between(lengths, *ends))
-        return ScalarNetwork.forward(network, functions)  # which takes functions, where that of a step takes lengths
+        return ScalarNetwork.forward(network, functions)  # of functions; the network of a step takes lengths
 
     return run
 

@@ -51,9 +51,9 @@ class Equiformer(torch.nn.Module):
     without neighbours; so an atom alone has no energy but its shift.
 
     The envelope f ends with all its derivatives at the cutoff and is part of the softmax, so an atom that leaves adds
-    no kink to any derivative of the energy. One root mean square for all degrees norms the features: those of the
-    species keep it from vanishing, and it magnifies no small vectors. Weights of a node add up to less than 1, so there
-    is no mean number of neighbours to set.
+    no kink to any derivative of the energy. One root mean square for all degrees norms the features: the features of
+    the species keep it from vanishing, and it magnifies no small vectors. Weights of a node add up to less than 1, so
+    there is no mean number of neighbours to set.
 
     Args:
         species: Atomic numbers that occur.
@@ -246,7 +246,7 @@ class EquiformerStep(torch.nn.Module):
 
 
 def reachable_in_frames(irreps_in: o3.Irreps, wanted: o3.Irreps, mmax: int | None = None) -> o3.Irreps:
-    r"""Those of ``wanted`` that a convolution in frames makes of irreps_in.
+    r"""The irreps of ``wanted`` that a convolution in frames makes of irreps_in.
 
     Order m = 0 joins irreps of one sign :math:`p (-1)^l`, every other order all that have it.
 

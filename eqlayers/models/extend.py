@@ -24,14 +24,14 @@ def extend_potential(
 ) -> Potential:
     """A copy of a potential that knows more species, for fine-tuning.
 
-    Energies and forces of structures of known species stay, to rounding. Weights of a new species are the mean of those
-    of the known ones, so that it begins as an average atom and not as a random one; its scale is the mean scale.
-    What a network computes from atomic numbers, such as covalent radii, is that of the new species.
+    Energies and forces of structures of known species stay, to rounding. Weights of a new species are the mean over the
+    known ones, so that it begins as an average atom and not as a random one; its scale is the mean scale. What a
+    network computes from atomic numbers, such as covalent radii, follows the new species.
 
     The network must keep its arguments in ``options``, among them ``species``, and have axes of the number of species
     wherever weights depend on it. One whose numbers depend on that number otherwise has a method
-    ``after_extension(before)``, called with the number of species before, that makes up for it, as that of
-    :class:`eqlayers.models.MACE`. The numbers of a cluster are compared before and after.
+    ``after_extension(before)``, called with the number of species before, that makes up for it, as
+    :class:`eqlayers.models.MACE` has. The numbers of a cluster are compared before and after.
 
     Args:
         potential: It stays as it is.
@@ -89,7 +89,7 @@ def take_weights(potential: Potential, other: Potential) -> None:
     """Give a potential all that another one has learned, and its dtype, device and mode.
 
     Args:
-        potential: A fresh one of the same architecture, whose species begin with those of the other.
+        potential: A fresh one of the same architecture, whose species begin with the species of the other.
         other: It stays as it is.
 
     Raises:

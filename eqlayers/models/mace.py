@@ -163,7 +163,7 @@ class MACE(EquivariantModule):
         }
 
     def set_mean_neighbors(self, number: float) -> None:
-        """Set the number by which messages are divided, but for those of a learned density.
+        """Set the number by which messages are divided, except the messages of a learned density.
 
         Raises:
             ConfigError: It is not positive.
@@ -201,7 +201,7 @@ class MACE(EquivariantModule):
         return torch.stack(found).sum(0)
 
     def _functions(self, kind: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
-        """Of the edges; by interpolation with a table for each pair of species that are neighbours."""
+        """Radial functions of the edges; by interpolation with a table for each pair of species that are neighbours."""
         transform = self.transform
         if transform is None:
             found: Tensor | KnotBasis = self.basis(lengths)

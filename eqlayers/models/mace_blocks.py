@@ -1,4 +1,4 @@
-"""What MACE is made of: interactions, products, read-outs."""
+"""The blocks of MACE: interactions, products, read-outs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ..nn.tabled_basis import KnotBasis
 
 
 class Style(NamedTuple):
-    """What tells MACE's interactions from each other.
+    """The differences between MACE's interactions.
 
     Attributes:
         residual: Whether the map by species is of the features before and goes past the message, to be added to the
@@ -60,7 +60,7 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         irreps_in: Of the features.
         irreps_sh: Of the harmonics.
         irreps_message: Of the result.
-        irreps_skip: Of what goes past, for residual ones.
+        irreps_skip: Irreps of the skip connection, for residual interactions.
         num_species, num_basis, mean_neighbors: As of :class:`MACE`.
         radial_hidden: Widths of the radial network.
         layout, backend: Of the layers.

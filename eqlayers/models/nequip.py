@@ -136,7 +136,7 @@ class NequIP(torch.nn.Module):
 
 
 def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> o3.Irreps:
-    """Those of ``wanted`` that arise from irreps_in x irreps_sh.
+    """The irreps of ``wanted`` that arise from irreps_in x irreps_sh.
 
     Example:
         >>> reachable(o3.Irreps("4x0e"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1e + 4x1o"))

@@ -113,7 +113,7 @@ class Potential(KeepsFloat64):
 
     @property
     def properties(self) -> tuple[str, ...]:
-        """What the network predicts: 'energy', 'dipole', 'polarizability'."""
+        """The predicted properties: 'energy', 'dipole', 'polarizability'."""
         return self.split.properties
 
     def set_statistics(
@@ -161,7 +161,7 @@ class Potential(KeepsFloat64):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of positions, cells and forces: that of the network's parameters; for one without, what it was moved to."""
+        """Dtype of positions, cells and forces: the dtype of the network's parameters, or of the last ``to``."""
         return next((p.dtype for p in self.network.parameters() if p.is_floating_point()), self.moved_to.dtype)
 
     def forward(
@@ -203,7 +203,7 @@ class Potential(KeepsFloat64):
         absent = [name for name in asked if OUTPUTS[name] not in self.properties]
         if absent:
             raise ConfigError(
-                f"outputs must be of what the network predicts, {', '.join(self.properties)}, got {', '.join(absent)}. "
+                f"outputs must be predictions of the network, {', '.join(self.properties)}, got {', '.join(absent)}. "
                 f"Train one with properties=[{OUTPUTS[absent[0]]!r}, ...]."
             )
         return asked
@@ -385,7 +385,7 @@ def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Te
     """``[A]``: the places of atomic numbers.
 
     Raises:
-        IndexRangeError: A species that is not in the list; on a GPU nobody looks.
+        IndexRangeError: A species that is not in the list; not checked on a GPU.
     """
     if check_tensor("z", z, "[A]").dtype != torch.int64:
         raise DTypeError(f"z must be int64, got {z.dtype}. Convert it with `.long()`.")

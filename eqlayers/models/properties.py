@@ -1,4 +1,4 @@
-"""What networks read out of atoms: energies, dipole moments, polarisabilities; and their sums over structures."""
+"""Read-outs of networks: energies, dipole moments, polarizabilities of atoms; and their sums over structures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
 
 
 def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
-    """Those of ``hidden`` that the read-out of the properties is made from.
+    """The irreps of ``hidden`` from which the properties are read out.
 
     Raises:
         ConfigError: One is missing.

@@ -69,7 +69,7 @@ def _parts(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``forward`` gives, from a node that keeps tensors of the arguments and the parameters only."""
+    """The result of ``forward``, from a node that keeps only tensors of the arguments and the parameters."""
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     parameters = tuple(parameter for parameter in part.parameters() if parameter.requires_grad)
@@ -129,7 +129,7 @@ def _derivative(
     """Gradients by the tensors in the places ``needed``, as a function of the tensors and the slopes of ``run``."""
 
     def derivative(*given: Tensor) -> Tensors:
-        follow = torch.is_grad_enabled()  # somebody differentiates this function
+        follow = torch.is_grad_enabled()  # this function is differentiated itself
         with torch.enable_grad():
             own = list(parameters)  # which `run` uses by itself
             for place, tensor in enumerate(given[len(own) : count], start=len(own)):

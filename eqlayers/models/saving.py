@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class SavedPotential(NamedTuple):
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         description: Classes and arguments; see :func:`describe_potential`.
@@ -136,7 +136,7 @@ def save_potential(potential: Potential, path: str | Path, facts: Mapping[str, A
 
 
 def read_potential(path: str | Path) -> SavedPotential:
-    """What a file of a potential holds; nothing of it is run, and no class is imported.
+    """The content of a file of a potential; nothing of it is run, and no class is imported.
 
     Args:
         path: A file of :func:`save_potential`, or a checkpoint of ``eqlayers fit``.
@@ -201,14 +201,14 @@ def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None,
     expect_tables(potential, saved.state)
     problem = _misfit(potential.state_dict(), saved.state)
     if problem is not None:
-        raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}")
+        raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}")
     kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
     potential.to(next((found for found in kept if found.is_floating_point), potential.dtype))
     try:
         potential.load_state_dict(saved.state)
     except RuntimeError as error:  # of layers that look at what they are given
         problem = " ".join(str(error).split())
-        raise _unusable(path, f"its weights are not those of {type(potential.network).__name__}: {problem}") from None
+        raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}") from None
     return potential.to(device=device, dtype=dtype).eval()
 
 
@@ -286,7 +286,7 @@ def _check_plain(name: str, value: Any) -> None:
 
 
 def _class_path(what: str, kind: type) -> str:
-    """The shortest place where a class can be imported: that of its package, if it is exported there."""
+    """The shortest path from which a class can be imported: its package, if it is exported there."""
     parts = kind.__module__.split(".")
     for length in range(1, len(parts) + 1):
         module = sys.modules.get(".".join(parts[:length]))

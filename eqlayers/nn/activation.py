@@ -128,7 +128,7 @@ class GatedNonlinearity(FormulaModule):
         ]
 
     def forward(self, x: Tensor, added: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
-        """Of the input, or of the sum of two inputs, with what is to be added to the output.
+        """Activate the input, or the sum of two inputs, and add a third to the output.
 
         Args:
             x: ``[..., irreps_in.dim]``.

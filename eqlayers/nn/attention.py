@@ -123,7 +123,7 @@ class EquivariantAttention(EquivariantModule):
     .. math:: z_i = W_2 \sum_{e = (j \to i)} a_e \big((W_1 x_j) \otimes_{R(t_e)} Y_e\big), \qquad
               a_e = \frac{f_e\, e^{s_e}}{e^{s_0} + \sum_{k \to i} f_k\, e^{s_k}}
 
-    The weights :math:`a_e` belong to heads, each with a share of the channels. They multiply those of the tensor
+    The weights :math:`a_e` belong to heads, each with a share of the channels. They multiply the weights of the tensor
     product, R, so gather, product, attention and sum are one convolution, and no messages are stored. Logits are, with
     queries q and keys k linear in the features of receiver and sender:
 
@@ -137,7 +137,7 @@ class EquivariantAttention(EquivariantModule):
     Args:
         irreps_in, irreps_out: Of the node features before and after; heads divide every multiplicity before.
         irreps_sh: Of the edge attributes, multiplicity 1.
-        num_scalars: Scalars of an edge, t, such as those of a :class:`BesselBasis`.
+        num_scalars: Scalars of an edge, t, such as the functions of a :class:`BesselBasis`.
         heads: Number of heads.
         logits: 'mlp' or 'dot'.
         hidden: Invariants for each head, for 'mlp'.

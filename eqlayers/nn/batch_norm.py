@@ -35,7 +35,7 @@ class _OfBatch(CopyModule):
         return self
 
     def _statistics(self, x: Tensor, name: str) -> Tensor | None:
-        """Running ones that must have the dtype of features, which those of half precision need not have."""
+        """Running statistics that must have the dtype of features; features in half precision need not."""
         found: Tensor | None = getattr(self, name)
         return None if found is not None and ACCUMULATE.get(x.dtype) == found.dtype != x.dtype else found
 
@@ -46,7 +46,7 @@ class BatchNorm(_OfBatch):
     .. math:: y_{nu} = w_u\, \frac{x_{nu} - \mu_u}{\sqrt{\nu_u + \epsilon}} + b_u, \quad
               \nu_u = \langle |x_{nu} - \mu_u|^2 / (2l+1) \rangle_n
 
-    Means :math:`\mu` and biases b are those of even scalars; other irreps have none, which would not turn with them.
+    Means :math:`\mu` and biases b exist for even scalars; other irreps have none, which would not turn with them.
     In evaluation :math:`\mu` and :math:`\nu` are the running ones. A batch without rows leaves these as they are.
 
     Args:
@@ -55,7 +55,7 @@ class BatchNorm(_OfBatch):
         momentum: Weight of a batch in the running statistics, 0 to 1.
         affine: Whether there are weights and biases.
         reduce: What becomes of the axes between the first, the batch, and the last: 'mean' or 'max' of the squares.
-        instance: Whether statistics are those of each element of the first axis, over the axes between, always.
+        instance: Whether statistics are of each element of the first axis, over the axes between, always.
         include_bias: Whether even scalars have a bias.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.

@@ -22,14 +22,14 @@ class CartesianTensor(KeepsFloat64):
 
     .. math:: x_c = \sum_{ij\dots} Q_{c\,ij\dots} T_{ij\dots}, \qquad T_{ij\dots} = \sum_c x_c\, Q_{c\,ij\dots}
 
-    Rows of Q are orthonormal. So the way there and back gives the part of a tensor that has the symmetries, and the
-    norm of irreps is that of such a tensor. The basis is e3nn's: couplings from left to right by the Wigner 3j symbols
-    of the installed e3nn; where an irrep occurs several times, as both 0e of an elasticity tensor, the orthonormal
+    Rows of Q are orthonormal. So the way there and back gives the part of a tensor that has the symmetries, and irreps
+    have the norm of such a tensor. The basis is e3nn's: couplings from left to right by the Wigner 3j symbols of the
+    installed e3nn; where an irrep occurs several times, as both 0e of an elasticity tensor, the orthonormal
     combinations which Gram and Schmidt's method makes in the order of the couplings, the first coefficient positive.
 
     Args:
         formula: Index letters, and what a tensor with permuted indices equals: 'ij' has no symmetry, 'ij=ji' is
-            symmetric, 'ij=-ji' antisymmetric, 'ijkl=jikl=klij' that of elasticity, 2x0e+2x2e+1x4e. Up to 6 indices.
+            symmetric, 'ij=-ji' antisymmetric, 'ijkl=jikl=klij' elasticity, 2x0e+2x2e+1x4e. Up to 6 indices.
         traceless: Whether only tensors without traces are meant, which 'ij=ji' has as 1x2e.
 
     Attributes:
@@ -93,7 +93,7 @@ class CartesianTensor(KeepsFloat64):
         return self._product(data.flatten(-rank), True)
 
     def to_irreps(self, data: Tensor) -> Tensor:
-        """The same as :meth:`from_cartesian`."""
+        """Convert a tensor, as :meth:`from_cartesian`."""
         return self.from_cartesian(data)
 
     def to_cartesian(self, data: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ class ChangeOfBasis(EquivariantModule):
             irreps stay as they are.
         inverse: Whether to go from that basis to e3nn's.
         layout: 'mul_ir' (e3nn's) or 'ir_mul', of the input.
-        layout_out: Of the output; that of the input if None.
+        layout_out: Layout of the output; the input's if None.
         backend: Name of a backend, or None for the first that accepts.
 
     Raises:

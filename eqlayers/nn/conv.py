@@ -22,7 +22,7 @@ class TensorProductConv(ProductLayer):
     .. math:: z_i = \sum_{e = (j \to i)} x_j \otimes_{w_e} y_e
 
     On backends that run it as one kernel (``explain()`` says which) no features per edge are ever stored, forward or
-    backward: the memory is that of the inputs and the output, on GPUs with some partial sums besides. Sums have a
+    backward: only the inputs and the output are in memory, on GPUs with some partial sums besides. Sums have a
     fixed order, so results repeat bit by bit, unless ``deterministic=False`` lets them have another.
 
     Args:
@@ -105,5 +105,5 @@ class TensorProductConv(ProductLayer):
         return super().extra_repr() + ("" if self.deterministic else " | sums in any order")
 
     def dense_paths(self) -> int:
-        """None: a convolution never stores what it would make per edge."""
+        """Always 0: matrix products would need features per edge, which a convolution never stores."""
         return 0

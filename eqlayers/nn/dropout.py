@@ -71,7 +71,7 @@ class Dropout(EquivariantModule):
         return drop_copies(x, self._muls, self._copies, self.p)
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """What ``torch.jit.script`` takes in its place."""
+        """The module that ``torch.jit.script`` takes in its place."""
         refuse_other_forward(self, Dropout)
         return DropoutTwin(self, self._copies, self._muls)
 
@@ -115,7 +115,7 @@ class DropPath(torch.nn.Module):
         self.p = check_probability(p)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:
-        """The features, those of some graphs 0.
+        """The features, with zeros for some graphs.
 
         Args:
             x: ``[N, ...]``.

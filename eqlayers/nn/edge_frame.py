@@ -21,7 +21,7 @@ class EdgeFrame(FormulaModule):
     compute must not depend on that choice, as :math:`D^T M D\, x` does not where M commutes with rotations about y; it
     is then smooth and equivariant. Here there are two charts, each the shortest rotation to one pole: one for
     directions above a seam at :math:`e_y = -0.37`, the other below. Both poles, and all directions of simple lattices,
-    are away from the seam, and derivatives of every order are right at all of them. On the seam they are those of one
+    are away from the seam, and derivatives of every order are right at all of them. On the seam they belong to one
     chart, which is right for what does not depend on the choice.
 
     The zero vector has no frame: l = 0 has 1, and other blocks and all derivatives are 0, as

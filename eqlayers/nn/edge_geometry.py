@@ -23,7 +23,7 @@ _SIGNS = {"src_to_dst": 1, "dst_to_src": -1}
 
 
 class EdgeVectors(NamedTuple):
-    """What :class:`EdgeGeometry` gives, in the unit of the positions.
+    """The result of :class:`EdgeGeometry`, in the unit of the positions.
 
     Attributes:
         vectors: ``[E, 3]``.
@@ -125,7 +125,7 @@ class EdgeGeometry(FormulaModule):
         return EdgeVectors(*run_edges(self._formulas[shift.kind], pos, graph, shift, self.backend))
 
     def formulas(self) -> tuple[Formula, ...]:
-        """Those of all kinds of shifts."""
+        """The formulas of all kinds of shifts."""
         return tuple(self._formulas.values())
 
     def _spec(self) -> str:

@@ -33,7 +33,7 @@ class Extract(TracedLayer, EquivariantModule):
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
 
     Raises:
-        IrrepsError, ConfigError, IndexRangeError: Irreps that are not those of the groups, or numbers of no group.
+        IrrepsError, ConfigError, IndexRangeError: Irreps that differ from the groups, or numbers of no group.
 
     Example:
         >>> import torch
@@ -131,7 +131,7 @@ class Split(EquivariantModule):
     """Parts of a feature that follow each other, by numbers of irrep copies or by irreps.
 
     In 'mul_ir' all parts are views; in 'ir_mul' those that do not cut through the copies of a group above degree 0.
-    As those of torch.split, they must not be changed in place where gradients are recorded.
+    As with torch.split, they must not be changed in place where gradients are recorded.
 
     Args:
         irreps: Irreps of the feature.

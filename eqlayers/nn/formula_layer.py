@@ -24,12 +24,13 @@ from ._common.base import FormulaModule
 
 
 class FormulaLayer(FormulaModule):
-    r"""What a function of the components of one channel says, for every row and channel, in one kernel.
+    r"""Evaluates a function of the components of one channel for every row and channel, in one kernel.
 
     The function is called once, when the layer is made, with a list of components for each operand, in the order of its
-    irreps, and returns those of the result. It may add, multiply, take whole powers, divide by numbers, and call
-    ``v.sigmoid()``, ``v.tanh()``, ``v.silu()`` and ``v.inverse_length(*others)``, one over the length of the vector of
-    all. What it wrote down becomes a kernel for each backend and order of derivative; the function is not kept.
+    irreps, and returns the components of the result. It may add, multiply, take whole powers, divide by numbers, and
+    call ``v.sigmoid()``, ``v.tanh()``, ``v.silu()`` and ``v.inverse_length(*others)``, one over the length of the
+    vector of all. What it wrote down becomes a kernel for each backend and order of derivative; the function is not
+    kept.
 
     With rows of senders and receivers it is a step of message passing: operands are read at the ends of edges, a result
     with rows 'dst' is summed over the edges of each receiver.
@@ -38,7 +39,7 @@ class FormulaLayer(FormulaModule):
         function: From lists of values to a list; to a tuple of lists for several results.
         operands: Name of each argument of the function -> its irreps. All groups of operands and results have the same
             multiplicity, the number of channels.
-        irreps_out: Irreps of the result, or a list of those of several.
+        irreps_out: Irreps of the result, or a list of irreps for several.
         rows: Operand -> 'each' (a row for each of the batch, or edge; the default), 'one' (one row for all, as a weight
             has), 'src' or 'dst' (rows of nodes, read at the senders or the receivers of edges).
         rows_out: 'each', 'one' (summed over the batch), 'src' or 'dst' (summed over the edges of each node); a list for
@@ -49,7 +50,7 @@ class FormulaLayer(FormulaModule):
 
     Attributes:
         irreps_in: Irreps of each operand.
-        irreps_out: Irreps of the result, or a list of those of several.
+        irreps_out: Irreps of the result, or a list of irreps for several.
 
     Raises:
         IrrepsError: The function does not commute with rotations or the inversion.
@@ -88,7 +89,7 @@ class FormulaLayer(FormulaModule):
         if unknown or all(one.rows == "one" for one in self._operands):
             what = f"rows of {unknown}" if unknown else f"only rows 'one' of {list(operands)}"
             raise ConfigError(
-                f"rows must name operands, one of which has a row for each of the batch, got {what}. Name those of "
+                f"rows must name operands, one of which has a row for each of the batch, got {what}. Name rows of "
                 f"operands=."
             )
         self._several = _are_several(irreps_out)

@@ -48,8 +48,8 @@ class Activation(TracedLayer, EquivariantModule):
 
     Raises:
         IrrepsError: The irreps cannot be read.
-        ConfigError: Another number of functions, one of what is no scalar, or one of odd scalars that is neither even
-            nor odd.
+        ConfigError: Another number of functions, a function of an irrep that is no scalar, or one of odd scalars that
+            is neither even nor odd.
 
     Example:
         >>> act = Activation("2x0o + 1x1e", [torch.abs, None])
@@ -259,7 +259,7 @@ class Gate(TracedLayer, FormulaModule):
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _composed(self, features: Tensor) -> Tensor:
-        """The same by the layers inside, which TorchScript can hold."""
+        """The gate by the layers inside, which TorchScript can hold."""
         scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
         return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 

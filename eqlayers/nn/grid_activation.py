@@ -36,7 +36,7 @@ class S2Activation(TracedLayer, EquivariantModule):
         act: The function, scaled as e3nn scales it; odd or even for signals with p = -1.
         res: Points in beta, even and at least 2 lmax + 2, which has one point less in alpha; or both numbers.
         normalization: 'component', 'norm' or 'integral'.
-        lmax_out: Highest degree of the output; None for that of the input.
+        lmax_out: Highest degree of the output; None for the input's.
         random_rot: Whether every call turns the grid by a rotation drawn from torch's generator; up to degree 12.
 
     Attributes:
@@ -113,7 +113,7 @@ class S2Activation(TracedLayer, EquivariantModule):
 
     @staticmethod
     def _angles(features: Tensor) -> Tensor:
-        """Those of a rotation, drawn as `o3.rand_angles` draws them, which torch.func cannot trace; float64."""
+        """Angles of a random rotation, as `o3.rand_angles` draws them, which torch.func cannot trace; float64."""
         kind: dict[str, Any] = {"dtype": features.dtype, "device": features.device}
         alpha, gamma = (2 * math.pi * torch.rand(2, **kind)).double()
         beta = torch.rand((), **kind).double().mul(2).sub(1).acos()
@@ -126,7 +126,7 @@ class S2Activation(TracedLayer, EquivariantModule):
 
 
 def _signal(irreps: o3.Irreps) -> tuple[int, int]:
-    """The parity of a signal's values and that of its argument."""
+    """The parities of a signal's values and of its argument."""
     if len(irreps) and all(mul == 1 for mul, _ in irreps) and irreps.ls == list(range(len(irreps))):
         p = irreps[0].ir.p
         for q in (1, -1):

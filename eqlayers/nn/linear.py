@@ -144,7 +144,7 @@ class Linear(EquivariantModule):
 
     @classmethod
     def from_e3nn(cls, module: torch.nn.Module, *, backend: str | None = None) -> Self:
-        """The same map as an ``e3nn.o3.Linear``, with its very weights and biases; see :class:`TensorProduct`.
+        """Make the map of an ``e3nn.o3.Linear``, with the same weight and bias objects; see :class:`TensorProduct`.
 
         Raises:
             ConfigError: No such layer; or ``f_in`` and ``f_out`` of one without own weights, which does not tell them.

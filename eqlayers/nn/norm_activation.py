@@ -28,7 +28,7 @@ class NormActivation(TracedLayer, CopyModule):
     .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
 
     Without ``normalize`` the copy is not divided by its norm, :math:`y_u = x_u\, \phi(|x_u| + b_u)`; e3nn's layer does
-    not run then. Derivatives at zero are those of a copy whose norm does not change: finite in every order.
+    not run then. Derivatives at zero are taken with the norm constant: they are finite in every order.
 
     Args:
         irreps_in: Irreps of the features.
@@ -109,7 +109,7 @@ class NormActivation(TracedLayer, CopyModule):
         return self._scaled(given, numbers, given[..., :0]).to(dtype)
 
     def _traced(self, features: Tensor) -> Tensor:
-        """The same in plain torch, which TorchScript can hold, for all dtypes."""
+        """The layer in plain torch, which TorchScript can hold, for all dtypes."""
         if not self._flat.dim:
             return features.clone()
         given = widened(features)

@@ -1,4 +1,4 @@
-"""What tensor products and convolutions share: irreps, paths, weights, e3nn's state dict, and their words."""
+"""Shared code of tensor products and convolutions: irreps, paths, weights, e3nn's state dict, and their words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class ProductLayer(E3nnState, EquivariantModule):
     """A layer along the paths of a tensor product, with e3nn's signature, weights and state dict.
 
-    Arguments, attributes and errors are those of :class:`eqlayers.TensorProduct`.
+    Arguments, attributes and errors are the same as in :class:`eqlayers.TensorProduct`.
     """
 
     _owner = "TensorProduct"  # as messages call it
@@ -110,7 +110,7 @@ class ProductLayer(E3nnState, EquivariantModule):
 
     @classmethod
     def from_e3nn(cls, module: torch.nn.Module, *, backend: str | None = None) -> Self:
-        """The same product as an e3nn layer, with its very weights: a step of an optimizer of one changes both.
+        """Make the product of an e3nn layer, with the same weight objects: an optimizer step of one changes both.
 
         Args:
             module: An ``e3nn.o3.TensorProduct`` of any version, or one of its subclasses.

@@ -201,7 +201,7 @@ class KeepsTable(torch.nn.Module):
         return kept
 
     def _frozen(self, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
-        """The table that was made once, see `read_table`; that of an older file is changed by the first call."""
+        """The table that was made once, see `read_table`; the first call changes the table of an older file."""
         assert self.table is not None
         table = read_table(self.table, pairs, knots, interpolation)
         if table is not self.table and is_plain([table]):
@@ -209,7 +209,7 @@ class KeepsTable(torch.nn.Module):
         return table
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shape of what a state dict holds."""
+        """Take the shape of the tensors in a state dict."""
         given = state.get(f"{prefix}table")
         like = next(self.parameters(), given)
         self.table = None if given is None or like is None else torch.empty_like(given, device=like.device)

@@ -24,7 +24,7 @@ from .tabled_basis import MOST_KNOTS, Knots, check_end, cutoff_of, end_of
 _AT_ONCE = 1 << 23
 #: Places in every interval in a search: among them the middle, and one with 0.97 of the largest error of slopes.
 SAMPLES = 4
-#: Knots from which on errors have to fall as those of cubics do.
+#: Knots from which on errors have to fall as with cubics.
 _SETTLED = 256
 #: Equal parts of the axis, at the end of one of which a knot may be put.
 _PARTS = 32
@@ -64,7 +64,7 @@ class RadialTable(KeepsTable):
     Args:
         network: Any function of lengths ``[N]`` to weights ``[N, W]``, row by row, that is 0 at the cutoff with its
             slope, such as :class:`RadialNetwork`.
-        cutoff: Angstrom; that of a :class:`RadialNetwork` if None. Weights of longer edges are 0.
+        cutoff: Angstrom; None for the cutoff of a :class:`RadialNetwork`. Weights of longer edges are 0.
         knots: Number of knots, at equal distances from ``start`` to the cutoff.
         tolerance: In place of ``knots``: as few as keep errors, see `error`, at most at this.
         interpolation: 'spline' (cubic, two continuous derivatives), 'hermite' (cubic, one; needs slopes of the
@@ -159,7 +159,7 @@ class RadialTable(KeepsTable):
 
     @property
     def _dtype(self) -> torch.dtype:
-        """Of the table."""
+        """Dtype of the table."""
         return next(self.parameters(), self.knots.at).dtype
 
     def freeze(self) -> RadialTable:
@@ -239,7 +239,7 @@ def in_float64(network: Any) -> Any:
         return network
     try:
         return copy.deepcopy(network).double()
-    except (TypeError, RuntimeError) as error:  # of what cannot be pickled, or of tensors with a graph
+    except (TypeError, RuntimeError) as error:  # objects that cannot be pickled, or tensors with a graph
         raise ConfigError(
             f"network must be a module that can be copied, got {type(network).__name__}: {error}. Keep generators, "
             "files and tensors with a graph out of it, or pass a function."
@@ -310,7 +310,7 @@ def _kept_of_a_row(network: Callable[[Tensor], Tensor], at: Tensor) -> int:
 
 
 def worst_of(errors: Iterable[Off]) -> Off:
-    """Of several tables: the largest errors, and where a slope is off by most.
+    """The largest errors of several tables, and where a slope is off by most.
 
     Example:
         >>> found = worst_of([Off(TableError(1e-5, 1e-3), 2.0, abs), Off(TableError(1e-4, 1e-4), 1.0, abs)])
@@ -363,7 +363,7 @@ class _Limit(NamedTuple):
 
 
 def fewest_knots(knots: Knots, dtype: torch.dtype, error: Errors) -> Knots:
-    """As few knots, 16 at least, as keep errors of values and slopes: a power of two, or fewer as errors foretell.
+    """The fewest knots, at least 16, that bound errors of values and slopes: a power of two, or fewer by estimate.
 
     Where a second derivative jumps, errors fall slowly. Splines then get a knot there, if equal distances allow it: the
     number of knots is another one, and errors fall as elsewhere.

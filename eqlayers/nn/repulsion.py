@@ -43,7 +43,7 @@ class ZBL(KeepsFloat64):
         exponent, prefactor: :math:`\alpha` and :math:`b`.
 
     Attributes:
-        radii: ``[119]`` Angstrom by atomic number, 0 where nobody has measured one.
+        radii: ``[119]`` Angstrom by atomic number, 0 where none is known.
         options: The arguments, as plain values.
 
     Raises:
@@ -103,7 +103,7 @@ class ZBL(KeepsFloat64):
             ShapeError: One length for each edge is missing. IndexRangeError: An element without a radius.
         """
         src, dst = check_graph(graph).ends
-        fix = "Take those of eqlayers.nn.EdgeGeometry."
+        fix = "Take them from eqlayers.nn.EdgeGeometry."
         lengths = check_lengths(check_type("edges", edges, EdgeVectors, "EdgeVectors", fix).lengths, graph)
         check_index("z", z, graph.num_dst, len(self.radii), "elements")
         looked = z.is_cpu and not being_traced()  # elsewhere a look would wait for the device

@@ -44,7 +44,7 @@ class Merge(EquivariantModule):
 
     def __init__(self, irreps: Sequence[Any], *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
-        given = check_items("irreps", irreps, "a list of irreps", "Give those of each feature.")
+        given = check_items("irreps", irreps, "a list of irreps", "Give the irreps of each feature.")
         self.irreps_ins = tuple(as_irreps(one, f"irreps[{n}]") for n, one in enumerate(given))
         self.irreps_out = sum(self.irreps_ins, o3.Irreps([]))
         self._flat = {f"features[{n}]": FlatLayout(one, layout) for n, one in enumerate(self.irreps_ins)}
@@ -120,7 +120,7 @@ class Sort(EquivariantModule):
         self._wholes = [whole_row(columns, self._flat.dim) for columns in (self._there, self._back)]
 
     def _firsts(self, same: list[int]) -> list[tuple[int, int]]:
-        """Of groups that are joined, the first copy of each in the whole."""
+        """The first copy of each joined group in the whole."""
         ends = accumulate((self.irreps_in[i].mul for i in same), initial=0)
         return list(zip(ends, same, strict=False))
 

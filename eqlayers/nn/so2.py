@@ -99,9 +99,9 @@ class SO2Convolution(SO2Layer):
     .. math:: z_i = \sum_{e = (j \to i)} c_e\, D_e^T\, W\, (s_e \odot D_e x_j)
 
     Here D_e turns edge e to y; another rotation about y changes nothing. It has the numbers of a tensor product with
-    spherical harmonics of all degrees (:meth:`from_tensor_product`), at work that grows as :math:`l^3` where that of
-    the product grows as :math:`l^6`, or :math:`l^5` without the coefficients that are zero. With ``parity='o3'`` (the
-    default) features keep their parity, at half the weights of ``'so3'``.
+    spherical harmonics of all degrees (:meth:`from_tensor_product`), at work that grows as :math:`l^3` where the work
+    of the product grows as :math:`l^6`, or :math:`l^5` without the coefficients that are zero. With ``parity='o3'``
+    (the default) features keep their parity, at half the weights of ``'so3'``.
 
     Args:
         irreps_in, irreps_out, mmax, parity, internal_weights: See :class:`SO2Linear`. Weights give results of unit

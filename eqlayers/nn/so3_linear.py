@@ -101,7 +101,7 @@ class TensorDot(TensorProduct):
 
     Args:
         irreps_in1: Irreps of the first feature.
-        irreps_in2: Of the second; those of the first if None. Group by group they are equal; with 'uv' their
+        irreps_in2: Irreps of the second; the first's if None. Group by group they are equal; with 'uv' their
             multiplicities may differ.
         feature_mode: 'uu' for copy by copy, 'uv' for all pairs of copies of a group.
         scaled: Whether :math:`s = (2 l + 1)^{-1/2}`, which gives features of unit variance products of unit variance;
@@ -109,8 +109,8 @@ class TensorDot(TensorProduct):
         **kwargs: Further arguments of :class:`TensorProduct`, such as layout and backend.
 
     Attributes:
-        irreps_out: A scalar per copy, or per pair; that of copies u and v is number :math:`u\, \mathrm{mul}_2 + v` of
-            its group. All are 0e.
+        irreps_out: A scalar per copy, or per pair; the scalar of copies u and v is number :math:`u\, \mathrm{mul}_2 +
+            v` of its group. All are 0e.
 
     Raises:
         IrrepsError, ConfigError: Irreps that do not pair up, or another mode.

@@ -20,10 +20,10 @@ from ._common.torchscript import HarmonicsTwin, described, is_tracing, operator,
 class SphericalHarmonics(FormulaModule):
     r"""Real spherical harmonics :math:`Y_l(r)` as polynomials; a drop-in for ``e3nn.o3.SphericalHarmonics``.
 
-    Derivatives of every order are finite everywhere. With ``normalize`` the zero vector has no direction: its
-    harmonics of l = 0 are those of any vector, the others and all derivatives are 0. As zero count vectors shorter than
-    1e-9 in float32 and 1e-50 in float64, and those whose square is no number of the dtype, beyond 1e19 in float32.
-    Half precision is computed in float32.
+    Derivatives of every order are finite everywhere. With ``normalize`` the zero vector has no direction: its harmonics
+    of l = 0 are the same as of any vector, the others and all derivatives are 0. As zero count vectors shorter than
+    1e-9 in float32 and 1e-50 in float64, and those whose square is no number of the dtype, beyond 1e19 in float32. Half
+    precision is computed in float32.
 
     Args:
         irreps_out: Irreps, one degree, or a list of degrees, in any order and repeated at will, each up to 20.

@@ -186,7 +186,7 @@ class TensorSquare(TensorProduct):
 
     @classmethod
     def from_e3nn(cls, module: Module, *, backend: str | None = None) -> Self:
-        """The same square as an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
+        """Make the square of an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
 
         Raises:
             ConfigError: No such layer: a product of two features, say.
@@ -207,7 +207,7 @@ class TensorSquare(TensorProduct):
         return SquareTwin(self, self._spec())
 
     def extra_repr(self) -> str:
-        """As of :class:`TensorProduct`, with one input."""
+        """The text of :class:`TensorProduct`, with one input."""
         return f"{self.irreps_in1} -> {super().extra_repr().partition(' -> ')[2]}"
 
 

@@ -59,8 +59,9 @@ class SymmetricContraction(FormulaModule):
         correlation: Highest number of factors, 1 to 4.
         num_elements: Number of species, Z.
         use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
-            couplings from left to right; its checkpoints have either. None is False. The independent ones are those of
-            cuequivariance up to degree 3 for usual irreps; others in a state dict are read with their weights.
+            couplings from left to right; its checkpoints have either. None is False. The independent ones are the
+            weights of cuequivariance up to degree 3 for usual irreps; others in a state dict are read with their
+            weights.
         irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
         internal_weights, shared_weights: True; MACE has no others.
         cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
@@ -198,7 +199,7 @@ class SymmetricContraction(FormulaModule):
         return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
 
     def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor) -> Tensor:
-        """Of all channels."""
+        """The contraction of all channels."""
         weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
         flat, *weights = widest_under_autocast(flat, *weights)
         check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
@@ -333,7 +334,7 @@ def _filled(name: str, irreps: Any) -> o3.Irreps:
 
 
 def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
-    """Columns of irreps of fewer copies among those of all channels; None if they are the same.
+    """Columns of irreps of fewer copies among the columns of all channels; None if they are the same.
 
     With ``fill`` the other way round: for each column of all channels its own, or the one behind the last.
     """

@@ -210,7 +210,7 @@ def read_table(table: Tensor, pairs: int, knots: int, interpolation: str = "spli
 
 @torch.compiler.assume_constant_result
 def _formula(interpolation: str) -> Formula:
-    """Made outside of what a compiler traces, which may come first."""
+    """Made outside of the trace of a compiler, which may come first."""
     return coefficients_formula(interpolation)
 
 
@@ -276,7 +276,7 @@ class TabledBasis(KeepsFloat64):
         basis: A module without parameters from ``[N]`` lengths in Angstrom to ``[N, num_basis]`` functions, 0 with
             their slopes at the cutoff, such as ``BesselBasis``.
         knots: Number of knots from 0 to the cutoff.
-        cutoff: Angstrom; that of the basis if None.
+        cutoff: Angstrom; the cutoff of the basis if None.
 
     Raises:
         ConfigError: An argument out of range, or functions that are not 0 at the cutoff.
@@ -324,7 +324,7 @@ class TabledBasis(KeepsFloat64):
         return KnotBasis(interval, coefficients, self.functions, knots.count, knots.end)
 
     def between(self, lengths: Tensor, transform: Transform, first: Tensor, second: Tensor) -> KnotBasis:
-        """The same for functions that depend on the species at both ends, with knots for each pair of species.
+        """Knots for functions that depend on the species at both ends, for each pair of species.
 
         Args:
             lengths: ``[E]`` Angstrom.
@@ -363,7 +363,7 @@ class TabledBasis(KeepsFloat64):
         return self.basis(at, transform.between(at, *ends))
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take the shape of what a state dict holds."""
+        """Take the shape of the tensors in a state dict."""
         for name in ("pairs", "live"):
             given = state.get(f"{prefix}{name}")
             setattr(self, name, None if given is None else torch.empty_like(given, device=self.functions.device))
@@ -409,7 +409,7 @@ def tabled(basis: torch.nn.Module, knots: int | None) -> torch.nn.Module:
 
 
 def cutoff_of(module: object, cutoff: float | None) -> Any:
-    """The cutoff, or that of a module's envelope or of its functions; None without."""
+    """The cutoff of a module, of its envelope or of its functions; None without."""
     return _of_end(module, "cutoff", None) if cutoff is None else cutoff
 
 
@@ -419,7 +419,7 @@ def end_of(module: object) -> str:
 
 
 def _of_end(module: object, name: str, default: Any) -> Any:
-    """What the envelope of a module says of its end, or the functions themselves, which need none."""
+    """The end according to the envelope of a module, or to the functions themselves, which need none."""
     basis = getattr(module, "basis", module)
     envelope = getattr(basis, "envelope", None)
     return getattr(basis if envelope is None else envelope, name, default)

@@ -60,7 +60,7 @@ class TensorProduct(ProductLayer):
 
         Args:
             x: ``[..., irreps_in1.dim]``.
-            y: ``[..., irreps_in2.dim]``; leading axes broadcast with those of x.
+            y: ``[..., irreps_in2.dim]``; leading axes broadcast with the axes of x.
             weight: ``[weight_numel]`` if shared, ``[..., weight_numel]`` if per sample, or a list with one tensor
                 per weighted instruction; None for the internal weights.
 

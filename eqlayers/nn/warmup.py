@@ -42,7 +42,7 @@ _UNTRIED = (
 
 @dataclass(frozen=True)
 class WarmupRow:
-    """What became of one kind of call.
+    """The result for one kind of call.
 
     Attributes:
         layer: Path of the first layer of the model that makes it, and how many more do; without a model the size of
@@ -68,10 +68,10 @@ class WarmupRow:
 
 @dataclass(frozen=True)
 class WarmupReport:
-    """What :func:`warmup` did; ``str`` and ``print`` give a table.
+    """The report of :func:`warmup`; ``str`` and ``print`` give a table.
 
     Attributes:
-        rows: The calls in the order of the step, then those of each target.
+        rows: The calls in the order of the step, then the calls of each target.
         others: Kernels that were compiled for the step, but not for these calls: sorting edges, sparse products.
         folders: Where the kernels are, by device.
     """
@@ -268,7 +268,7 @@ def _for_target(
             for one in progress(work, f"kernels for {target}"):
                 yield one.result()
         finally:
-            pool.shutdown(cancel_futures=True)  # whoever interrupts need not wait for all
+            pool.shutdown(cancel_futures=True)  # an interrupt need not wait for all
 
 
 def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRow:

@@ -39,8 +39,8 @@ class WignerD(FormulaModule):
     r"""The matrix by which features turn: :math:`D(R)` with :math:`x \to D(R)\, x`, e3nn's ``Irreps.D_from_*``.
 
     Polynomials of a unit quaternion, so that derivatives of every order are finite and right for every rotation, where
-    those of Euler angles of a matrix are not at :math:`\beta = 0` and :math:`\pi`. A matrix is taken to be orthogonal:
-    derivatives along rotations are right, those along other changes of it mean nothing.
+    derivatives by Euler angles of a matrix are not at :math:`\beta = 0` and :math:`\pi`. A matrix is taken to be
+    orthogonal: derivatives along rotations are right, those along other changes of it mean nothing.
 
     Args:
         irreps: Irreps of the features, of degrees up to 12.
@@ -215,7 +215,7 @@ class RotateFeatures(FormulaModule):
 
         Args:
             x: ``[..., irreps.dim]``.
-            rotation: As the kind says; leading axes broadcast with those of x.
+            rotation: As the kind says; leading axes broadcast with the axes of x.
 
         Returns:
             ``[..., irreps.dim]``.
@@ -240,7 +240,7 @@ class RotateFeatures(FormulaModule):
         return x
 
     def formulas(self) -> tuple[Formula, ...]:
-        """Those of the matrices, unless they come as blocks or are not made."""
+        """The formulas of the matrices, unless they come as blocks or are not made."""
         return () if self.rotation == "blocks" or self.method == "sparse" else self._formulas
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:

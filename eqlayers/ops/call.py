@@ -130,7 +130,7 @@ def check_same_kind(**tensors: Tensor) -> None:
 
 
 def _broadcast(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """As torch.broadcast_shapes, which takes longer than a small product even where all shapes are equal."""
+    """Broadcast shapes. torch.broadcast_shapes takes longer than a small product even if all shapes are equal."""
     kept = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
     if all(shape == kept[0] for shape in kept[1:]):
         return kept[0] if kept else ()

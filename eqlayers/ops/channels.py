@@ -34,7 +34,7 @@ class Channels(NamedTuple):
         return Channels(self.out, self.first, self.second)
 
     def canonical(self) -> Channels:
-        """The same spec with letters renamed a, b, c, ... in order of appearance (out counts last)."""
+        """Rename the letters of a spec to a, b, c, ... in order of appearance (out counts last)."""
         return _canonical(self)
 
 

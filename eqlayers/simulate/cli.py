@@ -34,7 +34,7 @@ _PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 
 class Command(NamedTuple):
-    """What it is for, its options, and what it does: returns the exit status."""
+    """A command: its purpose, its options, and the function that runs it and returns the exit status."""
 
     about: str
     options: Callable[[argparse.ArgumentParser], None]
@@ -64,7 +64,7 @@ def run(args: Sequence[str]) -> int:
 def _common(parser: argparse.ArgumentParser) -> None:
     about = "a file of save_potential, or a checkpoint of `eqlayers fit`"
     parser.add_argument("-m", "--model", required=True, metavar="MODEL", help=about)
-    parser.add_argument("--dtype", choices=_DTYPES, help="of the network; that of the model by default")
+    parser.add_argument("--dtype", choices=_DTYPES, help="dtype of the network; the model's by default")
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
 
 
@@ -205,7 +205,7 @@ def _md(options: argparse.Namespace) -> int:
     if options.restart and ENSEMBLES[settings.ensemble].forgets:
         print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
     if not options.restart and atoms.get_momenta().any():
-        print(f"velocities are those of {source}")
+        print(f"velocities from {source}")
     found = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
     moved = found.atoms
     rows = [

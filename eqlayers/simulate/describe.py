@@ -1,4 +1,4 @@
-"""What a file of a potential is: network, species, weights, facts, and which kernels run it where."""
+"""The description of a file of a potential: network, species, weights, facts, and which kernels run it where."""
 
 from __future__ import annotations
 

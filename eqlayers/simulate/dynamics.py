@@ -55,7 +55,7 @@ class DynamicsSettings:
         check_number("timestep", self.timestep, above=0, at_most=100, unit=" of fs", fix="0.5 to 2 are usual.")
         periodic = ENSEMBLES[self.ensemble].periodic  # barostats divide by the temperature
         above, least = (0.0, None) if periodic else (None, 0.0)
-        fix = "300 is that of a room."
+        fix = "Room temperature is 300."
         check_number("temperature", self.temperature, above=above, at_least=least, unit=" of K", fix=fix)
         check_number("pressure", self.pressure, unit=" of GPa", fix="0 is usual.")
         check_number("friction", self.friction, at_least=0, unit=" per ps", fix="1 to 10 are usual.")
@@ -64,7 +64,7 @@ class DynamicsSettings:
 
 
 class DynamicsOutcome(NamedTuple):
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
         atoms: In their last state, with ``info["step"]``.
@@ -135,7 +135,7 @@ def run_dynamics(
 ) -> DynamicsOutcome:
     """Move atoms; Ctrl-C ends the run after a step, with its last state in the trajectory.
 
-    Atoms without velocities get those of the temperature, without a motion of the whole. Noise depends on seed and
+    Atoms without velocities get velocities of the temperature, without a motion of the whole. Noise depends on seed and
     step alone, so what goes on from a trajectory is the run that was not interrupted; only ``npt`` starts its
     thermostat and barostat anew.
 
@@ -171,7 +171,9 @@ def run_dynamics(
     check_type("atoms", atoms, Atoms, "an ase.Atoms", "Read one with ase.io.read(path).")
     ensemble = ENSEMBLES[settings.ensemble]
     if restart and trajectory is None:
-        raise ConfigError("restart must be from a trajectory, got none. Name that of the run which was stopped.")
+        raise ConfigError(
+            "restart must be from a trajectory, got none. Name the trajectory of the run that was stopped."
+        )
     place = None if trajectory is None else check_trajectory(trajectory, "the trajectory", new=not restart)
     moved = one_frame(place) if restart and place is not None else atoms.copy()
     if moved.numbers.tolist() != atoms.numbers.tolist():

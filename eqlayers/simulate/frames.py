@@ -56,7 +56,7 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
 
 
 def _read(place: Path, index: str) -> Iterator[Atoms]:
-    """Structures by ASE; those of a database with the labels beside them, in Angstrom whatever schnetpack says."""
+    """Structures by ASE; of a database with the labels beside them, in Angstrom whatever schnetpack says."""
     if place.suffix != ".db":
         yield from ase.io.iread(str(place), index, do_not_split_by_at_sign=True)
         return

@@ -21,7 +21,7 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {"fire": FIRE, "bfgs": BFGS, "lbfgs"
 
 
 class RelaxationOutcome(NamedTuple):
-    """What became of a relaxation.
+    """The outcome of a relaxation.
 
     Attributes:
         atoms: In their last state.
@@ -133,7 +133,7 @@ def relax(
 class _AlongPeriods(Atoms):
     """Atoms whose stress acts along periodic axes alone, so that a cell filter leaves open axes as they are.
 
-    The mask of ASE's filters names Cartesian axes, which need not be those of the lattice.
+    The mask of ASE's filters names Cartesian axes, which need not be axes of the lattice.
 
     Args:
         atoms: A structure with a volume.
@@ -153,7 +153,7 @@ class _AlongPeriods(Atoms):
         return plain
 
     def get_stress(self, voigt: bool = True, *args: Any, **options: Any) -> Any:
-        """Of which, with the pressure that a filter adds, the part along periodic axes is left."""
+        """The stress, such that with the pressure of a filter only the part along periodic axes is left."""
         full = super().get_stress(False, *args, **options) + self._pressure
         found = self._along @ full @ self._along - self._pressure
         return full_3x3_to_voigt_6_stress(found) if voigt else found

@@ -1,4 +1,4 @@
-"""Long runs: a progress bar where somebody looks, and Ctrl-C at the end of a step."""
+"""Long runs: a progress bar in a terminal, and Ctrl-C at the end of a step."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Te
         values = potential(structures, asked, create_graph=True)
         for name in potential.properties:
             value = values[name] if name == "energy" else _component(name, values[name])
-            # structures know nothing of each other, so the gradient of the sum holds those of all
+            # structures know nothing of each other, so the gradient of the sum holds the gradients of all
             slope = -values["forces"] if name == "energy" else _gradient(value, flat)
             slope = slope.view(-1, size, 3)[:, 0, 2]
             curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
@@ -111,7 +111,7 @@ def _component(name: str, tensor: Tensor) -> Tensor:
 
 
 def _gradient(values: Tensor, pos: Tensor) -> Tensor:
-    """Of the sum; 0 where nothing depends on positions."""
+    """The gradient of the sum; 0 where nothing depends on positions."""
     if not values.requires_grad:
         return torch.zeros_like(pos)
     return torch.autograd.grad(values.sum(), pos, create_graph=True, materialize_grads=True, allow_unused=True)[0]

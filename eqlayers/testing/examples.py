@@ -15,7 +15,7 @@ def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> 
     """A molecule of six atoms and a crystal of four in a skewed cell, with the distances of covalent radii.
 
     Args:
-        species: Atomic numbers; those of the first ten occur.
+        species: Atomic numbers; the first ten occur.
         cutoff: Angstrom; distances are brought below it where radii are larger.
         seed: Of directions.
 

@@ -107,7 +107,7 @@ def excess(
         size: Sum of the absolute values of the terms of each element.
         terms: Their number, or an upper bound; broadcasts.
         dtype: In which ``value`` was computed.
-        eps: Error of one rounding if it is more than that of the dtype (TF32).
+        eps: Error of one rounding if it is larger than the dtype's (TF32).
         relative: Relative error of each term beside the roundings.
 
     Example:

@@ -186,7 +186,7 @@ def _read_all(name: str, values: Any) -> list[Any]:
 
 
 def _inputs(ins: list[Any], inputs: Any, batch: int, dtype: torch.dtype, seed: int) -> list[Any]:
-    """The arguments, those of floating point in ``dtype``."""
+    """The arguments, with floating-point tensors in ``dtype``."""
     if inputs is None:
         if None in ins:
             raise ConfigError(
@@ -216,7 +216,7 @@ def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
 
 
 def _outputs(found: Any) -> list[Any]:
-    """One output, or those of a tuple or a dictionary in their order."""
+    """The list of outputs: one, or the items of a tuple or a dictionary in their order."""
     if isinstance(found, Mapping):
         return list(found.values())
     return list(found) if isinstance(found, (list, tuple)) else [found]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROUNDINGS = 2**12
 EPS = torch.finfo(torch.float64).eps
 MARGIN = 0.1  # Angstrom by which lists reach farther, so that differences move no atom out of them
-#: Units of what a potential predicts.
+#: Units of the predictions of a potential.
 UNITS = {"energy": "eV", "forces": "eV/A", "dipole": "e A", "polarizability": "A^3"}
 Found = list[tuple[str, tuple[float, float], str]]
 STEPS = torch.tensor([1.0, -1.0, 2.0, -2.0, 4.0, -4.0], dtype=torch.float64, device="cpu")
@@ -37,14 +37,14 @@ class Case:
 
     @classmethod
     def of(cls, potential: Potential, atoms: Atoms, generator: torch.Generator) -> Case:
-        """Of a structure, with a list of neighbours that reaches a little farther."""
+        """The case of a structure, with a list of neighbours that reaches a little farther."""
         batch = collate(potential, [atoms], [NeighborLists(potential.cutoff + MARGIN)(atoms)])
         energies = ("energies", "forces", "virials") if "energy" in potential.properties else ()
         found = potential(batch, (*energies, *potential.split.tensors), create_graph=False)
         return cls(potential, atoms, batch, {name: value.detach() for name, value in found.items()}, generator)
 
     def ask(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
-        """What the potential says of other structures."""
+        """The predictions of the potential for other structures."""
         with torch.no_grad():
             found: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
         return found
@@ -87,7 +87,7 @@ class Case:
         )
 
     def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Found:
-        """Of all that is predicted from that of the same atoms, turned by a matrix, in another order, or copied."""
+        """The difference of all predictions for the same atoms, turned by a matrix, in another order, or copied."""
         names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.found]
         found = self.ask(other, *names)
         copies = len(other.z) // len(self.batch.z)
@@ -105,7 +105,7 @@ class Case:
         return rows
 
     def rounding(self, name: str, copies: int = 1) -> float:
-        """Of a part, summed over copies."""
+        """The rounding error of a part, summed over copies."""
         if name == "energy":
             return copies * self.energy_rounding
         if name == "forces":

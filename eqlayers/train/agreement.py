@@ -74,7 +74,7 @@ def _check_readout(model: nn.Module, target: Target) -> None:
 
 
 def data_facts(data: Any) -> dict[str, Any]:
-    """What a checkpoint keeps of its data: target, data set and split.
+    """The facts of its data that a checkpoint keeps: target, data set and split.
 
     Example:
         >>> class Data:
@@ -112,7 +112,7 @@ def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
 
 
 def differences(path: str, saved: Any, mine: Any) -> list[str]:
-    """What differs between two nested mappings of arguments, a text for each value that weights depend on.
+    """The differences between two nested mappings of arguments, a text for each value that weights depend on.
 
     Example:
         >>> differences("model", {"lmax": 1, "p": 6}, {"lmax": 2, "p": 6})

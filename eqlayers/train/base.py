@@ -1,4 +1,4 @@
-"""What every training shares: optimizer, schedule, averaged errors, and the checks of checkpoints."""
+"""Shared code of every training: optimizer, schedule, averaged errors, and the checks of checkpoints."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def share_of_rows(module: LightningModule, count: int) -> Tensor | float:
-    """What this process adds to a mean over the rows of all processes: the factor on its own mean.
+    """The share of this process in a mean over the rows of all processes: the factor on its own mean.
 
     Processes average their gradients, as if each had as many rows; the last batches of an epoch and labels that are
     missing make them differ. With it, several processes have the gradient of one with all their rows.
@@ -121,7 +121,7 @@ def error_metrics() -> MetricCollection:
 
 
 class TrainedModule(Restored):
-    """Base of what is trained: a network in ``model``, AdamW, and a schedule that rises and falls.
+    """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls.
 
     Args:
         model: The network.
@@ -170,7 +170,7 @@ class TrainedModule(Restored):
         raise NotImplementedError
 
     def logged_names(self, data: Any) -> list[str]:
-        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
         raise NotImplementedError
 
     def recomputing(self) -> AbstractContextManager[None]:

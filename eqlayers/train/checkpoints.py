@@ -90,7 +90,7 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def _problem(checkpoint: Any) -> str | None:
-    """What is wrong with the content of a checkpoint, or None."""
+    """The fault in the content of a checkpoint, or None."""
     if not isinstance(checkpoint, dict):
         return f"it holds a {type(checkpoint).__name__}, not a dictionary"
     missing = [key for key, (_, needed) in CONTENT.items() if needed and key not in checkpoint]

@@ -43,7 +43,7 @@ __all__ = ["TrainingCLI", "run"]
 
 
 class Task(NamedTuple):
-    """What is learned: the module, its data, the network that the help shows, the report, options of the trainer."""
+    """A task: the module, its data, the network that the help shows, the report, options of the trainer."""
 
     module: type[TrainedModule]
     data: type[LightningDataModule]
@@ -210,7 +210,7 @@ class TrainingCLI(LightningCLI):
         return self._get(self.config_init, "trainer", default={})
 
     def own_options(self) -> dict[str, Any]:
-        """What the trainer gets besides: the run's callbacks, loggers and checkpoint writer."""
+        """Further options of the trainer: the run's callbacks, loggers and checkpoint writer."""
         facts = {
             "seed": self.option("seed_everything"),
             "threads": torch.get_num_threads(),
@@ -249,7 +249,7 @@ class TrainingCLI(LightningCLI):
         self.model.hparams["model"] = self.config_dump["model"]["model"]
 
     def _begin(self) -> None:
-        """Start a fit with the weights of ``start_from``; the species of the data join those of the configuration."""
+        """Start a fit with the weights of ``start_from``; the species of the data are added to the configured ones."""
         options = self.config[str(self.subcommand)]
         if self.subcommand != "fit" or options.get("start_from") is None or options.get("ckpt_path") is not None:
             return

@@ -207,7 +207,7 @@ def _columns(kind: Kind, group: Sequence[Run]) -> dict[str, Callable[[Run], str]
 
 
 def _tables(kind: Kind, group: Sequence[Run]) -> Iterator[Table]:
-    """What was measured, and what was trained: together they would be wider than most terminals."""
+    """Two tables, of errors and of networks: together they would be wider than most terminals."""
     columns = {name: text for name, text in _columns(kind, group).items() if " of " not in name}  # files have the rest
     title = f"runs of task {kind.task} by the error of {kind}; test errors are mean absolute ones"
     for names, above in (([name for name in columns if name not in DESCRIPTION], title), (["run", *DESCRIPTION], None)):

@@ -28,7 +28,7 @@ WORDS |= dict.fromkeys(("Iterable", "Sequence", "list", "tuple"), "a list") | {"
 
 
 def near_files(path: Path | None = None) -> str:
-    """A sentence that names the configurations beside a path, and those of the working directory."""
+    """A sentence that names the configurations beside a path, and in the working directory."""
     folders = [Path("configs")] if path is None else [path.parent, Path("configs")]
     near = sorted(str(file) for folder in folders if folder.is_dir() for file in folder.glob("*.y*ml"))
     kept = [name for name in dict.fromkeys(near) if not Path(name).name.startswith(".")]
@@ -59,7 +59,7 @@ def _section_file(flag: str, value: str) -> tuple[Path, str] | None:
 
 
 def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
-    """As :func:`config_files`, with the files that stand for sections in them."""
+    """All files of :func:`config_files`, with the files that stand for sections in them."""
     files = []
     for path, section in config_files(args):
         files.append((path, section))
@@ -119,7 +119,7 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
 
 
 def check_cutoff(args: Sequence[str], cutoff: float) -> None:
-    """Refuse another cutoff of the network than that of the data, which the parser would put in its place unsaid.
+    """Raise if model and data cutoffs differ; jsonargparse's link would silently overwrite the model's.
 
     Raises:
         ConfigError: A file or an option gives one.
@@ -131,7 +131,7 @@ def check_cutoff(args: Sequence[str], cutoff: float) -> None:
 
 
 def given_values(args: Sequence[str], key: str) -> list[Any]:
-    """What files and then options give for a key with dots, the one that counts last."""
+    """The values that files and then options give for a key with dots; the last one counts."""
     given: list[Any] = []
     for path, section in _all_files(args):
         value: Any = {section: read_yaml(path)} if section else read_yaml(path)
@@ -216,7 +216,7 @@ def _shown(value: str) -> str:
 
 
 def _kind(value: str) -> str:
-    """What a value of a file is, without repeating it."""
+    """The kind of a value of a file, without repeating the value."""
     if value in ("True", "False", "None"):
         return "null" if value == "None" else "true or false"
     if value[:1] in "[{":

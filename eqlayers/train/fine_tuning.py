@@ -31,7 +31,7 @@ __all__ = ["FineTuned", "begun", "fit_shifts", "with_network"]
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
 MOST = 512
-#: Arguments of networks that may differ from those of the weights: of the data, or how they are computed.
+#: Arguments of networks that may differ from the weights' network: facts of the data, and how to compute.
 FREE = ("species", "mean_neighbors", "backend", *SAME_WEIGHTS)
 
 
@@ -94,7 +94,7 @@ class FineTuned(TrainedModule):
             start: The trained potential, of the architecture of this one.
             species: Atomic numbers of the data; those that it does not know are added.
             refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
-                energies of another method need it; those of new species always are.
+                energies of another method need it; shifts of new species always are.
 
         Raises:
             ConfigError: Another architecture, or one that takes no more species.
@@ -121,7 +121,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Po
         species: Atomic numbers of the data.
 
     Returns:
-        A new potential whose species are those of ``start``, those configured, and those of the data.
+        A new potential with the species of ``start``, of the configuration, and of the data.
 
     Raises:
         ConfigError: Another architecture, or one that takes no more species.
@@ -133,7 +133,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Po
     found += differences("model.repulsion", theirs["repulsion"], mine["repulsion"])
     if found:
         raise ConfigError(
-            f"the network must be that of the potential of start_from, got others (there -> configured): "
+            f"the network must agree with the potential of start_from, got others (there -> configured): "
             f"{', '.join(found)}. Leave out model.model and data.cutoff, which are taken from it."
         )
     every = list(dict.fromkeys([*start.species, *configured.species, *species]))
@@ -180,7 +180,7 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
             after = {z: before[z] + float(change) for z, change in zip(free, found, strict=True)}
     potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
     told = [f"{z}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
-    rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: those of the starting potential")
+    rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: as in the starting potential")
 
 
 def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""What happened in each epoch: kept in a file and in the checkpoint, so that a resumed run has its whole past."""
+"""The history of epochs: kept in a file and in the checkpoint, so that a resumed run has its whole past."""
 
 from __future__ import annotations
 

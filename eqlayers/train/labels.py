@@ -50,7 +50,7 @@ LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
 
 
 def unit_of(name: str) -> str:
-    """Of an error, as names of metrics have it.
+    """The unit of an error, as names of metrics have it.
 
     Example:
         >>> unit_of("energy_per_atom"), unit_of("dipole")

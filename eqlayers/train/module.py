@@ -137,7 +137,7 @@ class PropertyModule(TrainedModule):
         return target_of(self).unit
 
     def logged_names(self, data: Any) -> list[str]:
-        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
         errors = [f"{stage}/{metric_name(data.target, kind)}" for stage in ("val", "train") for kind in ("mae", "rmse")]
         return ["val/mae", *errors, "train/loss", "train/loss_epoch"]
 

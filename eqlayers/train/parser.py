@@ -100,7 +100,7 @@ class Sections(LightningArgumentParser):
     """Options of classes; a file may stand for a whole section, but never for a single value."""
 
     def add_class_arguments(self, *args: Any, **options: Any) -> Any:
-        """As jsonargparse does it; with files for single values, the text of any file would come back in errors."""
+        """Add class arguments as jsonargparse does, without files for single values: errors would repeat their text."""
         return super().add_class_arguments(*args, **options | {"sub_configs": False})
 
 
@@ -112,7 +112,7 @@ class Parser(Sections):
         self.network: type | None = None
 
     def shorten(self, command: str, network: type) -> None:
-        """Leave the options that are used, name the pages of the others, and show those of a network."""
+        """Leave the options that are used, name the pages of the others, and show the options of a network."""
         self.network = network
         self.usage = USAGE.format(command=command)
         for section in PAGES:
@@ -127,7 +127,7 @@ class Parser(Sections):
                 action.help = ABOUT.get(action.dest, action.help)
 
     def format_help(self, *args: Any) -> str:
-        """The options, and those of the network that configurations use."""
+        """The options, and the options of the network that configurations use."""
         text = super().format_help(*args)
         if self.network is None:
             return text

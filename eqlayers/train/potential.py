@@ -97,7 +97,7 @@ class PotentialModule(FineTuned):
             "model.model.species",
             getattr(model, "species", None),
             "a list of atomic numbers",
-            "Set it to those of the data.",
+            "Set it to the species of the data.",
         )
         self.save_hyperparameters(ignore=["model", "repulsion"])
         check_type(
@@ -126,7 +126,7 @@ class PotentialModule(FineTuned):
         return self.potential.network
 
     def main_error(self) -> tuple[str, str]:
-        """The error of the forces, or of what comes next among those that the validation part has, and its unit."""
+        """The error of the forces, or of the next label that the validation part has, and its unit."""
         labels = self.watched or self.judged or self.labels
         name = next((one for one in ERRORS if one.removesuffix("_per_atom") in labels), "forces")
         return (f"{name}_mae_{unit_of(name)}", SHOWN[unit_of(name)])
@@ -136,7 +136,7 @@ class PotentialModule(FineTuned):
         return "eV"
 
     def logged_names(self, data: Any) -> list[str]:
-        """Names of what a fit on these data logs after every epoch, of which one can be monitored."""
+        """Names of the values that a fit on these data logs after every epoch; a callback can monitor one."""
         names = [
             f"{s}/{name}_{kind}_{unit_of(name)}"
             for s in ("val", "train")
@@ -172,7 +172,7 @@ class PotentialModule(FineTuned):
         ]
         if unlabelled:
             raise ConfigError(
-                f"the data must have labels of what the network predicts, got none of {', '.join(unlabelled)} but "
+                f"the data must have labels for the network's predictions, got none of {', '.join(unlabelled)} but "
                 f"{', '.join(data.statistics.labels) or 'nothing'}. Name their keys in data.keys, or set "
                 "model.model.properties to what they have."
             )
@@ -180,8 +180,8 @@ class PotentialModule(FineTuned):
         if getattr(data, "dtype", self.potential.dtype) != self.potential.dtype:
             mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.potential.dtype, data.dtype))
             raise ConfigError(
-                f"data.dtype must be that of the network, {mine}, got {theirs}. Set data.dtype to {mine}; "
-                "trainer.precision is that of the network."
+                f"data.dtype must be the dtype of the network, {mine}, got {theirs}. Set data.dtype to {mine}; "
+                "trainer.precision sets the dtype of the network."
             )
         if stage == "fit":
             found = data.statistics
@@ -200,7 +200,7 @@ class PotentialModule(FineTuned):
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """What of the labels the data have; see :class:`eqlayers.models.Potential`."""
+        """The predictions of the labels that the data have; see :class:`eqlayers.models.Potential`."""
         with self.recomputing():
             found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or None)
         return found

@@ -140,7 +140,7 @@ class PotentialTestReport(TestReport):
 
 
 def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: tuple[str, ...]) -> list[Row]:
-    """Errors of each group of test structures, such as those of one file, in what it has labels of."""
+    """Errors of each group of test structures, such as one file, in the labels that it has."""
     rows, atoms = [], values["atoms"]
     for place, group in enumerate(groups):
         own = values["group"] == place

@@ -37,7 +37,7 @@ class Errors:
 
 
 def environment() -> dict[str, Any]:
-    """Versions of what produced a result, and the git commit of the source tree if it is one.
+    """Versions of the packages behind a result, and the git commit of the source tree if it is one.
 
     Example:
         >>> environment()["eqlayers_version"] == __version__

@@ -1,4 +1,4 @@
-"""What a checkpoint holds against what is to be restored from it: a damaged one is told before it does harm."""
+"""Checks of a checkpoint before it is restored: a damaged checkpoint is refused before it does harm."""
 
 from __future__ import annotations
 
@@ -132,6 +132,6 @@ class Restored(LightningModule):
             ) from error
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As torch does it, after the weights were compared with the module's."""
+        """Load as torch does, after a comparison of the weights with the module's."""
         check_weights(self, state_dict, strict)
         return super().load_state_dict(state_dict, strict=strict, assign=assign)

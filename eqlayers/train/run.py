@@ -1,4 +1,4 @@
-"""What every run has besides its model and data: callbacks, logs and checkpoints in one folder."""
+"""Parts of every run besides its model and data: callbacks, logs and checkpoints in one folder."""
 
 from __future__ import annotations
 

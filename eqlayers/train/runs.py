@@ -1,4 +1,4 @@
-"""What the folder of a run says about it: network, data, progress and errors, as far as its files can be read."""
+"""The facts of a run from its folder: network, data, progress and errors, as far as its files can be read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Run:
         num_train: Structures or molecules of the training part.
         num_test: Of the test part.
         epochs, steps, time_s: Done so far; seconds of training.
-        errors: On the test part, by quantity, that of ``kind`` first.
+        errors: On the test part, by quantity, ``kind`` first.
         best: Lowest validation error, in the unit of ``kind``.
         history: The epochs.
         config: The configuration, flat; empty if it cannot be read.
@@ -101,7 +101,7 @@ def is_run(folder: str | Path) -> bool:
 
 
 def what_is(folder: Path) -> str:
-    """What there is in place of a run.
+    """A description of a path that is not a run.
 
     Example:
         >>> what_is(Path("no/such/run"))
@@ -192,7 +192,7 @@ class _Reader:
         return found if isinstance(found, str) else None
 
     def errors(self, task: str) -> dict[str, Error]:
-        """Errors on the test part; those of single species are left to the run's own report."""
+        """Errors on the test part, without the errors of single species, which the run's own report has."""
         errors = {}
         for key in self.metrics:
             found = re.fullmatch(r"test_(.+?)_mae_(.+)", key)
@@ -206,7 +206,7 @@ class _Reader:
         return errors
 
     def kind(self, task: str, errors: dict[str, Error]) -> Kind:
-        """Of the training's own error if it is recorded; older runs tell it by their test or configuration."""
+        """The kind of the training's own error if it is recorded; older runs tell it by their test or configuration."""
         recorded, target = self.summary.get("error"), self.config.get("data.target")
         if isinstance(recorded, str) and isinstance(self.summary.get("unit"), str):
             return Kind(task, recorded.partition("_mae")[0], self.summary["unit"])

@@ -19,7 +19,7 @@ def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: 
         f(s) = f_\infty + (1 - f_\infty) \frac{1 + \cos(\pi (s - w) / (t - w))}{2} \ (s \ge w)
 
     The first step already moves (the factor is never 0), and from ``total_steps`` on the factor is ``final``.
-    The cosine is that of SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts.
+    The cosine comes from SGDR (Loshchilov and Hutter, arXiv:1608.03983) without restarts.
 
     Args:
         step: Steps taken so far.

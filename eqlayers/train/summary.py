@@ -28,10 +28,10 @@ class LayerRow:
         path: Name inside the model.
         depth: 0, or 1 for a layer directly inside another one.
         kind: Class.
-        irreps_in: Irreps of its inputs, those of two inputs joined by a cross.
+        irreps_in: Irreps of its inputs; two inputs are joined by a cross.
         irreps_out: Irreps of its output.
         num_paths: Paths (instructions), or None where the layer has none.
-        parameters: Learned numbers, those of layers inside it included.
+        parameters: Learned numbers, including layers inside it.
         backend: The backend that runs it on its device, or None where there is no choice.
     """
 

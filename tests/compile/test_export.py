@@ -182,7 +182,7 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
         (lambda text: text[:-20], "must hold a program|must hold the program of its key"),
         (lambda text: text[:60] + ("A" if text[60] != "A" else "B") + text[61:], "must hold"),
         (lambda text: text[:40] + "!" + text[41:], r"must hold a program, got 'eqlayers-1:.*export the model again"),
-        (lambda text: "eqlayers-1:0123456789abcdef:" + text.split(":")[2], "its key, 0123456789abcdef, got that of"),
+        (lambda text: "eqlayers-1:0123456789abcdef:" + text.split(":")[2], "its key, 0123456789abcdef, got the"),
         (lambda text: "eqlayers-1", "must hold a program|must begin"),
     ],
 )

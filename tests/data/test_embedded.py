@@ -19,7 +19,7 @@ def test_the_sets_are_there_and_listed(name):
 
 def test_an_installed_package_has_none(tmp_path, monkeypatch):
     monkeypatch.setattr(embedded, "__file__", str(tmp_path / "a" / "b" / "c.py"))
-    with pytest.raises(DataError, match="an installed package; pass path= that of examples/data/ethanol_md"):
+    with pytest.raises(DataError, match="an installed package; pass path= the folder examples/data/ethanol_md"):
         embedded_trajectory("ethanol_md")
     with pytest.raises(DataError, match=r"pass root= a folder that holds examples/data/x.npz"):
         embedded_folder("x.npz")

@@ -100,11 +100,11 @@ ARRAYS = {
     "float charges": ({"nuclear_charges": np.ones(9)}, r"nuclear_charges \[A\] as integers, got \[9\] of float64"),
     "old labels": (
         {"energies": np.full(4, -97_000.0), "old_energies": np.full(4, -97_000.0)},
-        "energies that were computed again, got the old ones, those of MD17, twice",
+        "energies that were computed again, got the old ones of MD17, twice",
     ),
     "eV": (
         {"energies": np.full(4, -4_209.0)},
-        r"total energies near that of the free atoms, -4184 eV, got -182\.\d* eV",
+        r"total energies near the energy of the free atoms, -4184 eV, got -182\.\d* eV",
     ),
     "an object in place of the energies": (
         {"energies": np.array([None] * 4)},

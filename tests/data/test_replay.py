@@ -126,7 +126,7 @@ def test_wrong_options(given: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("number", "message"),
     [
-        (27, r"must be for 1 to 26 structures, those of .*old\.xyz with labels .* got 27: 27 beside 16 new.* Lower it"),
+        (27, r"must be for 1 to 26 structures, as .*old\.xyz has with labels .* got 27: 27 beside 16 new.* Lower it"),
         (0.9, r"got 0\.9: 144 beside 16 new ones\. Lower it"),
         (0.01, r"got 0\.01: 0 beside 16 new ones\. Raise it"),
     ],

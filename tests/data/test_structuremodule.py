@@ -54,7 +54,7 @@ def test_an_embedded_set(module):
     assert data.statistics.species == (1, 6, 8)
     assert data.statistics.num_train == 950
     assert data.statistics.energy_std == pytest.approx(0.129, abs=0.01)
-    assert any("not those of free atoms" in line for line in data.report)
+    assert any("not energies of free atoms" in line for line in data.report)
     batch = next(iter(data.train_dataloader()))
     Structures.of(batch).checked(torch.float32)
     assert batch.energy.shape == (8,)

@@ -147,7 +147,7 @@ LEFT = {
     "own forward": (lambda: Doubled(1, True), "class Doubled that defines forward beside what e3nn's does"),
     "forward on the object": (other_forward, "had its forward replaced on the object"),
     "a parameter": (with_weight, "does not hold what e3nn's layer holds: scale"),
-    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be those of the degrees"),
+    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be the irreps of the degrees"),
     "TorchScript": (scripted, "is TorchScript"),
     "angles": (lambda: o3.SphericalHarmonicsAlphaBeta([0, 1]), "takes angles, for which there is no layer here"),
     "compiled": (lambda: torch.compile(o3.SphericalHarmonics(1, True)), "is inside torch.compile(module)"),

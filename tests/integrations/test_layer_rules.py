@@ -232,7 +232,7 @@ LEFT: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a forward inside": (forward_inside, "holds act_gates.acts.0, which has had its forward replaced"),
     "a hook inside": (hook_inside("act_scalars.acts.0"), "holds act_scalars, which has hooks"),
     "a hook on the product": (hook_inside("mul"), "holds mul, which has hooks"),
-    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be those of the parts"),
+    "other irreps": (other_irreps, "cannot be built anew: ConfigError: irreps_out must be the irreps of the parts"),
     "compiled": (lambda: torch.compile(gate()), "is inside torch.compile(module)"),
 }
 

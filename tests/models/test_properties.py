@@ -141,9 +141,9 @@ def test_the_irreps_that_a_network_returns() -> None:
 
 def test_refusals() -> None:
     pair = Structures(torch.tensor([1, 6]), torch.eye(3, dtype=torch.float64)[:2], PAIR)
-    with pytest.raises(ConfigError, match=r"outputs must be of what the network predicts, dipole, got forces"):
+    with pytest.raises(ConfigError, match=r"outputs must be predictions of the network, dipole, got forces"):
         built("TFN", ("dipole",))(pair, ("forces",))
-    with pytest.raises(ConfigError, match=r"outputs must be of what the network predicts, energy, got born_charges"):
+    with pytest.raises(ConfigError, match=r"outputs must be predictions of the network, energy, got born_charges"):
         built("TFN", ("energy",))(pair, ("born_charges",))
     with pytest.raises(ConfigError, match="predicts, dipole, got energy"):
         built("TFN", ("dipole",)).hessian(pair)

@@ -182,7 +182,7 @@ def test_weights_that_a_layer_refuses(tmp_path: Path) -> None:
     """Couplings rounded to half precision are none that rotate."""
     network = MACE([1], hidden="2x0e + 2x1o", correlation=2, lmax=2)
     save_potential(Potential(network, [1]).bfloat16(), tmp_path / "half.pt")
-    with pytest.raises(DataError, match=r"its weights are not those of MACE: .* must hold equivariant tensors"):
+    with pytest.raises(DataError, match=r"its weights do not fit MACE: .* must hold equivariant tensors"):
         load_potential(tmp_path / "half.pt")
 
 

@@ -55,7 +55,7 @@ def test_products_that_have_no_equal() -> None:
         convert(torch.nn.Linear(2, 2))
     with pytest.raises(error, match="normalization must be one of component, norm, integral"):
         convert(TensorProduct("1o", "0e", "1o", paths), normalization="none")
-    with pytest.raises(error, match="irreps_in2 must be those of spherical harmonics, each once, got 2x0e"):
+    with pytest.raises(error, match="irreps_in2 must be irreps of spherical harmonics, each once, got 2x0e"):
         convert(TensorProduct("1o", "2x0e", "1o", paths))
     with pytest.raises(error, match="mode 'uvw' or 'uvu', got 'uuu' in path 0"):
         convert(TensorProduct("1o", "0e", "1o", [(0, 0, 0, "uuu", True)]))

@@ -287,7 +287,9 @@ def test_bad_tables() -> None:
     for wrong in (-1, ROWS - 3):
         moved = interval.clone()
         moved[5] = wrong
-        with pytest.raises(IndexRangeError, match=rf"places must lie in \[0, 9\), those of the table, got {wrong} at"):
+        with pytest.raises(
+            IndexRangeError, match=rf"places must lie in \[0, 9\), the places of the table, got {wrong} at"
+        ):
             layer(x, y, good._replace(interval=moved), edges)
 
 

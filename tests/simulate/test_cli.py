@@ -127,9 +127,7 @@ def test_md_says_what_it_takes_and_forgets(capsys: pytest.CaptureFixture[str]) -
     again = out(capsys, f"{line} 6 --restart")
     assert again.startswith("npt: thermostat and barostat begin anew; positions and velocities go on\n")
     assert rows(again)["steps"].startswith("3 to 6 of 6")
-    assert out(capsys, "md npt.traj -m toy.pt --steps 2 --dtype float32").startswith(
-        "velocities are those of npt.traj\n"
-    )
+    assert out(capsys, "md npt.traj -m toy.pt --steps 2 --dtype float32").startswith("velocities from npt.traj\n")
 
 
 def test_a_restart_of_a_finished_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:

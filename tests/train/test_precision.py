@@ -53,7 +53,7 @@ WARNINGS = pytest.mark.filterwarnings("ignore:.*test structures are in the train
 def test_training_in_float64(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fit = ["fit", "-c", "run.yaml", "--trainer.precision", "64-true"]
     assert main([*fit, "--name", "short"]) == 2
-    assert "data.dtype must be that of the network, float64, got float32. Set data.dtype" in capsys.readouterr().err
+    assert "data.dtype must be the dtype of the network, float64, got float32. Set" in capsys.readouterr().err
     fit += ["--data.dtype", "float64"]
     assert main([*fit, "--name", "whole"]) == 0
     step = PotentialModule.training_step

@@ -132,6 +132,6 @@ def test_labels_are_those_of_the_file_and_files_keep_predictions(
 def test_what_is_predicted_must_be_labelled(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["fit", "-c", str(folder / "tensors.yaml"), "--name", "bad"]
     assert main([*config, "--model.model.init_args.properties", "[energy, dipole]"]) == 2
-    assert "the data must have labels of what the network predicts, got none of energy but dipole" in (
+    assert "the data must have labels for the network's predictions, got none of energy but dipole" in (
         capsys.readouterr().err
     )

@@ -1,4 +1,4 @@
-"""Every layer of the catalogue with its peer: e3nn's layer, or the plainest form in torch of what e3nn has not."""
+"""Every layer of the catalogue with its peer: e3nn's layer, or the plainest form in torch if e3nn has none."""
 
 from __future__ import annotations
 

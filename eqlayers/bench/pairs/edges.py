@@ -118,7 +118,7 @@ class PlainSO2(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for _, width in self.matrices)))
 
     def _columns(self, m: int, wanted: tuple[int, ...]) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """Columns of m and of -m with their signs; J times those of irreps of the sign -1."""
+        """Columns of m and of -m with their signs; J times the columns of irreps of the sign -1."""
         plus: list[tuple[int, float]] = []
         minus: list[tuple[int, float]] = []
         for part, (mul, ir) in zip(self.irreps.slices(), self.irreps, strict=True):

@@ -15,7 +15,7 @@ from ...algebra import as_irreps
 from .pair import Pair
 
 SILU, TANH, SIGMOID = torch.nn.functional.silu, torch.tanh, torch.sigmoid
-#: Of what is left out in training.
+#: The fraction that is left out in training.
 PROBABILITY = 0.5
 #: Atoms of a graph, of which all are left out or none.
 ATOMS = 20
@@ -80,7 +80,7 @@ class Drawn(torch.nn.Module):
         self.layer = layer
 
     def forward(self, *operands: Tensor) -> Tensor:
-        """As the layer."""
+        """Compute the layer's result."""
         torch.manual_seed(0)
         return self.layer(*operands)
 

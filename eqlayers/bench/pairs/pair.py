@@ -25,7 +25,7 @@ def features(irreps: str, rows: int) -> Tensor:
 
 
 def lengths(irreps: str, rows: int) -> Tensor:
-    """Of edges, 0.5 to 4.5 Angstrom, ``[rows]``."""
+    """Lengths of edges, 0.5 to 4.5 Angstrom, ``[rows]``."""
     return 0.5 + 4 * torch.rand(rows, dtype=torch.float64)
 
 
@@ -40,7 +40,7 @@ def nothing(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
 
 
 def second_features(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
-    """Of the same irreps."""
+    """Further features of the same irreps."""
     return (features(irreps, rows),)
 
 

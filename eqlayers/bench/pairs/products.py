@@ -49,7 +49,7 @@ def _formula(irreps: str) -> nn.FormulaLayer:
 
 
 class PlainFormula(torch.nn.Module):
-    """The same in the plainest torch."""
+    """The formula in the plainest torch."""
 
     def forward(self, s: Tensor, a: Tensor, b: Tensor) -> Tensor:
         """``[N, C]``, ``[N, 3 C]`` twice to ``[N, 3 C]``."""

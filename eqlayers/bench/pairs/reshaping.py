@@ -22,7 +22,7 @@ def _last(irreps: str) -> tuple[Any, ...]:
 
 
 def _ends(irreps: str) -> tuple[Any, ...]:
-    """Irreps, and those of the last group."""
+    """The irreps, and the irreps of the last group."""
     return as_irreps(irreps), as_irreps(irreps)[-1].ir
 
 

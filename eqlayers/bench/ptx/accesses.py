@@ -1,4 +1,4 @@
-"""What instructions do to global and shared memory: every access is checked and counted."""
+"""The effect of instructions on global and shared memory: every access is checked and counted."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Accesses:
         self.arena.reader[index[mask]] = np.where((reader < self.tag * LAUNCH) | (reader == mine), mine, mine | MANY)
         if (empty := mask & (state == EMPTY).any(1)).any():
             name = self.arena.name_of(int(safe[np.argmax(empty)]))
-            self._finding(f"reads what nobody wrote, {name}, {text}", int(empty.sum()))
+            self._finding(f"reads memory never written, {name}, {text}", int(empty.sum()))
         return self.arena.bytes[index]
 
     def _memory(self, one: Instruction, where: Callable[[], Value]) -> Callable[[], None]:
@@ -135,7 +135,7 @@ class Accesses:
             self._finding(f"writes into the operand {name}, {text}")
         mine = self._who(mask)
         before, read = arena.writer[index], arena.reader[index]
-        # what an earlier launch wrote may be written by who has just read it
+        # data of an earlier launch may be written by the block that has just read it
         other = (before >= 0) & (before != mine) & ~((before < self.tag * LAUNCH) & (read == mine))
         if other.any():
             self._finding(f"second write by another block, {name}, {text}", int(other.any(1).sum()))
@@ -171,7 +171,7 @@ class Accesses:
                 at = safe[mask] + number * dtype.itemsize
                 index = at[:, None] + np.arange(dtype.itemsize)
                 if (arena.state[index] == EMPTY).any():
-                    self._finding(f"adds to what nobody wrote, {one.text}")
+                    self._finding(f"adds to memory never written, {one.text}")
                 if ((arena.writer[index] >= 0) & (arena.writer[index] & ADDS == 0)).any():
                     self._finding(f"adds to what a store wrote, {one.text}")
                 arena.writer[index] = self._who(mask) | ADDS
@@ -219,7 +219,7 @@ class Accesses:
         if ((self.write_epoch[kept] == epoch) & (wrote != lane)).any():
             self._finding(f"reads what another thread wrote since the last barrier, {text}")
         if (wrote < 0).any():
-            self._finding(f"reads shared memory that nobody wrote, {text}")
+            self._finding(f"reads shared memory never written, {text}")
         fresh = self.read_epoch[kept] != epoch
         old = np.where(fresh, lane, self.read_lane[kept])
         self.read_epoch[kept] = epoch
@@ -298,7 +298,7 @@ class Accesses:
     def _matrix(self, one: Instruction) -> Callable[[], None]:
         """Matrices of 8 x 8 numbers of 2 bytes between registers and rows whose addresses lie in threads.
 
-        Those of matrix n in threads 8 n on; a thread holds two numbers of a row, of a column if transposed.
+        The addresses of matrix n are in threads 8 n on; a thread holds two numbers of a row, of a column if transposed.
         """
         stores = one.op == "stmatrix"
         place, names = (one.operands if stores else one.operands[::-1])[:2]

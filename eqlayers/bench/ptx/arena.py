@@ -23,7 +23,7 @@ class Arena:
         self.size = GUARD
         self.bytes = np.zeros(0, np.uint8)
         self.state = np.zeros(0, np.uint8)
-        # the last launch and block that stored to a byte, or added to it, and that loaded it; -1 for nobody
+        # the last launch and block that stored to a byte, or added to it, and that loaded it; -1 for none
         self.writer, self.reader = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def add(self, name: str, data: np.ndarray, state: int) -> int:
@@ -50,7 +50,7 @@ class Arena:
 
 @dataclass
 class Counters:
-    """What a launch did, summed over warps."""
+    """Counts of a launch, summed over warps."""
 
     groups: Counter[str] = field(default_factory=Counter)  # instructions by class
     access: dict[tuple[str, str], np.ndarray] = field(  # (class, buffer) -> requests, sectors, lines, useful bytes

@@ -1,4 +1,4 @@
-"""What instructions do to registers: they are read, computed with, and written under the mask of active lanes."""
+"""The effect of instructions on registers: they are read, computed with, and written under the mask of active lanes."""
 
 from __future__ import annotations
 
@@ -182,4 +182,4 @@ class Arithmetic:
 
 
 def _nothing(value: Value, where: Value | None = None) -> None:
-    """What is written to no register."""
+    """The result of instructions that write no register."""

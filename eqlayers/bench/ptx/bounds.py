@@ -71,7 +71,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Bound:
-    """Of one launch.
+    """The bound of one launch.
 
     Attributes:
         kernel: Its name.
@@ -125,7 +125,7 @@ def bounds_of(
 
 
 def _around(runner: FormRunner, graph: Graph, card: Card) -> Iterator[Bound]:
-    """What torch does before and after the kernels: zeros, and sums of parts."""
+    """The work of torch before and after the kernels: zeros, and sums of parts."""
     for operand, parts in runner.plan.parts.items():
         stored = operand == "x" and runner.plan.stored
         one = 4 * (graph.nodes if operand in "xz" and not stored else graph.edges) * runner.widths[operand]
@@ -192,7 +192,7 @@ def _rates(one: Counters, more: Counters, turns: bool = False) -> tuple[dict[str
 
 
 def _traffic(rates: Mapping[str, float], gathered: Callable[[str, str], bool]) -> dict[str, float]:
-    """Sectors, bytes of main memory, of what is gathered, and cycles of the path to memory, of an edge or a segment."""
+    """Sectors, bytes of main memory, gathered bytes, and cycles of the path to memory, of an edge or a segment."""
     out = {"sectors": 0.0, "hbm": 0.0, "gathered": 0.0, "lsu": rates["shared cycles"] + rates["shuffles"]}
     for key, value in rates.items():
         if key.startswith("sectors "):
@@ -250,7 +250,7 @@ def _limits(
 
 
 def _plain(one: Launched, other: Launched, runner: FormRunner, graph: Graph, card: Card) -> Bound:
-    """Of kernels that add up: what they move."""
+    """The bound of kernels that add up: the bytes that they move."""
     edge, segment = _rates(one.counters, other.counters, one.name == "turn_rows")
     moved = {
         key: SECTOR * (graph.edges * edge[key] + graph.nodes * max(0.0, segment[key]))

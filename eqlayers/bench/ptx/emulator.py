@@ -21,7 +21,7 @@ from .arena import BASE, EMPTY, FILLED, INPUT, Arena, Counters
 from .machine import Machine
 from .parse import parse
 
-#: Kernel and argument of what is written, whoever made it.
+#: Kernel and argument of the memory that is written.
 _WRITTEN = re.compile(r"\S+ (z|g[xywtc]|\w+_room|out\d+|room\d+|result)|sum_rows room|add_pieces rows")
 
 
@@ -63,7 +63,7 @@ class Emulator:
 
     @property
     def findings(self) -> Counter[str]:
-        """What was wrong, and how often: races, accesses out of bounds, reads of what nobody wrote."""
+        """The findings and their numbers: races, accesses out of bounds, reads of memory never written."""
         return sum((one.counters.findings for one in self.launches), Counter[str]())
 
     def hold(self, name: str, tensor: Tensor, state: int) -> None:
@@ -105,7 +105,7 @@ class Emulator:
         return slice(start - BASE, start - BASE + whole.numel()), whole.numpy()
 
     def _copy_in(self, tensor: Tensor) -> None:
-        """What torch made of it since the last launch; it has numbers then."""
+        """Copy in the changes that torch made since the last launch; the memory has numbers then."""
         place, whole = self._bytes(tensor)
         changed = self.arena.bytes[place] != whole
         self.arena.bytes[place] = whole

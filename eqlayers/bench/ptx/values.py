@@ -14,7 +14,7 @@ UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 class Registers(dict[str, Value]):
-    """By name; one that nobody wrote holds ones, which is NaN (LLVM leaves halves that nobody uses undefined)."""
+    """Registers by name; one never written holds ones, which is NaN (LLVM leaves unused halves undefined)."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ INTEGER: dict[str, Callable[..., Value]] = {
 
 
 def dtype_of(kind: str) -> np.dtype[Any]:
-    """Of a type of PTX, such as ``b32``."""
+    """The dtype of a type of PTX, such as ``b32``."""
     letter, bits = kind.rstrip("0123456789"), int(kind.lstrip("abcdefghijklmnopqrstuvwxyz").split("x")[0])
     return np.dtype({"b": "u", "u": "u", "s": "i", "f": "f", "bf": "u"}[letter] + str(bits // 8))
 

@@ -1,1 +1,1 @@
-"""What several layers share, and nobody else: weights, states, copies, TorchScript, pictures."""
+"""Code that only layers share: weights, states, copies, TorchScript, pictures."""

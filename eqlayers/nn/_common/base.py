@@ -1,4 +1,4 @@
-"""What all layers share: backend, layout, and the words in which they describe themselves."""
+"""The base of all layers: backend, layout, and the words in which they describe themselves."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class EquivariantModule(torch.nn.Module):
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
         """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
 
-        Those of the layers inside it are among them, as in :func:`eqlayers.explain`.
+        They include the backends of the layers inside it, as in :func:`eqlayers.explain`.
 
         Raises:
             DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
@@ -99,7 +99,7 @@ class EquivariantModule(torch.nn.Module):
         return "\n".join(lines)
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """What ``torch.jit.script`` takes in its place: layers that have such a thing say so.
+        """The module that ``torch.jit.script`` takes in its place, for layers that have one.
 
         Raises:
             ConfigError: This one has none.

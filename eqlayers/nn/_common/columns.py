@@ -74,7 +74,7 @@ def whole_row(columns: Sequence[Columns], dim: int) -> tuple[list[int], list[int
 
 
 def reordered(x: Tensor, columns: Sequence[Columns], whole: tuple[list[int], list[int]] | None) -> Tensor:
-    """What `take` gives; of all columns by one split, whose gradient is one piece of memory."""
+    """The columns of `take`; all columns by one split, whose gradient is one piece of memory."""
     if whole is None or len(columns) < 2:
         return take(x, columns)
     parts = x.split_with_sizes(whole[0], -1)

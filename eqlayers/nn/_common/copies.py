@@ -1,4 +1,4 @@
-"""What norms share: squares of irrep copies, and features times a number for each copy."""
+"""Shared code of norms: squares of irrep copies, and features times a number for each copy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CopyModule(FormulaModule):
         return super().whole_call(ACCUMULATE.get(dtype, dtype), device) if self._formulas else None
 
     def _of(self, numbers: Tensor, apart: bool) -> Tensor:
-        """Numbers of all copies ``[..., num_irreps]``: those of the copies that are apart, or of the others."""
+        """Select from numbers of all copies ``[..., num_irreps]`` the copies that are apart, or the others."""
         return numbers_of(self._plan, numbers, apart)
 
     def _joined(self, apart: Tensor, others: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ def coefficient_signs(
 ) -> list[float | None]:
     """+1 or -1 per instruction: the sign of a layer's own Wigner 3j symbols relative to the installed e3nn's.
 
-    e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a layer that was saved keeps those of its time.
+    e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a saved layer keeps the signs of its version.
     None where the symbols are not among the generated buffers.
 
     Raises:

@@ -19,10 +19,10 @@ COVALENT_RADII = (
 
 
 def covalent_radius(z: int) -> float:
-    """Of an element, in Angstrom.
+    """The covalent radius of an element, in Angstrom.
 
     Raises:
-        ConfigError: Nobody has measured it.
+        ConfigError: No radius is known.
 
     Example:
         >>> covalent_radius(6)

@@ -45,7 +45,7 @@ _of_function = lru_cache(maxsize=256)(_constant)
 
 
 def _values(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
-    """Of a function of one number, or the error of one that is none."""
+    """Values of a function of one number, or an error if it is not one."""
     found: Any = f(z)
     if not isinstance(found, Tensor) or found.shape != z.shape:
         raise ConfigError(

@@ -21,7 +21,7 @@ Constants = Mapping[str, np.ndarray]
 class Grid(torch.nn.Module):
     """Constants of a grid under e3nn's names: computed in float64, kept in the dtype of the layer, rounded once.
 
-    A change of the dtype rounds them anew, and those of a state dict, which may have been rounded before, are not read.
+    A change of the dtype rounds them anew. Constants in a state dict may have been rounded before and are not read.
     """
 
     def __init__(self, source: Callable[..., Constants], *arguments: Any) -> None:
@@ -88,7 +88,7 @@ def _legendre(lmax: int, betas: np.ndarray) -> dict[tuple[int, int], np.ndarray]
 
 @lru_cache(maxsize=8)
 def sphere_constants(lmax: int, nb: int, na: int, normalization: str, lmax_in: int | None) -> Constants:
-    """Those of ``o3.ToS2Grid``; with the highest degree of the signal those of ``o3.FromS2Grid``, its inverse.
+    """The constants of ``o3.ToS2Grid``; with the highest degree of the signal, of its inverse ``o3.FromS2Grid``.
 
     ``shb [orders, beta, (lmax + 1)^2]`` takes coefficients to orders m, ``sha [alpha, orders]`` these to points.
     """
@@ -112,7 +112,7 @@ def sphere_constants(lmax: int, nb: int, na: int, normalization: str, lmax_in: i
 
 @lru_cache(maxsize=8)
 def rotation_constants(lmax: int, resolution: int, aspect_ratio: float) -> Constants:
-    r"""Those of ``o3.SO3Grid``: Wigner matrices :math:`\sqrt{2l+1}\, D^l` on the grid, from their three factors."""
+    r"""The constants of ``o3.SO3Grid``: Wigner matrices :math:`\sqrt{2l+1}\, D^l` on the grid, from three factors."""
     nb, na = 2 * resolution, round(2 * aspect_ratio * resolution)
     alphas, betas = 2 * np.pi * np.arange(na) / na, np.pi * (np.arange(nb) + 0.5) / nb
     irreps = o3.Irreps([(1, (l, 1)) for l in range(lmax + 1)])

@@ -19,7 +19,7 @@ def knot_rows(values: Tensor, derivatives: Sequence[Tensor], behind: Sequence[Te
     Args:
         values: At equally spaced knots.
         derivatives: Of every order that the interpolation needs, in units of the distance of knots.
-        behind: The same at the end of the interval that begins at a knot, where those of the next knot are others.
+        behind: Derivatives at the end of the interval that begins at a knot, if they differ from the next knot's.
 
     Example:
         >>> knot_rows(torch.tensor([[3.0], [1.0], [0.0]]), [torch.zeros(3, 1)]).flatten().tolist()
@@ -57,7 +57,7 @@ def spline(values: Tensor, end: str) -> Tensor:
     Args:
         values: At equally spaced knots.
         end: Behind the last knot, 'open': they are continued by a cubic. 'level' and 'flat': value and slope are 0 at
-            the last knot, and the curvature there is that of the values or 0.
+            the last knot, and the curvature there comes from the values or is 0.
 
     Source:
         de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
@@ -178,7 +178,7 @@ _NO_SLOPES = (
 
 
 def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
-    """Derivative of every column ``[N, W]`` by the length of its row: that of a sum with factors, by the factors.
+    """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
 
     Columns that depend on no length have the slope 0.
 

@@ -1,4 +1,4 @@
-"""What layers in the frames of edges share: their map of packed rows, its weights, and the programs around it."""
+"""Shared code of layers in the frames of edges: the map of packed rows, its weights, and the programs around it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SO2Layer(EquivariantModule):
             self.register_buffer("weight", torch.empty(0))
 
     def _weights(self, weight: Tensor | None) -> Tensor:
-        """Those of a call."""
+        """The weights of a call."""
         if weight is None:
             if self.weight_numel and not self.internal_weights:
                 raise ShapeError(
@@ -64,7 +64,7 @@ class SO2Layer(EquivariantModule):
     def weight_views(self, weight: Tensor | None = None) -> Iterator[tuple[int, Tensor]]:
         """For each matrix product its order m and a view ``[matrices, in, out]`` of its weights.
 
-        Two matrices are those of the identity and of J, without parity and for m > 0. There are two products for m = 0
+        Two matrices multiply the identity and J, without parity and for m > 0. There are two products for m = 0
         where there are irreps of both signs p (-1)^l, which do not mix.
         """
         parts = self._weights(weight).split([math.prod(shape) for shape in self._plan.shapes])

@@ -1,4 +1,4 @@
-"""Weights of a map in the frames of edges from those of a tensor product with spherical harmonics."""
+"""Weights of a map in the frames of edges from a tensor product with spherical harmonics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
     for number, ins in enumerate(tp.plan.instructions):
         if tp.irreps_in2[ins.i_in2].mul != 1:
             raise ConfigError(
-                f"irreps_in2 must be those of spherical harmonics, each once, got {tp.irreps_in2}. Convert only "
+                f"irreps_in2 must be irreps of spherical harmonics, each once, got {tp.irreps_in2}. Convert only "
                 f"products with harmonics."
             )
         if ins.connection_mode not in ("uvw", "uvu"):

@@ -43,7 +43,7 @@ class ContractionWeights(torch.nn.Module):
         self._text, self._ir, self._correlation = text, (ir_out.l, ir_out.p), correlation
         self._own = tuple(mixing(text, self._ir, degree, reduced) for degree in range(1, correlation + 1))
         self.mixings = self._own
-        # MACE's flag i is that of degree i + 1, but freezes weights.i, which are those of degree correlation - 1 - i
+        # MACE's flag i belongs to degree i + 1, but freezes weights.i, which belong to degree correlation - 1 - i
         empty = [not has_paths(text, self._ir, degree, reduced) for degree in range(1, correlation + 1)]
         self.weights = torch.nn.ParameterList([])
         for place in range(correlation):

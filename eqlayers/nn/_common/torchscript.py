@@ -42,7 +42,7 @@ _library = torch.library.Library("eqlayers", "FRAGMENT")
 
 
 def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; its derivatives are those of its parts."""
+    """Decorator: make a function the operator ``torch.ops.eqlayers.<name>``; its parts give its derivatives."""
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         _library.define(schema)
@@ -73,7 +73,7 @@ def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
 
 
 def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What a twin holds; raise ShapeError unless it is shaped as its layer's, if it is used."""
+    """The weights of a twin; raise ShapeError unless they have the shapes of its layer's, if they are used."""
     used = given is None and layer.internal_weights and 0 not in shape
     if used and own.shape != shape:
         raise ShapeError(
@@ -109,13 +109,13 @@ def _narrowed(found: Tensor, given: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """As ``functional.norms.in_float32``, of what a graph is called with: ``Tensor.to`` would keep the traced dtype."""
+    """Cast as ``functional.norms.in_float32``, by the dtype of the call: ``Tensor.to`` would keep the traced dtype."""
     found: Tensor = torch.ops.eqlayers.widened(x)
     return found
 
 
 def narrowed(found: Tensor, given: Tensor) -> Tensor:
-    """The way back, to the dtype of what was given."""
+    """Cast back to the dtype of the argument."""
     out: Tensor = torch.ops.eqlayers.narrowed(found, given)
     return out
 
@@ -146,7 +146,7 @@ def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
 
 
 class _TracedTwin(torch.nn.Module):
-    """Of a layer of plain torch and of layers with twins: the graph of one call."""
+    """The twin of a layer of plain torch and of layers with twins: the graph of one call."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class TracedLayer(torch.nn.Module):
     """Mixin: ``torch.jit.script`` takes the graph of one call, in which :func:`checked` looks at the width."""
 
     def __prepare_scriptable__(self) -> torch.nn.Module:
-        """What ``torch.jit.script`` takes in its place."""
+        """The module that ``torch.jit.script`` takes in its place."""
         return _TracedTwin(self)
 
 
@@ -191,7 +191,7 @@ class _Twin(torch.nn.Module):
 
 
 class ProductTwin(_Twin):
-    """Of a tensor product."""
+    """The twin of a tensor product."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """``[..., irreps_in1.dim] x [..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``."""
@@ -204,7 +204,7 @@ class ProductTwin(_Twin):
 
 
 class SquareTwin(_Twin):
-    """Of the product of a feature with itself."""
+    """The twin of the product of a feature with itself."""
 
     def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
@@ -212,7 +212,7 @@ class SquareTwin(_Twin):
 
 
 class LinearTwin(_Twin):
-    """Of a linear map."""
+    """The twin of a linear map."""
 
     def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
@@ -220,7 +220,7 @@ class LinearTwin(_Twin):
 
 
 class HarmonicsTwin(_Twin):
-    """Of spherical harmonics."""
+    """The twin of spherical harmonics."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., 3]`` to ``[..., irreps_out.dim]``."""
@@ -228,7 +228,7 @@ class HarmonicsTwin(_Twin):
 
 
 class DropoutTwin(torch.nn.Module):
-    """Of the dropout of irrep copies, which heeds ``train`` and ``eval``."""
+    """The twin of the dropout of irrep copies, which heeds ``train`` and ``eval``."""
 
     def __init__(self, layer: Any, copies: Tensor, muls: list[int]) -> None:
         super().__init__()

@@ -225,7 +225,7 @@ def two_correlations() -> nn.Module:
 
 LEFT = {
     "own forward": (doubled, "class Doubled that defines forward beside what MACE's does"),
-    "another package's": (SymmetricContraction, "not of MACE, and has weights of its own kind"),
+    "another package's": (SymmetricContraction, "not to MACE, and has weights of its own kind"),
     "hooks": (hooked, "has hooks on its parts"),
     "a parameter": (more_weights, "holds contractions.1, which does not hold what MACE's holds: shift"),
     "correlations": (two_correlations, "does not hold what MACE's contraction holds: correlations ['2', '3']"),
