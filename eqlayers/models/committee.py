@@ -93,7 +93,7 @@ class Committee(nn.Module):
 
     @property
     def properties(self) -> tuple[str, ...]:
-        """What the networks predict: 'energy', 'dipole', 'polarizability'."""
+        """The predicted properties: 'energy', 'dipole', 'polarizability'."""
         return self.first.properties
 
     @property
@@ -103,7 +103,7 @@ class Committee(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of positions, cells and forces."""
+        """Dtype of positions, cells and forces."""
         return self.first.dtype
 
     @property
@@ -223,7 +223,7 @@ def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def within(structures: Structures, cutoff: float) -> Structures:
-    """The structures with those of their edges that are no longer than a cutoff, in Angstrom.
+    """The structures without edges that are longer than a cutoff, in Angstrom.
 
     Example:
         >>> pos = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 3.0]])
@@ -254,7 +254,7 @@ def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path
             list of these.
 
     Returns:
-        Files in the order of the list; those of a pattern or a folder are sorted.
+        Files in the order of the list; files of a pattern or a folder are sorted.
 
     Raises:
         ConfigError: A pattern without files, or a folder without a complete committee.
@@ -294,7 +294,7 @@ def member_name(number: int) -> str:
 
 
 def read_mark(folder: Path) -> dict[str, Any] | None:
-    """What the folder of a committee says of it; None of another folder.
+    """The content of the mark in the folder of a committee; None for another folder.
 
     Raises:
         ConfigError: The file is damaged.
@@ -334,7 +334,7 @@ def load_committee(
 
     Args:
         source: Files, a pattern or a folder; see :func:`committee_files`.
-        dtype: Of the networks; that of the files if None.
+        dtype: Of the networks; the dtype of the files if None.
         device: Where to put them.
 
     Raises:
