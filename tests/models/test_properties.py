@@ -145,7 +145,7 @@ def test_refusals() -> None:
         built("TFN", ("dipole",))(pair, ("forces",))
     with pytest.raises(ConfigError, match=r"outputs must be predictions of the network, energy, got born_charges"):
         built("TFN", ("energy",))(pair, ("born_charges",))
-    with pytest.raises(ConfigError, match="predicts, dipole, got energy"):
+    with pytest.raises(ConfigError, match="of the network, dipole, got energy"):
         built("TFN", ("dipole",)).hessian(pair)
     with pytest.raises(ConfigError, match=r"hidden must hold 2e for energy, dipole, polarizability"):
         built("NequIP", hidden="4x0e + 4x1o")
