@@ -155,7 +155,7 @@ def test_no_atoms_and_one_atom():
     ],
 )
 def test_bad_shapes(pos, cell, pbc):
-    with pytest.raises(ShapeError, match=r"pos, cell and pbc must be \[A, 3\], \[3, 3\] and \[3\], got .* Pass the arrays"):
+    with pytest.raises(ShapeError, match=r"pos, cell and pbc must be \[A, 3\], \[3, 3\] and \[3\], got .* Pass the"):
         neighbor_list(pos, cell, pbc, 5.0)
 
 

@@ -74,8 +74,8 @@ class Backend:
         product: Runs a :class:`ProductCall`.
         scale: Runs a :class:`ScaleCall`.
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
-        automatic: Whether it is chosen unasked; False for the reference, which runs only when named.
-        only_named: Calls that a backend chosen unasked runs only when named (Triton's interpreter on CPU tensors,
+        automatic: Whether it may be chosen by default; False for the reference, which runs only when named.
+        only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors,
             matrix products).
         form: Finds who runs a form on a device for the operators, which know the derivatives.
         whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
@@ -91,7 +91,7 @@ class Backend:
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
     def volunteers(self, call: Call) -> bool:
-        """Whether it may be chosen for the call unasked, if it does not refuse."""
+        """Whether it may be chosen for the call by default, if it does not refuse."""
         return self.automatic and not self.only_named(call)
 
 

@@ -1,7 +1,7 @@
 """Backend ``triton``: printed kernels for whole products, the segment kernel for sparse ones; CUDA and HIP tensors.
 
 In a process that runs Triton's interpreter (``TRITON_INTERPRET=1``) CPU tensors are taken as well, when the backend is
-named: the interpreter shows that a kernel is right, and is far too slow to be chosen unasked.
+named: the interpreter shows that a kernel is right, and is far too slow to be chosen by default.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _make_runner(use: FormUse, on: Processor) -> Runner:
 
 
 class TorchInstead:
-    """Torch in place of kernels that do not compile, from the first failure on; the reason is said then.
+    """Torch in place of kernels that do not compile, from the first failure on; a warning then gives the reason.
 
     Args:
         what: The product or formula whose kernels they are, for the warning.

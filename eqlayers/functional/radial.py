@@ -120,7 +120,7 @@ def radial_basis(
     Args:
         lengths: ``[...]`` Angstrom.
         basis: 'bessel', 'gaussian', 'cosine', 'smooth_finite', 'fourier' or 'chebyshev', of
-            :class:`eqlayers.nn.BesselBasis` and its kin.
+            :class:`eqlayers.nn.BesselBasis` and the other bases.
         num_basis: Number of functions.
         cutoff: Where they end, in Angstrom.
         start: Where they begin, in Angstrom.

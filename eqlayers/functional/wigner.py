@@ -187,7 +187,7 @@ def wigner_D(
         ShapeError, DTypeError: The rotation is no such tensor.
 
     Source:
-        See :mod:`eqlayers.lowering.wigner`; numbers of e3nn's ``Irreps.D_from_matrix`` and its kin.
+        See :mod:`eqlayers.lowering.wigner`; numbers of e3nn's ``Irreps.D_from_matrix`` and similar methods.
 
     Example:
         >>> wigner_D("1o + 1e", -torch.eye(3)).diagonal()

@@ -270,7 +270,7 @@ def shown(case: Case) -> None:
 
 
 def same_as_e3nn(case: Case) -> None:
-    """Values, and first and second derivatives, are those of e3nn's layer."""
+    """Values, and first and second derivatives, agree with e3nn's layer."""
     assert case.e3nn is not None
     with default_dtype(torch.float64):
         torch.manual_seed(0)
