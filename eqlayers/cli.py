@@ -82,16 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     keep_memory()  # a setting of the process, which is ours here
     try:
-        if of_potentials(args):
-            return potentials(args)
-        if args and args[0] in TRAINING:
-            return train(args)
-        if args and args[0] == "bench":
-            return bench(args[1:])
-        if args and args[0] == "mace":
-            from .integrations import mace
-
-            return mace.run(args[1:])
+        if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "mace"}):
+            return compute(args)
         parsed = parser().parse_args(args)
         if parsed.version:
             from . import __version__
@@ -120,6 +112,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("eqlayers: interrupted; kernels that were compiled are kept", file=sys.stderr)
         return 130
     return 0
+
+
+def compute(args: Sequence[str]) -> int:
+    """Hand over to a command that computes: it shows when it compiles, and has lines for warnings."""
+    from .compiling import shown
+    from .notices import warnings_as_lines
+
+    with shown():
+        if args[0] == "mace":  # whose programs have a log for warnings
+            from .integrations import mace
+
+            return mace.run(args[1:])
+        with warnings_as_lines():
+            if of_potentials(args):
+                return potentials(args)
+            return bench(args[1:]) if args[0] == "bench" else train(args)
 
 
 def train(args: Sequence[str]) -> int:

@@ -267,6 +267,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "run_suite, backend": (lambda v: bench.run_suite(bench.read_suite("smoke"), backend=v), (3, "fast", [])),
     "run_suite, say": (lambda v: bench.run_suite(bench.read_suite("smoke"), say=v), (None, "x")),
     "run_suite, keep": (lambda v: bench.run_suite(bench.read_suite("smoke"), keep=v), (None, "x")),
+    "LayerSummary": (lambda v: train.LayerSummary(v), (3, "yes", None)),
     "Suite.only": (lambda v: bench.read_suite("smoke").only(v), (3, "nothing", ["x"])),
     "Problem, mode": (lambda v: bench.Problem("p", v, "1x0e", "1x0e", "1x0e"), (None, "uvx", 3, [])),
     "Problem, in1": (lambda v: bench.Problem("p", "uvu", v, "1x0e", "1x0e").facts(), (None, "xx", 3)),
@@ -288,7 +289,7 @@ def test_every_public_callable_is_in_the_table() -> None:
         "SPLITS",
         "TARGETS",
     }  # plain records and tables, checked where they are used
-    simple |= {"AtomicCheckpointIO", "LayerSummary", "default_mini_root", "quiet_lightning"}  # without arguments
+    simple |= {"AtomicCheckpointIO", "default_mini_root", "quiet_lightning"}  # without arguments
     simple |= {"Case", "Suite"}
     simple |= {"LABELS", "EdgeBatchSampler", "neighbor_list"}  # these have a table in tests/data, as has
     simple |= {name for name in data.__all__ if "struct" in name.lower()}

@@ -77,6 +77,14 @@ def test_fit_tests_the_best_weights_and_reports(fitted: Path) -> None:
     assert (metrics["steps"], metrics["seed"], metrics["threads"], metrics["name"]) == (6, 2026, 1, "tiny")
 
 
+def test_verbose_prints_the_table_of_layers(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--name", "verbose", "--trainer.fast_dev_run=true", "--test_after_fit=false"]
+    assert main(["fit", "-c", str(place / "tiny.yaml"), *options]) == 0
+    assert "network: MoleculeNetwork, " in capsys.readouterr().out
+    assert main(["fit", "-c", str(place / "tiny.yaml"), *options, "--verbose"]) == 0
+    assert "irreps in" in capsys.readouterr().out
+
+
 def test_commands_after_fit_use_the_best_weights_and_the_saved_configuration(
     fitted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

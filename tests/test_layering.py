@@ -28,6 +28,8 @@ BELOW = {
     "memory": (),
     "algebra": ("checks",),
     KERNELS: (),
+    "compiling": (KERNELS,),  # what commands show meanwhile
+    "notices": (),  # warnings of commands
     "ops": ("checks", "torch_internals"),
     "forms": ("checks", KERNELS),  # programs and formulas with their keys
     "graph": ("checks", "torch_internals"),
@@ -47,7 +49,7 @@ BELOW = {
     "integrations": ("models", "testing", "memory", "arguments"),
     "simulate": ("integrations", "database", "arguments"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
-    "cli": ("train", "bench", "simulate", "memory"),
+    "cli": ("train", "bench", "simulate", "memory", "compiling", "notices"),
     "__main__": ("cli",),
     "": ("train", "simulate", "testing", "integrations", "o3", "memory", "names"),  # eqlayers/__init__.py itself
 }

@@ -17,7 +17,18 @@ REFERENCE = ROOT / "docs" / "reference"
 # parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
 # the command line is documented as a command; the checks and what is private in torch are for this package
-HIDDEN = ("arguments", "checks", "cli", "files", "keywords", "names", "torch_internals", "__main__")
+HIDDEN = (
+    "arguments",
+    "checks",
+    "cli",
+    "compiling",
+    "files",
+    "keywords",
+    "names",
+    "notices",
+    "torch_internals",
+    "__main__",
+)
 # names of others that belong at the top
 FOREIGN = {"Irrep": "e3nn.o3", "Irreps": "e3nn.o3"}
 NEEDS = {"data": "lightning", "train": "lightning", "periodic": "vesin"}

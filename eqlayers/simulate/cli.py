@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +18,12 @@ from ase.units import GPa
 from numpy.typing import NDArray
 
 from ..arguments import ArgumentParser
+from ..backends.ahead import compile_ahead
 from ..database import database_units, size_of_unit
 from ..errors import ConfigError
 from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
-from ..models import load_potential, read_potential
+from ..models import Committee, Potential, load_potential, read_potential
 from ..testing import check_potential
 from .describe import describe, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
@@ -101,9 +104,17 @@ def _info(options: argparse.Namespace) -> int:
 # ---- relax and md -------------------------------------------------------------------------------------------------
 
 
-def _calculator(options: argparse.Namespace) -> Calculator:
+def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
-    return Calculator(options.model, dtype, options.device)
+    calculator = Calculator(options.model, dtype, options.device)
+    _compile_for(calculator.potential, atoms)
+    return calculator
+
+
+def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
+    """Compile the kernels of energies, forces and stress on a CPU; what is wrong with the atoms is said later."""
+    if potential.device.type == "cpu":
+        compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms])))
 
 
 def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
@@ -145,7 +156,7 @@ def _relax(options: argparse.Namespace) -> int:
     name = options.output or str(source.with_name(f"{source.stem}_relaxed.xyz"))
     output = check_trajectory(name, "--output", new=False)
     check_different(("STRUCTURE", source), ("--output", output), ("--trajectory", options.trajectory))
-    calculator = _calculator(options)
+    calculator = _calculator(options, atoms)
     names = ("cell", "pressure", "fmax", "steps", "optimizer", "trajectory")
     found = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
     write_frame(output, with_results(found.atoms, calculator.results))
@@ -201,7 +212,8 @@ def _md(options: argparse.Namespace) -> int:
     check_different(("STRUCTURE", taken), ("--output", output), ("--log", options.log))
     names = ("ensemble", "steps", "timestep", "temperature", "pressure", "friction", "interval", "seed")
     settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
-    atoms, calculator = one_frame(source), _calculator(options)
+    atoms = one_frame(source)
+    calculator = _calculator(options, atoms)
     if options.restart and ENSEMBLES[settings.ensemble].forgets:
         print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
     if not options.restart and atoms.get_momenta().any():
@@ -246,6 +258,8 @@ def _predict(options: argparse.Namespace) -> int:
     check_different(("STRUCTURES", options.structures), ("--output", output))
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
     potential = as_potential(options.model, dtype, options.device)
+    for atoms in islice(frames(options.structures), 1):
+        _compile_for(potential, atoms)
     kept: list[Any] = []
 
     def taken() -> Any:

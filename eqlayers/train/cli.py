@@ -38,6 +38,7 @@ from .quiet import quiet_lightning
 from .report import TestReport
 from .restore import while_restoring
 from .run import checkpoint_path, clear_run, run_folder, trainer_options
+from .summary import LayerSummary
 
 __all__ = ["TrainingCLI", "run"]
 
@@ -63,6 +64,8 @@ FINE_TUNING = {
     "start_from": "Potential (or checkpoint) whose weights a fit begins with; model.model and data.cutoff are its own.",
     "refit_shifts": "With start_from: fit shifts of known species to the new energies, too.",
 }
+#: Options of `eqlayers fit` that have no value and are in no configuration.
+FIT_FLAGS = {**FLAGS, "verbose": "Print the table of all layers, in place of one line."}
 
 
 class SaveConfig(SaveConfigCallback):
@@ -132,7 +135,7 @@ class TrainingCLI(LightningCLI):
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "fit":
-            for name, about in FLAGS.items():
+            for name, about in FIT_FLAGS.items():
                 parser.add_argument(f"--{name}", action="store_true", help=about)
         parser.shorten(subcommand, self.task.network)  # type: ignore[attr-defined]
         return parser
@@ -140,7 +143,7 @@ class TrainingCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what the parser dislikes into an error with a fix."""
         own = self._subcommand_parsers[args[0]]
-        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items() if key not in FLAGS]
+        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items() if key not in FIT_FLAGS]
         for file, section in config_files(args):
             check_config(file, known, section)
         args = with_network(args) if self.task.module is PotentialModule else args
@@ -149,7 +152,7 @@ class TrainingCLI(LightningCLI):
         except (argparse.ArgumentError, TypeError, ValueError) as error:
             raise ConfigError(explain_parser_error(str(error), known, args)) from None
         check_cutoff(args, self.config[args[0]]["data"]["cutoff"])
-        self.flags = {name: self.config[args[0]].pop(name, False) for name in FLAGS}
+        self.flags = {name: self.config[args[0]].pop(name, False) for name in FIT_FLAGS}
 
     def _parse_ckpt_path(self) -> None:
         """Keep the configuration as given.
@@ -198,7 +201,8 @@ class TrainingCLI(LightningCLI):
         self.was_there = self.folder.exists()
         writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
         if writes:  # in every process of a run on several devices: all of them restore the checkpoint
-            options["ckpt_path"] = beginning(self.folder, **self.flags, given=options.get("ckpt_path"))
+            ways = {name: self.flags[name] for name in FLAGS}
+            options["ckpt_path"] = beginning(self.folder, **ways, given=options.get("ckpt_path"))
             if self.flags["resume"] and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
@@ -218,7 +222,11 @@ class TrainingCLI(LightningCLI):
         }
         bar = self.configured.get("enable_progress_bar")
         fitting = self.subcommand == "fit"
-        return trainer_options(self.folder, facts, bar, fitting, self.task.report) | self.task.trainer
+        options = trainer_options(self.folder, facts, bar, fitting, self.task.report) | self.task.trainer
+        for callback in options["callbacks"]:
+            if isinstance(callback, LayerSummary):
+                callback.whole = self.flags["verbose"]
+        return options
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""

@@ -10,10 +10,15 @@ from contextlib import contextmanager
 
 __all__ = ["quiet_lightning"]
 
-MESSAGES = re.compile(r"litlogger|litmodels|TPU available|GPU available: False|to estimate number of stepping batches")
+MESSAGES = re.compile(
+    r"litlogger|litmodels|TPU available|GPU available: False|to estimate number of stepping batches|Seed set to"
+    r"|^Restor(ing|ed all) states from|^Loaded model weights from"  # the command names the file that it reads
+)
+LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.seed")
 WARNINGS = (
     r".*isinstance\(treespec",  # a deprecation inside Lightning
     r"[\s\S]*(was deprecated in v|JsonargparseDeprec)",  # calls that Lightning makes
+    r"The number of training batches .* is smaller than the logging interval",  # epochs are shown, not steps
     r".*does not have many workers",  # graphs are small: batches are built faster than sent
     r"Checkpoint directory .* exists and is not empty",  # the command line says it in its own words
 )
@@ -31,12 +36,14 @@ def quiet_lightning() -> Iterator[None]:
         >>> with quiet_lightning():
         ...     warnings.warn("The Trainer does not have many workers")
     """
-    logger = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    logger.addFilter(_wanted)
+    loggers = [logging.getLogger(f"lightning.{name}") for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_wanted)
     try:
         with warnings.catch_warnings():
             for pattern in WARNINGS:
                 warnings.filterwarnings("ignore", pattern)
             yield
     finally:
-        logger.removeFilter(_wanted)
+        for logger in loggers:
+            logger.removeFilter(_wanted)

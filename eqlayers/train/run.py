@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from ..checks import check_flag, check_path
 from ..errors import ConfigError
 from ..files import plain_name, stays_inside
+from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
 from .predictions import PredictionTable
@@ -113,7 +114,7 @@ def run_callbacks(
     progress: bool | None = None,
     report: type[TestReport] = TestReport,
 ) -> list[Callback]:
-    """Layer table, progress, history, checkpoints, report and predictions.
+    """Summary of the layers, progress, history, checkpoints, report, predictions, and kernels compiled ahead.
 
     Args:
         folder: The run's folder.
@@ -137,6 +138,7 @@ def run_callbacks(
         *best_and_last(checkpoint_path(folder).parent),
         report(folder, facts),
         PredictionTable(folder),
+        CompileAhead(),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from ..checks import check_device, check_module
+from ..checks import check_device, check_flag, check_module
 
-__all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_table"]
+__all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_line", "summary_table"]
 
 
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
@@ -123,14 +124,42 @@ def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table
     return table
 
 
+def summary_line(model: nn.Module, device: torch.device | str = "cpu") -> str:
+    """Network, numbers of layers and parameters, and the backends of the layers, in one line.
+
+    Example:
+        >>> summary_line(nn.Linear(2, 2))
+        'network: Linear, 6 parameters, no equivariant layers; on cpu'
+    """
+    rows = [row for row in layer_rows(model, device) if row.depth == 0]
+    counts = Counter(row.backend for row in rows if row.backend)
+    layers = f"{len(rows)} equivariant layers" if rows else "no equivariant layers"
+    backends = f" with backend {', '.join(f'{name} ({n})' for name, n in counts.most_common())}" if counts else ""
+    return f"network: {type(model).__name__}, {count_parameters(model):,} parameters, {layers}; on {device}{backends}"
+
+
 class LayerSummary(Callback):
-    """Prints the table of layers when training starts."""
+    """Says in one line what is trained when training starts, or prints the table of layers.
+
+    Args:
+        whole: Whether to print the table.
+
+    Raises:
+        ConfigError: ``whole`` is no bool.
+    """
+
+    def __init__(self, whole: bool = False) -> None:
+        self.whole = check_flag("whole", whole)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print once, on the first process."""
-        if trainer.is_global_zero:
-            model: nn.Module = pl_module.model  # type: ignore[assignment]
-            table = summary_table(model, pl_module.device)
-            terminal = Console()
-            console = terminal if terminal.is_terminal else Console(width=120)  # files are not narrow
-            console.print(table if table.row_count else f"{type(model).__name__}: {table.caption}")
+        if not trainer.is_global_zero:
+            return
+        model: nn.Module = pl_module.model  # type: ignore[assignment]
+        if not self.whole:
+            print(summary_line(model, pl_module.device), flush=True)
+            return
+        table = summary_table(model, pl_module.device)
+        terminal = Console()
+        console = terminal if terminal.is_terminal else Console(width=120)  # files are not narrow
+        console.print(table if table.row_count else f"{type(model).__name__}: {table.caption}")

@@ -16,6 +16,7 @@ from rich.console import Console
 from eqlayers.errors import DataError
 from eqlayers.models import MoleculeNetwork
 from eqlayers.train import checkpoint_path, learning_curve, parity_plot, read_checkpoint, read_history
+from eqlayers.train.ahead import CompileAhead
 from eqlayers.train.summary import layer_rows, summary_table
 
 KEYS = {
@@ -113,6 +114,21 @@ def test_the_real_network_trains(make_run: Callable[..., Any], tmp_path: Path) -
     trainer.fit(module, datamodule=data)
     saved = read_checkpoint(checkpoint_path(tmp_path / "run", "last"))
     assert saved["state_dict"]["model.scale"].item() == data.statistics.scale
+
+
+def test_kernels_compiled_ahead_change_no_fit(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    ends = []
+    for name in ("ahead", "later"):
+        trainer, module, data = make_run(name, max_epochs=1)
+        module.model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=1, radial_hidden=(8,))
+        module.model.load_state_dict({**module.model.state_dict(), **(ends[0][0] if ends else {})})
+        start = {key: value.clone() for key, value in module.model.state_dict().items()}
+        kept = [one for one in trainer.callbacks if name == "ahead" or not isinstance(one, CompileAhead)]
+        assert len(trainer.callbacks) - len(kept) == (name == "later")
+        trainer.callbacks = kept
+        trainer.fit(module, datamodule=data)
+        ends.append((start, read_checkpoint(checkpoint_path(tmp_path / name, "last"))["state_dict"]))
+    assert all(torch.equal(value, ends[1][1][name]) for name, value in ends[0][1].items())
 
 
 def test_layer_table_counts_every_parameter_once() -> None:

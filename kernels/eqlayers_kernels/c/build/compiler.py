@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ..run.threads import PerProcess
 from . import cache as disk
+from . import waiting
 from .errors import CompilerError
 
 #: Put before a function that Python calls; all others stay inside the shared object.
@@ -174,7 +175,8 @@ def _from_cache(key: str) -> ctypes.CDLL | None:
 
 
 def _from_compiler(key: str, sources: tuple[str, ...], name: str, tools: Toolchain) -> ctypes.CDLL:
-    payload = _compile(sources, name, tools)
+    with waiting.compilation():
+        payload = _compile(sources, name, tools)
     try:
         with disk.placed(key, payload) as path:
             return ctypes.CDLL(str(path))
@@ -198,7 +200,7 @@ def _compile(sources: tuple[str, ...], name: str, tools: Toolchain) -> bytes:
                 _call((*link, f"{name}.c", "-lm"), folder)
             else:
                 steps = [(*tools.command, *tools.flags, "-c", "-o", f"{unit}.o", f"{unit}.c") for unit in units]
-                with ThreadPoolExecutor(min(len(steps), len(os.sched_getaffinity(0)))) as side_by_side:
+                with ThreadPoolExecutor(min(len(steps), waiting.cores())) as side_by_side:
                     list(side_by_side.map(lambda step: _call(step, folder), steps))
                 _call((*link, *(f"{unit}.o" for unit in units), "-lm"), folder)
             payload = Path(folder, f"{name}.so").read_bytes()
@@ -217,9 +219,16 @@ def _call(command: Sequence[str], folder: str | None = None, seconds: float = CO
     environment = {**os.environ, "LC_ALL": "C"}
     with tempfile.TemporaryFile() as log:  # not a pipe: a grandchild that outlives its parent would keep it open
         try:
-            status = subprocess.run(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=seconds
-            ).returncode
+            with waiting.slot():
+                status = subprocess.run(
+                    command,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=seconds,
+                ).returncode
         except subprocess.TimeoutExpired as error:
             raise CompilerError(
                 f"expected `{shown}` to end within {seconds:.0f} s, it did not; set CC to another compiler"

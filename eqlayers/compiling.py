@@ -1,0 +1,92 @@
+"""What a command shows while kernels are compiled: one line, and a bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from eqlayers_kernels.c.build import waiting
+
+__all__ = ["shown"]
+
+IDLE = 0.5  # seconds that the bar stays after the last kernel, as the next may follow
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Within the block, compiling that takes more than two seconds is shown on standard error."""
+    bar = _Bar()
+    try:
+        with waiting.listening(bar.update):
+            yield
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    """One line for a command, and a bar for every time that it waits for the compiler."""
+
+    def __init__(self) -> None:
+        self.said = False
+        self.batch = False  # whether several kernels are known to be wanted, so that their number says something
+        self.bar: Any = None
+        self.task: Any = None
+        self.timer: threading.Timer | None = None
+        self.lock = threading.RLock()
+
+    def update(self, done: int, wanted: int) -> None:
+        """Show how many of the wanted kernels are compiled."""
+        with self.lock:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.batch = self.batch or wanted > done + 1
+            if not self.said:
+                self.said = True
+                print(waiting.sentence(wanted if self.batch else None), file=sys.stderr, flush=True)
+            if self.bar is None and done < wanted and _has_place():
+                self.bar, self.task = _started()
+            if self.bar is not None:
+                words = f"{done} of {wanted}" if self.batch else f"{done}"
+                self.bar.update(self.task, completed=done, total=wanted if self.batch else None, words=words)
+            if done == wanted:
+                self.timer = threading.Timer(IDLE, self.stop)
+                self.timer.daemon = True
+                self.timer.start()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        with self.lock:
+            if self.timer is not None:
+                self.timer.cancel()
+            if self.bar is not None:
+                self.bar.stop()
+                self.bar = None
+
+
+def _has_place() -> bool:
+    """Whether standard error is a terminal that no other bar has taken over."""
+    if not sys.stderr.isatty() or find_spec("rich") is None:
+        return False
+    from rich.file_proxy import FileProxy
+
+    return not isinstance(sys.stderr, FileProxy)
+
+
+def _started() -> tuple[Any, Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("kernels"), BarColumn(20), TextColumn("{task.fields[words]}"), TimeElapsedColumn())
+    bar = Progress(
+        *columns,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        refresh_per_second=4,
+    )
+    bar.start()
+    return bar, bar.add_task("kernels", total=None, words="")

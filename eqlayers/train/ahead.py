@@ -1,0 +1,39 @@
+"""The kernels of a fit on CPUs, compiled before its first step and side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from ..backends.ahead import compile_ahead
+
+__all__ = ["CompileAhead"]
+
+
+class CompileAhead(Callback):
+    """Compiles what a step of training and one of validation need; the fit itself is as it would be without."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compile, unless a GPU runs the fit or torch compiles the network."""
+        if pl_module.device.type == "cpu" and not any(hasattr(one, "_orig_mod") for one in pl_module.modules()):
+            with torch.random.fork_rng(devices=[]):
+                compile_ahead(lambda: _step(trainer, copy.deepcopy(pl_module)))
+
+
+def _step(trainer: Trainer, twin: LightningModule) -> None:
+    """A step of training and one of validation, of a copy, with two structures; their number is in no kernel."""
+    data: Any = getattr(trainer, "datamodule", None)
+    batch = data.train_dataloader().collate_fn([data.train_set[0], data.train_set[len(data.train_set) - 1]])
+    with trainer.precision_plugin.train_step_context():
+        found = twin(batch)
+        values = [*found.values()] if isinstance(found, Mapping) else [found]
+        loss = torch.stack([value.double().square().sum() for value in values if value.requires_grad]).sum()
+        loss.backward()  # to positions as well, as that of the fit does
+    twin.eval()
+    with torch.no_grad(), trainer.precision_plugin.val_step_context():
+        twin(batch)

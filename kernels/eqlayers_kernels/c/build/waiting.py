@@ -1,0 +1,125 @@
+"""Says that kernels are being compiled, once a process has waited two seconds for its compiler.
+
+Without a listener that is one line through `logging`. A command sets a listener, which shows a bar.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ..run.threads import PerProcess
+from . import cache as disk
+
+PATIENCE = 2.0  # seconds of compiling before anything is said
+_log = logging.getLogger("eqlayers")
+
+#: Takes the number of kernels that are compiled, and of those that were handed to the compiler so far.
+Listener = Callable[[int, int], None]
+
+
+def sentence(number: int | None = None) -> str:
+    """What is said: the number of kernels if it is known, and the folder that keeps them.
+
+    Example:
+        >>> sentence(3).split(" in ")[0]
+        'compiling 3 kernels, once; kept'
+    """
+    found = disk.info()
+    place = f"kept in {found.directory}" if not found.problem else f"not kept, as the folder says: {found.problem}"
+    return f"compiling {'' if number is None else f'{number} '}kernels, once; {place}"
+
+
+def _log_once(done: int, wanted: int) -> None:
+    if done < wanted and not _logged.get():
+        _logged.get().append(True)
+        _log.warning(sentence(wanted if wanted > done + 1 else None))
+
+
+class _Count:
+    """Kernels and seconds of one listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.done = self.wanted = 0
+        self.seconds, self.since = 0.0, 0.0
+        self.told = False
+        self.timer: threading.Timer | None = None
+        self.lock = threading.RLock()
+
+    def begin(self) -> None:
+        """A kernel goes to the compiler."""
+        with self.lock:
+            if self.done == self.wanted:
+                self.since = time.monotonic()
+                if not self.told:
+                    self.timer = threading.Timer(max(0.0, PATIENCE - self.seconds), self._tell)
+                    self.timer.daemon = True
+                    self.timer.start()
+            self.wanted += 1
+            if self.told:
+                self.listener(self.done, self.wanted)
+
+    def end(self) -> None:
+        """A kernel came back."""
+        with self.lock:
+            self.done += 1
+            if self.done == self.wanted:
+                self.seconds += time.monotonic() - self.since
+                if self.timer is not None:
+                    self.timer.cancel()
+            if self.told:
+                self.listener(self.done, self.wanted)
+
+    def _tell(self) -> None:
+        with self.lock:
+            if self.done < self.wanted and not self.told:
+                self.told = True
+                self.listener(self.done, self.wanted)
+
+
+_logged: PerProcess[list[bool]] = PerProcess(list)
+_counts: PerProcess[list[_Count]] = PerProcess(lambda: [_Count(_log_once)])
+_slots: PerProcess[threading.Semaphore] = PerProcess(lambda: threading.Semaphore(cores()))
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Within the block the listener is told instead of the log, from its own two seconds on.
+
+    Args:
+        listener: Called from any thread, one call at a time.
+    """
+    counts = _counts.get()
+    counts.append(_Count(listener))
+    try:
+        yield
+    finally:
+        counts.pop()
+
+
+@contextmanager
+def compilation() -> Iterator[None]:
+    """Around the compilation of one kernel."""
+    count = _counts.get()[-1]
+    count.begin()
+    try:
+        yield
+    finally:
+        count.end()
+
+
+@contextmanager
+def slot() -> Iterator[None]:
+    """Around one run of the compiler: as many at a time as there are processors."""
+    with _slots.get():
+        yield

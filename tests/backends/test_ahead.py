@@ -1,0 +1,75 @@
+"""Kernels that a step needs are compiled before it; the step itself is not changed by that."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers.backends import BACKENDS, cpu, cpu_formulas
+from eqlayers.backends.ahead import compile_ahead
+from eqlayers.backends.forms import FORMULAS
+from eqlayers.models import NequIP, Potential, Structures
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[object]]:
+    """As in a new process; gives what has been asked for since."""
+    monkeypatch.setattr(cpu, "_runners", {})
+    monkeypatch.setattr(cpu_formulas, "_runners", {})
+    return lambda: {*cpu._runners, *cpu_formulas._runners}
+
+
+def potential() -> tuple[Potential, Structures]:
+    network = NequIP([1, 8], hidden="4x0e + 4x1o", lmax=1, layers=2, cutoff=4.0, num_basis=4, radial_hidden=(8,))
+    edges = torch.tensor([[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+    return Potential(network, species=[1, 8]), Structures(torch.tensor([8, 1, 1]), torch.randn(3, 3), edges)
+
+
+def gradients(of: Potential, given: Structures) -> tuple[Tensor, ...]:
+    """Of a loss of forces: second derivatives of the layers."""
+    found = of(given)
+    total = found["energy"].double().square().sum() + found["forces"].double().square().sum()
+    return torch.autograd.grad(total, [*of.parameters()], allow_unused=True)
+
+
+def test_the_step_asks_for_nothing_more(nothing_loaded: Callable[[], set[object]]) -> None:
+    trained, given = potential()
+    twin = copy.deepcopy(trained)
+    assert compile_ahead(lambda: gradients(twin, given)) > 5
+    before = nothing_loaded()
+    assert before
+    first = gradients(trained, given)
+    assert nothing_loaded() == before, "kernels that were not compiled ahead"
+    assert any(one is not None and bool(one.abs().max() > 0) for one in first)
+    torch.testing.assert_close(first, gradients(trained, given))
+
+
+def test_backends_are_as_before_and_errors_stay_inside() -> None:
+    before, formulas = dict(BACKENDS), dict(FORMULAS)
+
+    def fails() -> None:
+        assert BACKENDS["cpu"] is not before["cpu"]
+        raise ValueError("of a check of numbers")
+
+    assert compile_ahead(fails) == 0
+    assert before == BACKENDS
+    assert formulas == FORMULAS
+
+
+def test_what_the_compiler_says_is_said_by_the_first_call(
+    nothing_loaded: Callable[[], set[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eqlayers.errors import BackendError
+
+    def broken(*args: object) -> None:
+        raise BackendError("the compiler failed")
+
+    monkeypatch.setattr(cpu, "_make_runner", broken)
+    trained, given = potential()
+    assert compile_ahead(lambda: copy.deepcopy(trained)(given)) > 0
+    with pytest.raises(BackendError, match="the compiler failed"):
+        trained(given)

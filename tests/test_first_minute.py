@@ -1,0 +1,105 @@
+"""What a stranger reads in the first minute: kernels that are compiled, the network in a line, warnings as lines."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+import warnings
+from types import SimpleNamespace
+
+import pytest
+
+from eqlayers import compiling
+from eqlayers.compiling import shown
+from eqlayers.models import MoleculeNetwork
+from eqlayers.notices import warnings_as_lines
+from eqlayers.train import LayerSummary, quiet_lightning
+from eqlayers_kernels.c.build import waiting
+
+
+class Written(io.StringIO):
+    """Standard error that can be waited for."""
+
+    def __init__(self, terminal: bool = False) -> None:
+        super().__init__()
+        self.terminal, self.event = terminal, threading.Event()
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self.getvalue().count("\n"):
+            self.event.set()
+        return written
+
+
+def while_compiling(monkeypatch: pytest.MonkeyPatch, written: Written) -> str:
+    """What is written where a command compiles two kernels at a time, and one later."""
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(sys, "stderr", written)
+    with shown():
+        count = waiting._counts.get()[-1]
+        count.lock.acquire()  # both before anything is said
+        with waiting.compilation(), waiting.compilation():
+            count.lock.release()
+            assert written.event.wait(60)
+        with waiting.compilation():
+            pass
+    return written.getvalue()
+
+
+def test_one_line_says_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = while_compiling(monkeypatch, Written()).splitlines()
+    assert line.startswith("compiling 2 kernels, once; kept in ")
+
+
+def test_a_terminal_has_a_bar_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "IDLE", 3600.0)  # the end of the command ends the bar
+    monkeypatch.setenv("TERM", "xterm")
+    text = while_compiling(monkeypatch, Written(terminal=True))
+    assert text.startswith("compiling 2 kernels, once; kept in ")
+    assert "kernels" in text.split("\n", 1)[1]
+    assert "\x1b[?25h" in text, "the cursor is shown again"
+
+
+def test_commands_that_compile_nothing_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with shown():
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_are_lines_and_come_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        with warnings_as_lines():
+            for _ in range(2):
+                warnings.warn("frames are\n in two parts", stacklevel=1)
+            warnings.warn_explicit("of others", UserWarning, "/env/lib/site-packages/torch/nn/linear.py", 7)
+        with pytest.warns(UserWarning, match="afterwards as before"):
+            warnings.warn("afterwards as before", stacklevel=1)
+    assert capsys.readouterr().err == "warning: frames are in two parts\nwarning: torch: of others\n"
+
+
+def test_a_fit_says_its_network_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    module = SimpleNamespace(model=MoleculeNetwork(hidden="4x0e + 4x1o", layers=1, radial_hidden=(8,)), device="cpu")
+    trainer = SimpleNamespace(is_global_zero=True)
+    LayerSummary().on_fit_start(trainer, module)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("network: MoleculeNetwork, ")
+    assert " equivariant layers; on cpu with backend " in line
+    LayerSummary(whole=True).on_fit_start(trainer, module)
+    assert "irreps in" in capsys.readouterr().out
+
+
+def test_what_no_user_can_act_on_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    said = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    with caplog.at_level(logging.INFO, "lightning"), quiet_lightning():
+        logging.getLogger("lightning.fabric.utilities.seed").info("[rank: 0] Seed set to 2026")
+        said.info("Restoring states from the checkpoint path at a.ckpt")
+        said.info("Loaded model weights from the checkpoint at a.ckpt")
+        said.info("`Trainer.fit` stopped: `max_epochs=2` reached.")
+        said.warning("Bypassing `configure_model`")
+    assert [record.getMessage()[:9] for record in caplog.records] == ["`Trainer.", "Bypassing"]
