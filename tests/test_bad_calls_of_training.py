@@ -145,7 +145,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     # ---- models
     "MoleculeNetwork, species": (
         lambda v: MoleculeNetwork(species=v, layers=0),
-        (None, "HCNO", 6, (), (1, 1), (0,), (119,), (1.5,), ("H",), {1: 2}),
+        (None, "HCNO", 6, (), (1, 1), (0,), (119,), (1.5,), ("h",), {1: 2}),
     ),
     "MoleculeNetwork, hidden": (lambda v: MoleculeNetwork(hidden=v, layers=0), (None, 5, "xx", "3x1o", "", [1])),
     "MoleculeNetwork, lmax": (lambda v: MoleculeNetwork(lmax=v, layers=0), (None, "1", 1.5, -1, True)),
@@ -168,7 +168,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "MoleculeNetwork, backend": (lambda v: MoleculeNetwork(backend=v, layers=0), (3, [], "cuda")),
     "set_statistics, shifts": (
         lambda v: NETWORK.set_statistics(v, 1.0, 2.0),
-        (None, [1.0], "x", {7: 1.0}, {"H": 1.0}, {1: NAN}, {1: "x"}, {1: None}),
+        (None, [1.0], "x", {7: 1.0}, {"h": 1.0}, {1: NAN}, {1: "x"}, {1: None}),
     ),
     "set_statistics, scale": (lambda v: NETWORK.set_statistics({}, v, 2.0), (None, "1", 0, -1.0, NAN, True)),
     "set_statistics, mean_neighbors": (lambda v: NETWORK.set_statistics({}, 1.0, v), (None, "1", 0, NAN)),

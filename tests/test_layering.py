@@ -22,6 +22,7 @@ BELOW = {
     "checks": ("errors",),
     "files": ("checks",),
     "units": ("checks",),
+    "elements": ("checks",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
     "arguments": ("checks",),
     "torch_internals": (),
@@ -38,12 +39,12 @@ BELOW = {
     "backends": ("lowering", "graph"),
     "autograd": ("backends",),
     "functional": ("autograd", "names"),
-    "nn": ("functional", "keywords"),
+    "nn": ("functional", "keywords", "elements"),
     "o3": ("nn",),
     "models": ("nn", "periodic", "files", "__version__"),  # files of potentials name the version that wrote them
     "testing": ("models",),
     "periodic": ("checks",),  # neighbour lists by vesin
-    "data": ("database", "periodic", "names", "keywords", KERNELS),  # one cache folder
+    "data": ("database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "train": ("models", "data", "__version__", "arguments"),
     "integrations": ("models", "testing", "memory", "arguments"),

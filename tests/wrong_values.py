@@ -27,7 +27,7 @@ WRONG: dict[str, list[Any]] = {
     "widths": [64, "64", [0], [-1], [1.5], ["8"], [None], None, {"a": 1}, torch.tensor(3)],
     "variances": [1.0, "1", [], [1.0] * 7, [NAN] * 2, [-1.0] * 2, ["a"] * 2, [None] * 2, {"a": 1}, [[1.0]] * 2],
     "properties": [None, 1, "energy", [], ["foo"], [1], [None], [["energy"]], {"a": 1}, torch.ones(2)],
-    "elements": [None, 8, "H", [0], [-1], [119], [1.5], ["H"], [None], [True], {"a": 1}, torch.ones(2)],
+    "elements": [None, 8, "H", [0], [-1], [119], [1.5], ["o"], [1, "H"], [None], [True], {"a": 1}, torch.ones(2)],
     "device": ["foo", "cuda:99", 1.5, [], "cpu:x", object()],
     "dtype": ["float32", torch.int64, torch.complex64, None, 32, np.float32],
     "module": [None, "torch", 1, [], torch.nn.Linear, torch.ones(2), object()],

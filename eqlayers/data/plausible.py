@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.structure_dataset import StructureEdges, check_structure_edges
 from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.elements import symbols_of
 from eqlayers.errors import DataError
 
 __all__ = ["check_parts", "check_physics", "check_reach"]
@@ -111,8 +112,8 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         unknown = [number for number in part.species if number not in train.species]
         if unknown:
             said.append(
-                f"atomic numbers {unknown} are in the {name} part but in none of the {len(train)} training structures: "
-                "predictions for them mean nothing"
+                f"species {symbols_of(unknown)} are in the {name} part but in none of the {len(train)} training "
+                "structures: predictions for them mean nothing"
             )
     return said
 

@@ -16,6 +16,7 @@ from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
 from eqlayers.database import PLACES, database_structures, database_units, size_of_unit
+from eqlayers.elements import symbols_of
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
@@ -166,7 +167,7 @@ def _report(
     atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
     periodic = int(structures.pbc.any(axis=1).sum())
     lines = [
-        f"{file}: {len(structures):,} structures of {atoms} atoms, atomic numbers {list(structures.species)}, "
+        f"{file}: {len(structures):,} structures of {atoms} atoms, species {symbols_of(structures.species)}, "
         f"{f'{periodic:,} of them' if periodic else 'none'} periodic"
     ]
     for name, column in columns.items():

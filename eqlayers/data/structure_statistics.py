@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from ase.data import atomic_numbers, chemical_symbols
 from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
@@ -16,6 +15,7 @@ from eqlayers.data.splits import check_rows
 from eqlayers.data.statistics import regression
 from eqlayers.data.structure_dataset import StructureEdges, check_structure_edges
 from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.elements import by_element, symbols_of
 from eqlayers.errors import ConfigError, DataError
 
 __all__ = ["StructureStatistics", "compute_structure_statistics", "lone_atoms", "read_e0s"]
@@ -69,13 +69,10 @@ def read_e0s(e0s: Any) -> str | dict[int, float]:
     """
     if not isinstance(e0s, Mapping):
         return check_choice("e0s", e0s, E0S) if isinstance(e0s, str) else _refuse_e0s(e0s)
-    energies: dict[int, float] = {}
-    for key, value in e0s.items():
-        number = atomic_numbers.get(str(key), int(key) if str(key).isdecimal() else 0)
-        if not 1 <= number <= 118 or number in energies:
-            raise ConfigError(f"e0s must name each element once, got {key!r}. Use a symbol or an atomic number.")
-        energies[number] = check_number(f"e0s of {key}", value, unit=" of eV", fix="Use the energy of the free atom.")
-    return energies
+    return {
+        z: check_number(f"e0s of {symbols_of([z])}", value, unit=" of eV", fix="Use the energy of the free atom.")
+        for z, value in by_element("e0s", e0s, "energy in eV").items()
+    }
 
 
 def _refuse_e0s(e0s: Any) -> str:
@@ -132,8 +129,8 @@ def compute_structure_statistics(
         missing = [number for number in species if number not in given]
         if missing:
             raise DataError(
-                f"e0s must give an energy to every species of {structures.source}, got none for atomic numbers "
-                f'{missing}. Add them, or use e0s="fit".'
+                f"e0s must give an energy to every species of {structures.source}, got none for "
+                f'{symbols_of(missing)}. Add them, or use e0s="fit".'
             )
         shifts = np.array([given[number] for number in species])
     elif given == "fit" and known.any():
@@ -180,7 +177,7 @@ def _isolated(structures: StructureArrays) -> dict[int, float]:
         if np.ptp(values) > _ONE_ATOM:
             raise DataError(
                 f"lone atoms of a species must have one energy, got {values.min():.6f} to {values.max():.6f} eV for "
-                f"{len(values)} of {chemical_symbols[number]} in {structures.source}: other spins, charges or "
-                f"settings. Keep one of them, or set e0s={{'{chemical_symbols[number]}': ...}}."
+                f"{len(values)} of {symbols_of([number])} in {structures.source}: other spins, charges or "
+                f"settings. Keep one of them, or set e0s={{'{symbols_of([number])}': ...}}."
             )
     return {int(number): float(structures.energy[lone[numbers == number]].mean()) for number in np.unique(numbers)}

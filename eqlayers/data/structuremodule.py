@@ -34,6 +34,7 @@ from eqlayers.data.structure_statistics import (
     read_e0s,
 )
 from eqlayers.data.structures import StructureArrays
+from eqlayers.elements import symbols_of
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.units import read_units
 
@@ -195,7 +196,7 @@ class StructureDataModule(LightningDataModule):
         self.report += [
             "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in _PARTS),
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
-            + ", ".join(f"{number}: {shift:.6g} eV" for number, shift in found.shifts.items())
+            + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in found.shifts.items())
             + ("" if found.unique else "; not energies of free atoms: the data have too few compositions to tell"),
             f"scale {found.scale:.4g}, energies less shifts deviate by {found.energy_std:.4g} eV, "
             f"{found.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",

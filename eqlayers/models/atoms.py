@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_number, check_type, got
+from ..elements import symbols_of
 from ..errors import ConfigError, DataError, IndexRangeError
 from .committee import Committee
 from .potential import Potential
@@ -49,10 +50,9 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
         raise ConfigError(f"{name} must be at least one atom, got none. Leave out empty structures.")
     unknown = sorted(set(atoms.numbers.tolist()) - set(species))
     if unknown:
-        known, others = (", ".join(ase.data.chemical_symbols[z] for z in zs) for zs in (species, unknown))
         raise IndexRangeError(
-            f"{name} must be of the potential's species {known}, got also {others}. Use a potential that was trained "
-            "on them."
+            f"{name} must be of the potential's species {symbols_of(species)}, got also {symbols_of(unknown)}. Use "
+            "a potential that was trained on them."
         )
     for what, values in (("positions", atoms.positions), ("cell", atoms.cell.array)):
         if not np.isfinite(values).all():

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ..checks import check_integer, check_module, check_number, check_optional
+from ..elements import read_species, symbols_of
 from ..errors import ConfigError
 from ..nn._common.interpolation import gradients
 from ..nn.radial import KeepsTable, ScalarNetwork
 from ..nn.radial_table import Errors, TableError, fewest_knots, in_float64, table_error, worst_of
 from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
-from .potential import read_species
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
@@ -71,7 +71,7 @@ def compress(
     tolerance: float = 1e-4,
     knots: int | None = None,
     *,
-    species: Sequence[int] | None = None,
+    species: Sequence[int | str] | None = None,
 ) -> CompressionReport:
     """Hold the radial networks of a model in tables, so that inference does not run them.
 
@@ -84,8 +84,8 @@ def compress(
         tolerance: Largest error of weights and of their slopes, relative to the largest of a network; the number of
             knots follows from it.
         knots: The number of knots, in place of the tolerance.
-        species: Atomic numbers that will occur, where tables are for pairs of species (``distance_transform``); all of
-            the network if None.
+        species: Elements that will occur, as symbols or atomic numbers, where tables are for pairs of species
+            (``distance_transform``); all of the network if None.
 
     Returns:
         Errors and sizes; print it.
@@ -209,7 +209,7 @@ class _Made(NamedTuple):
     rows: list[CompressionRow]
 
 
-def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int] | None) -> _Made:
+def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species: Sequence[int | str] | None) -> _Made:
     """The tables of the networks of one owner, which stays as it is."""
     plain = owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis
     basis, transform = in_float64(plain), in_float64(getattr(owner, "transform", None))
@@ -268,12 +268,14 @@ def _of_lengths(network: Any, basis: Any, transform: Any, pair: tuple[int, int] 
     return run
 
 
-def _codes(known: Sequence[int], species: Sequence[int] | None, limited: bool) -> Tensor:
+def _codes(known: Sequence[int], species: Sequence[int | str] | None, limited: bool) -> Tensor:
     """The pairs of species that may occur; there may be any number of them where no table is for a pair."""
     listed = known if species is None else read_species(species)
     strange = [z for z in listed if z not in known]
     if strange or not listed:
-        raise ConfigError(f"species must be some of {list(known)}, got {strange or 'none'}. Leave out the others.")
+        raise ConfigError(
+            f"species must be some of {symbols_of(known)}, got {symbols_of(strange) or 'none'}. Leave out the others."
+        )
     places = torch.tensor(sorted({list(known).index(z) for z in listed}))
     if limited and len(places) > MOST_SPECIES:
         raise ConfigError(

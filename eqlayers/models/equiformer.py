@@ -12,6 +12,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends.rows import taken
 from ..checks import check_integer, check_number
+from ..elements import read_species
 from ..forms.program import Form
 from ..functional.attention import edge_softmax, run_along
 from ..functional.tabled import TabledWeights
@@ -28,7 +29,6 @@ from ..nn.radial import BesselBasis, ScalarNetwork, hidden_widths
 from ..nn.so2 import SO2Convolution
 from ..nn.tabled_basis import KnotBasis, tabled
 from ..ops.call import widest_under_autocast
-from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 
@@ -56,7 +56,7 @@ class Equiformer(torch.nn.Module):
     there is no mean number of neighbours to set.
 
     Args:
-        species: Atomic numbers that occur.
+        species: Elements that occur, as symbols or atomic numbers.
         hidden: Irreps of the features between the layers, up to degree 12; irreps that cannot arise are left out.
         heads: Heads of the attention; they divide every multiplicity.
         layers: Number of layers, at least 1.
@@ -92,7 +92,7 @@ class Equiformer(torch.nn.Module):
 
     def __init__(
         self,
-        species: Sequence[int],
+        species: Sequence[int | str],
         hidden: str = "32x0e + 32x1o + 32x2e",
         heads: int = 4,
         layers: int = 3,

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..checks import check_number, check_type, got
+from ..elements import by_element, read_species, symbols_of
 from ..errors import ConfigError
 from ..graph import Graph
 from .compression import without_tables
-from .potential import Potential, read_species
+from .potential import Potential
 from .saving import build_potential, describe_potential
 
 _ROUNDINGS = 2**12  # of an energy of an atom: sums over hundreds of edges and channels, some layers deep
@@ -20,7 +21,7 @@ _SURE = 0.05  # of the energies: half precision must not hide a factor of the nu
 
 
 def extend_potential(
-    potential: Potential, species: Sequence[int], shifts: Mapping[int, float] | None = None
+    potential: Potential, species: Sequence[int | str], shifts: Mapping[Any, float] | None = None
 ) -> Potential:
     """A copy of a potential that knows more species, for fine-tuning.
 
@@ -35,8 +36,8 @@ def extend_potential(
 
     Args:
         potential: It stays as it is.
-        species: Atomic numbers; those that the potential lacks are added behind its own.
-        shifts: In eV, by atomic number, of new species; 0 for those that are left out.
+        species: Symbols or atomic numbers; those that the potential lacks are added behind its own.
+        shifts: In eV, by symbol or atomic number, of new species; 0 for those that are left out.
 
     Returns:
         A potential with the species, dtype, device and mode of the old one, without tables of its radial networks.
@@ -53,15 +54,20 @@ def extend_potential(
     """
     check_type("potential", potential, Potential, "a Potential", "Load one with load_potential(path).")
     new = [z for z in read_species(species) if z not in potential.species]
-    given = check_type("shifts", shifts or {}, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
+    given = by_element("shifts", shifts or {}, "shift in eV")
     if not given.keys() <= set(new):
-        raise ConfigError(f"shifts must be of the new species {new}, got {list(given)}. Use set_statistics for others.")
+        raise ConfigError(
+            f"shifts must be of the new species {symbols_of(new) or 'none'}, got {symbols_of(given)}. Use "
+            "set_statistics for others."
+        )
     potential = without_tables(potential)
     with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
         wider = build_potential(with_species(describe_potential(potential), [*potential.species, *new]))
     take_weights(wider, potential)
     for z, shift in given.items():
-        wider.shifts[wider.species.index(z)] = check_number(f"the shift of {z}", shift, fix="Look for NaN.")
+        wider.shifts[wider.species.index(z)] = check_number(
+            f"the shift of {symbols_of([z])}", shift, fix="Look for NaN."
+        )
     return wider
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
+from ..elements import read_species, symbols_of
 from ..errors import ConfigError, IrrepsError
 from ..graph import Graph
 from ..nn._common.base import EquivariantModule
@@ -20,7 +21,6 @@ from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
-from .potential import read_species
 from .properties import kept_irreps, property_irreps, read_properties
 
 _TRANSFORMS = ("agnesi",)
@@ -36,7 +36,7 @@ class MACE(EquivariantModule):
     repulsion and derivatives. Models of mace-torch are read by :func:`eqlayers.integrations.from_mace`.
 
     Args:
-        species: Atomic numbers that occur.
+        species: Elements that occur, as symbols or atomic numbers.
         hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone,
             and what other properties need.
         correlation: Largest number of factors, 1 to 4; or one for each layer.
@@ -81,7 +81,7 @@ class MACE(EquivariantModule):
 
     def __init__(
         self,
-        species: Sequence[int],
+        species: Sequence[int | str],
         hidden: Any = "128x0e + 128x1o",
         correlation: int | Sequence[int] = 3,
         lmax: int = 3,
@@ -213,7 +213,7 @@ class MACE(EquivariantModule):
     def extra_repr(self) -> str:
         """Species, features and reach."""
         return (
-            f"species {list(self.species)}, {self.hidden}, correlation {list(self.correlation)}, "
+            f"species {symbols_of(self.species)}, {self.hidden}, correlation {list(self.correlation)}, "
             f"lmax {self.irreps_sh.lmax}, cutoff {self.cutoff:g} A"
         )
 

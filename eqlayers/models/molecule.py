@@ -12,7 +12,8 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends import check_backend
 from ..backends.rows import taken
-from ..checks import check_choice, check_integer, check_number, check_tensor, check_type
+from ..checks import check_choice, check_integer, check_number, check_tensor
+from ..elements import by_element, read_species, symbols_of
 from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from ..graph import Graph, check_range
 from ..nn._common.base import KeepsFloat64
@@ -22,7 +23,7 @@ from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from ..nn.tabled_basis import tabled
 from .nequip import reachable
-from .potential import kinds_of, places_of, read_species
+from .potential import kinds_of, places_of
 from .properties import even_scalars, pooled
 
 LARGEST_DEGREE = 11  # of e3nn's representations
@@ -41,7 +42,7 @@ class MoleculeNetwork(KeepsFloat64):
     turns with the molecule.
 
     Args:
-        species: Atomic numbers that occur.
+        species: Elements that occur, as symbols or atomic numbers.
         hidden: Irreps of the node features; equal multiplicities are fastest.
         lmax: Largest degree of the spherical harmonics, up to 11.
         layers: Number of interactions.
@@ -73,7 +74,7 @@ class MoleculeNetwork(KeepsFloat64):
 
     def __init__(
         self,
-        species: Sequence[int] = (1, 6, 7, 8, 9),
+        species: Sequence[int | str] = (1, 6, 7, 8, 9),
         hidden: str = "64x0e + 64x1o",
         lmax: int = 1,
         layers: int = 3,
@@ -126,11 +127,11 @@ class MoleculeNetwork(KeepsFloat64):
         self.register_buffer("shifts", torch.zeros(len(self.species), dtype=torch.float64))
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
 
-    def set_statistics(self, shifts: Mapping[int, float], scale: float, mean_neighbors: float) -> None:
+    def set_statistics(self, shifts: Mapping[Any, float], scale: float, mean_neighbors: float) -> None:
         """Set per-species shifts and the scale (float64, units of the target) and the neighbour normalisation.
 
         Args:
-            shifts: Atomic number to shift; species of the model that are missing get 0.
+            shifts: By symbol or atomic number; species of the model that are missing get 0.
             scale: Positive factor of the learned part.
             mean_neighbors: Mean number of neighbours per atom.
 
@@ -138,14 +139,15 @@ class MoleculeNetwork(KeepsFloat64):
             IndexRangeError: A species that the model does not know. ConfigError: A number is not finite or, but for
                 shifts, not positive.
         """
-        check_type("shifts", shifts, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
-        unknown = sorted(set(shifts) - set(self.species), key=str)
+        shifts = by_element("shifts", shifts, "shift")
+        unknown = symbols_of(sorted(set(shifts) - set(self.species)))
         if unknown:
             raise IndexRangeError(
-                f"shifts must name species among {list(self.species)}, got also {unknown}. Build the model with them."
+                f"shifts must name species among {symbols_of(self.species)}, got also {unknown}. Build the model "
+                "with them."
             )
         for z, shift in shifts.items():
-            check_number(f"the shift of {z}", shift, fix="Look for NaN among the targets.")
+            check_number(f"the shift of {symbols_of([z])}", shift, fix="Look for NaN among the targets.")
         scale, mean_neighbors = (
             check_number("scale", scale, above=0),
             check_number("mean_neighbors", mean_neighbors, above=0),

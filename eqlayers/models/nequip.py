@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..algebra import as_irreps, tensor_product_paths
 from ..checks import check_integer, check_number
+from ..elements import read_species
 from ..graph import Graph
 from ..nn.edge_geometry import EdgeVectors
 from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import tabled
-from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 
@@ -31,7 +31,7 @@ class NequIP(torch.nn.Module):
     shift.
 
     Args:
-        species: Atomic numbers that occur.
+        species: Elements that occur, as symbols or atomic numbers.
         hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
         lmax: Largest degree of the spherical harmonics.
         layers: Number of steps, at least 1.
@@ -62,7 +62,7 @@ class NequIP(torch.nn.Module):
 
     def __init__(
         self,
-        species: Sequence[int],
+        species: Sequence[int | str],
         hidden: str = "32x0e + 32x1o + 32x2e",
         lmax: int = 2,
         layers: int = 4,

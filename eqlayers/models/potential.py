@@ -21,6 +21,7 @@ from ..checks import (
     check_tensor,
     check_type,
 )
+from ..elements import SYMBOLS, by_element, read_species, symbols_of
 from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
@@ -28,8 +29,6 @@ from ..nn.edge_geometry import EdgeGeometry, EdgeVectors
 from ..torch_internals import assert_later, being_traced, is_plain, unwrapped
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
-
-_MOST_Z = 118
 
 
 class Potential(KeepsFloat64):
@@ -49,8 +48,8 @@ class Potential(KeepsFloat64):
             Angstrom, ``irreps_sh`` the harmonics that it wants. One with an attribute ``properties``, names among
             'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars of energy and polarizability,
             then the vector of the dipole, then degree 2 of the polarizability.
-        species: Atomic numbers that occur.
-        shifts: :math:`s_Z` in eV, by atomic number; 0 for those that are left out.
+        species: Elements that occur, as symbols or atomic numbers.
+        shifts: :math:`s_Z` in eV, by symbol or atomic number; 0 for those that are left out.
         scale: :math:`\sigma` in eV, one number or one for each species.
         repulsion: ``forward(z, edges, graph) -> [A]`` in eV, a short-range energy such as :class:`ZBL`; or None.
         backend: Of the harmonics; see :class:`eqlayers.nn.EdgeGeometry`.
@@ -83,9 +82,9 @@ class Potential(KeepsFloat64):
     def __init__(
         self,
         network: torch.nn.Module,
-        species: Sequence[int],
-        shifts: Mapping[int, float] | None = None,
-        scale: float | Mapping[int, float] = 1.0,
+        species: Sequence[int | str],
+        shifts: Mapping[Any, float] | None = None,
+        scale: float | Mapping[Any, float] = 1.0,
         repulsion: torch.nn.Module | None = None,
         backend: str | None = None,
     ) -> None:
@@ -118,16 +117,16 @@ class Potential(KeepsFloat64):
 
     def set_statistics(
         self,
-        shifts: Mapping[int, float],
-        scale: float | Mapping[int, float],
+        shifts: Mapping[Any, float],
+        scale: float | Mapping[Any, float],
         mean_neighbors: float | None = None,
         tensor_scales: Mapping[str, float] | None = None,
     ) -> None:
         """Set shifts and scales in eV, and the network's mean number of neighbours if one is given.
 
         Args:
-            shifts: Atomic number to shift; those left out get 0.
-            scale: Positive; one number, or atomic number to scale, where those left out get 1.
+            shifts: By symbol or atomic number; 0 for those that are left out.
+            scale: Positive; one number, or one by symbol or atomic number, 1 for those that are left out.
             mean_neighbors: For networks that have ``set_mean_neighbors(number)``.
             tensor_scales: Scale of 'dipole' in e Angstrom and of 'polarizability' in Angstrom^3; others stay.
 
@@ -135,16 +134,19 @@ class Potential(KeepsFloat64):
             IndexRangeError: A species or a property that the potential does not know. ConfigError: A number is not
                 finite, or not positive where it must be.
         """
-        check_type("shifts", shifts, Mapping, "a mapping from atomic number to shift", "Pass a dict.")
-        scales = scale if isinstance(scale, Mapping) else dict.fromkeys(self.species, scale)
-        unknown = sorted({*shifts, *scales} - set(self.species), key=str)
+        shifts, listed = by_element("shifts", shifts, "shift in eV"), isinstance(scale, Mapping)
+        scales = by_element("scale", scale, "scale in eV") if listed else dict.fromkeys(self.species, scale)
+        unknown = symbols_of(sorted({*shifts, *scales} - set(self.species)))
         if unknown:
             raise IndexRangeError(
-                f"shifts and scales must name species among {list(self.species)}, got also {unknown}. Build the "
+                f"shifts and scales must name species among {symbols_of(self.species)}, got also {unknown}. Build the "
                 "potential with them."
             )
-        added = [check_number(f"the shift of {z}", shifts.get(z, 0.0), fix="Look for NaN.") for z in self.species]
-        factors = [check_number(f"the scale of {z}", scales.get(z, 1.0), above=0) for z in self.species]
+        added = [
+            check_number(f"the shift of {symbols_of([z])}", shifts.get(z, 0.0), fix="Look for NaN.")
+            for z in self.species
+        ]
+        factors = [check_number(f"the scale of {symbols_of([z])}", scales.get(z, 1.0), above=0) for z in self.species]
         self.shifts.copy_(torch.tensor(added, dtype=torch.float64))
         self.scales.copy_(torch.tensor(factors, dtype=torch.float64))
         wanted = "a mapping from property to scale, or None"
@@ -280,7 +282,7 @@ class Potential(KeepsFloat64):
 
     def extra_repr(self) -> str:
         """Species and cutoff."""
-        return f"{', '.join(self.properties)}; species {list(self.species)}, cutoff {self.cutoff:g} A"
+        return f"{', '.join(self.properties)}; species {symbols_of(self.species)}, cutoff {self.cutoff:g} A"
 
 
 def differentiated(
@@ -354,29 +356,9 @@ def _some_volume(structures: Structures) -> bool:
     return structures.num_graphs == 0 or bool((torch.linalg.det(structures.cell.detach()) != 0).any())
 
 
-def read_species(species: Any) -> tuple[int, ...]:
-    """Different atomic numbers.
-
-    Raises:
-        ConfigError: They are none.
-
-    Example:
-        >>> read_species([1, 8])
-        (1, 8)
-    """
-    listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
-    found = tuple(check_integer("species", z, 1, what="atomic numbers") for z in listed)
-    if not found or len(set(found)) < len(found) or max(found) > _MOST_Z:
-        raise ConfigError(
-            f"species must be different atomic numbers from 1 to {_MOST_Z}, at least one, got {list(found)}. List each "
-            "element of the data once."
-        )
-    return found
-
-
 def places_of(species: Sequence[int]) -> Tensor:
     """By atomic number, the place in the list, or -1; both ends are unknown, where numbers out of range are put."""
-    index = torch.full((_MOST_Z + 2,), -1)
+    index = torch.full((len(SYMBOLS) + 2,), -1)
     index[list(species)] = torch.arange(len(species))
     return index
 
@@ -391,11 +373,12 @@ def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Te
         raise DTypeError(f"z must be int64, got {z.dtype}. Convert it with `.long()`.")
     kind = places[z.clamp(0, len(places) - 1)]
     if being_traced():
-        assert_later((kind >= 0).all(), f"z must hold species among {list(species)}.")
+        assert_later((kind >= 0).all(), f"z must hold species among {symbols_of(species)}.")
     elif z.device.type == "cpu" and bool((unwrapped(kind) < 0).any()):  # also where vmap goes over the list
         unknown = sorted(set(unwrapped(z)[unwrapped(kind).reshape(-1, len(z))[0] < 0].tolist()))
         raise IndexRangeError(
-            f"z must hold species among {list(species)}, got also {unknown}. Build the {what} with them."
+            f"z must hold species among {symbols_of(species)}, got also {symbols_of(unknown)}. Build the {what} "
+            "with them."
         )
     return kind
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_integer, check_number
+from ..elements import read_species
 from ..graph import Graph
 from ..lowering.path_lists import paths
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
 from ..nn.radial import ScalarNetwork, hidden_widths
 from ..nn.tabled_basis import tabled
 from .nequip import reachable
-from .potential import read_species
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 
@@ -34,7 +34,7 @@ class TFN(torch.nn.Module):
     the paper. :class:`NequIP` is this with linear maps by species.
 
     Args:
-        species: Atomic numbers that occur.
+        species: Elements that occur, as symbols or atomic numbers.
         hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
         lmax: Largest degree of the spherical harmonics.
         layers: Number of steps, at least 1.
@@ -63,7 +63,7 @@ class TFN(torch.nn.Module):
 
     def __init__(
         self,
-        species: Sequence[int],
+        species: Sequence[int | str],
         hidden: str = "32x0e + 32x1o + 32x2e",
         lmax: int = 2,
         layers: int = 3,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..checks import check_floating, check_items, check_number
+from ..checks import check_floating, check_number
+from ..elements import covalent_radius, read_species
 from ..errors import ShapeError
 from ..graph import Graph, check_graph, check_index, check_lengths
 from ._common.base import KeepsFloat64
-from ._common.elements import covalent_radius
 
 
 class AgnesiTransform(KeepsFloat64):
@@ -20,7 +20,7 @@ class AgnesiTransform(KeepsFloat64):
     .. math:: t(r) = \Big(1 + \frac{a\, u^q}{1 + u^{q - p}}\Big)^{-1}, \quad u = \frac{2 r}{R_{Z_i} + R_{Z_j}}
 
     Args:
-        species: Atomic numbers, in the order in which ``forward`` names them.
+        species: Elements, as symbols or atomic numbers, in the order in which ``forward`` names them.
         q, p, a: Powers and factor.
 
     Raises:
@@ -39,10 +39,10 @@ class AgnesiTransform(KeepsFloat64):
     constants: Tensor
     kept_in_float64 = ("radii", "constants")
 
-    def __init__(self, species: Sequence[int], q: float = 0.9183, p: float = 4.5791, a: float = 1.0805) -> None:
+    def __init__(self, species: Sequence[int | str], q: float = 0.9183, p: float = 4.5791, a: float = 1.0805) -> None:
         super().__init__()
         numbers = [check_number(name, value, above=0) for name, value in (("q", q), ("p", p), ("a", a))]
-        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
+        listed = read_species(species)
         self.register_buffer("radii", torch.tensor([covalent_radius(z) for z in listed], dtype=torch.float64))
         self.register_buffer("constants", torch.tensor(numbers, dtype=torch.float64))
 

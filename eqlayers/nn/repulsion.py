@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ..backends.rows import summed_rows
-from ..checks import check_items, check_number, check_type
-from ..errors import ConfigError, IndexRangeError
+from ..checks import check_number, check_type
+from ..elements import COVALENT_RADII, covalent_radius, read_species
+from ..errors import IndexRangeError
 from ..graph import Graph, check_graph, check_index, check_lengths
 from ..torch_internals import being_traced
 from ._common.base import KeepsFloat64
-from ._common.elements import COVALENT_RADII, covalent_radius
 from .edge_geometry import EdgeVectors
 from .radial import PolynomialCutoff
 
@@ -76,17 +76,14 @@ class ZBL(KeepsFloat64):
         names = ("exponent", "prefactor")
         self.options = {"p": self.envelope.p, "factor": float(factor), **dict(zip(names, constants, strict=True))}
 
-    def reach(self, species: Sequence[int]) -> float:
-        """Largest distance in Angstrom at which a pair of these atomic numbers has an energy.
+    def reach(self, species: Sequence[int | str]) -> float:
+        """Largest distance in Angstrom at which a pair of these elements, symbols or atomic numbers, has an energy.
 
         Example:
             >>> round(ZBL().reach([1, 19]), 2)
             4.06
         """
-        listed = check_items("species", species, "a list of atomic numbers", "List each element of the data once.")
-        if not listed:
-            raise ConfigError("species must be at least one atomic number, got none. List the elements of the data.")
-        return 2 * max(covalent_radius(z) for z in listed)
+        return 2 * max(covalent_radius(z) for z in read_species(species))
 
     def forward(self, z: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Half of the energy of each pair at each of its atoms.

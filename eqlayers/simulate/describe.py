@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ase.data import chemical_symbols
 
+from ..elements import SYMBOLS, symbols_of
 from ..models import load_potential, read_potential
 from ..nn import explain
 
@@ -27,14 +27,14 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
     rows += [(name, "none" if part is None else _call(part)) for name, part in parts]
     rows += [
-        ("species", ", ".join(chemical_symbols[z] for z in potential.species)),
+        ("species", symbols_of(potential.species)),
         ("cutoff", f"{potential.cutoff:g} A"),
         ("parameters", f"{sum(p.numel() for p in potential.parameters()):,}"),
         ("dtype", str(potential.dtype).removeprefix("torch.")),
     ]
     for name, values in (("shifts", potential.shifts), ("scales", potential.scales)):
         listed = zip(potential.species, values.tolist(), strict=True)
-        rows.append((name, ", ".join(f"{chemical_symbols[z]} {value:.6g}" for z, value in listed) + " eV"))
+        rows.append((name, ", ".join(f"{SYMBOLS[z - 1]} {value:.6g}" for z, value in listed) + " eV"))
     rows += _flat(saved.facts)
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
@@ -42,7 +42,10 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
 
 
 def _call(part: Mapping[str, Any]) -> str:
-    options = ", ".join(f"{name}={value!r}" for name, value in part["init_args"].items())
+    given = dict(part["init_args"])
+    if isinstance(given.get("species"), list):
+        given["species"] = [SYMBOLS[z - 1] for z in given["species"]]
+    options = ", ".join(f"{name}={value!r}" for name, value in given.items())
     return f"{part['class_path']}({options})"
 
 

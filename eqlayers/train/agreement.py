@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..data.targets import Target
+from ..elements import symbols_of
 from ..errors import ConfigError
 
 __all__ = ["check_checkpoint", "check_network", "data_facts", "differences"]
@@ -47,7 +48,7 @@ def check_network(model: nn.Module, data: Any) -> None:
     known, present = getattr(model, "species", None), data.statistics.species
     if known is not None and not set(present) <= set(known):
         raise ConfigError(
-            f"the network must know every species of the data, {tuple(present)}, got {tuple(known)}. "
+            f"the network must know every species of the data, {symbols_of(present)}, got {symbols_of(known)}. "
             "Set model.model.init_args.species."
         )
     if getattr(data, "target", None) is not None:  # structures have energies, and networks of them no read-out

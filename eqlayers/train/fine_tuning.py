@@ -18,6 +18,7 @@ from torch_geometric.loader import DataLoader
 from ..checks import check_flag, check_number, check_type
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
+from ..elements import by_element, element, symbols_of
 from ..errors import ConfigError
 from ..models import Potential, Structures, build_potential, describe_potential, read_potential
 from ..models.compression import without_tables
@@ -82,17 +83,19 @@ class FineTuned(TrainedModule):
 
     def use(self, potential: Potential) -> None:
         """Train this potential, with the weights by species that are configured."""
-        weights = self.hparams["species_weights"] or {}
-        factors = [check_number(f"the weight of {z}", weights.get(z, 1.0), at_least=0) for z in potential.species]
+        weights = by_element("model.species_weights", self.hparams["species_weights"] or {}, "weight")
+        factors = [
+            check_number(f"the weight of {symbols_of([z])}", weights.get(z, 1.0), at_least=0) for z in potential.species
+        ]
         self.potential = potential
         self.register_buffer("species_factors", torch.tensor(factors))
 
-    def begin_with(self, start: Potential, species: Sequence[int] = (), refit_shifts: bool = True) -> None:
+    def begin_with(self, start: Potential, species: Sequence[int | str] = (), refit_shifts: bool = True) -> None:
         """Take the weights, shifts and scales of a trained potential; call it before the fit.
 
         Args:
             start: The trained potential, of the architecture of this one.
-            species: Atomic numbers of the data; those that it does not know are added.
+            species: Elements of the data, as symbols or atomic numbers; those that it does not know are added.
             refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
                 energies of another method need it; shifts of new species always are.
 
@@ -103,7 +106,9 @@ class FineTuned(TrainedModule):
         self.use(begun(self.potential, start, species))
         self._begun = tuple(start.species), refit_shifts
         added = sorted(set(self.potential.species) - set(start.species))
-        rank_zero_info(f"start: weights trained for {list(start.species)}, new species {added or 'none'}")
+        rank_zero_info(
+            f"start: weights trained for {symbols_of(start.species)}, new species {symbols_of(added) or 'none'}"
+        )
 
     def goes_on_from(self, data: Any) -> bool:
         """Whether the potential was trained before; its shifts are fitted then, and the rest belongs to the weights."""
@@ -112,13 +117,13 @@ class FineTuned(TrainedModule):
         return self._begun is not None
 
 
-def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Potential:
+def begun(configured: Potential, start: Potential, species: Sequence[int | str]) -> Potential:
     """The configured potential with the weights of another one, and more species.
 
     Args:
         configured: A fresh one; of its arguments only species, mean_neighbors, knots and backend may differ.
         start: The trained one.
-        species: Atomic numbers of the data.
+        species: Elements of the data, as symbols or atomic numbers.
 
     Returns:
         A new potential with the species of ``start``, of the configuration, and of the data.
@@ -136,7 +141,7 @@ def begun(configured: Potential, start: Potential, species: Sequence[int]) -> Po
             f"the network must agree with the potential of start_from, got others (there -> configured): "
             f"{', '.join(found)}. Leave out model.model and data.cutoff, which are taken from it."
         )
-    every = list(dict.fromkeys([*start.species, *configured.species, *species]))
+    every = list(dict.fromkeys([*start.species, *configured.species, *(element("species", z) for z in species)]))
     potential = build_potential(with_species(mine, every))
     take_weights(potential, start)
     return potential.to(configured.dtype).train(configured.training)
@@ -179,7 +184,7 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
             found = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
             after = {z: before[z] + float(change) for z, change in zip(free, found, strict=True)}
     potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
-    told = [f"{z}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
+    told = [f"{symbols_of([z])}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
     rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: as in the starting potential")
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
-from ..checks import check_choice, check_items, check_number, check_type
+from ..checks import check_choice, check_items, check_number
+from ..elements import by_element
 from ..errors import ConfigError, DataError
 from ..models import Potential, Structures, describe_potential
 from ..models.properties import OUTPUTS
@@ -42,7 +43,7 @@ class PotentialModule(FineTuned):
         loss: ``"l1"`` (of forces: the length of the error), ``"huber"`` (quadratic within one scale) or ``"mse"``.
         energy_weight, forces_weight, stress_weight: :math:`w_E, w_F, w_S`.
         dipole_weight, polarizability_weight: :math:`w_\mu, w_\alpha`.
-        species_weights: :math:`c_Z` by atomic number; 1 for those left out.
+        species_weights: :math:`c_Z` by symbol or atomic number; 1 for those left out.
         second_stage: Fraction of the training after which ``second_energy_weight`` and ``second_forces_weight``
             count; None for one stage.
         second_energy_weight, second_forces_weight: Weights of the second stage.
@@ -72,7 +73,7 @@ class PotentialModule(FineTuned):
         stress_weight: float = 1.0,
         dipole_weight: float = 1.0,
         polarizability_weight: float = 1.0,
-        species_weights: dict[int, float] | None = None,
+        species_weights: dict[int | str, float] | None = None,
         second_stage: float | None = None,
         second_energy_weight: float = 10.0,
         second_forces_weight: float = 1.0,
@@ -96,17 +97,11 @@ class PotentialModule(FineTuned):
         species = check_items(
             "model.model.species",
             getattr(model, "species", None),
-            "a list of atomic numbers",
+            "a list of chemical symbols or atomic numbers",
             "Set it to the species of the data.",
         )
         self.save_hyperparameters(ignore=["model", "repulsion"])
-        check_type(
-            "model.species_weights",
-            species_weights or {},
-            Mapping,
-            "a mapping from atomic number to weight",
-            "Pass a dict.",
-        )
+        by_element("model.species_weights", species_weights or {}, "weight")
         self.scale: Tensor
         self.register_buffer("scale", torch.ones((), dtype=torch.float64))
         self.use(Potential(model, list(species), repulsion=repulsion))

@@ -154,7 +154,7 @@ def test_another_cell_is_no_copy():
 def test_unknown_species():
     water = StructureArrays.of("x", [1, 1, 1], [1, 8, 6], np.zeros((3, 3)), energy=np.ones(3))
     said = check_parts(water, {"train": np.array([0]), "val": np.array([0]), "test": np.array([1, 2])})
-    assert any("atomic numbers [6, 8] are in the test part but in none of the 1 training structures" in s for s in said)
+    assert any("species C, O are in the test part but in none of the 1 training structures" in s for s in said)
     assert not any("are in the val part but" in s for s in said)
 
 

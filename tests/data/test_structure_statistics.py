@@ -89,9 +89,9 @@ def test_other_energies_of_free_atoms():
     isolated = statistics(structures, np.arange(10), "isolated").shifts  # wherever the lone atoms are
     assert isolated == dict(zip(TRUE, structures.energy[-3:].tolist(), strict=True))
     assert np.flatnonzero(lone_atoms(structures)).tolist() == [37, 38, 39]
-    with pytest.raises(DataError, match=r"e0s must give an energy to every species of some, got none for .* \[6, 8\]"):
+    with pytest.raises(DataError, match=r"e0s must give an energy to every species of some, got none for C, O"):
         statistics(structures, e0s={"H": -13.0})
-    with pytest.raises(DataError, match=r"got none for atomic numbers \[1, 6, 8\]. Add them, or use e0s=\"fit\""):
+    with pytest.raises(DataError, match=r"got none for H, C, O. Add them, or use e0s=\"fit\""):
         statistics(structures.take(np.arange(37)), e0s="isolated")
 
 
@@ -102,7 +102,7 @@ def test_lone_atoms_of_different_energies_are_named():
     with pytest.raises(DataError, match=r"lone atoms of a species must have one energy, got .* for 2 of C in some"):
         statistics(structures, e0s="isolated")
     structures.energy[-1] = structures.energy[-2] + 5e-4
-    with pytest.raises(DataError, match=r"got none for atomic numbers \[8\]"):
+    with pytest.raises(DataError, match=r"got none for O"):
         statistics(structures, e0s="isolated")
 
 
@@ -142,9 +142,9 @@ def test_structures_without_a_neighbour_are_refused():
     [
         ("average", "e0s must be one of fit, isolated, none, got 'average'"),
         (None, "e0s must be one of fit, isolated, none or energies by element, got None"),
-        ({"Xx": 1.0}, "e0s must name each element once, got 'Xx'. Use a symbol"),
-        ({"H": 1.0, 1: 2.0}, "e0s must name each element once, got 1"),
-        ({"X": 1.0}, "e0s must name each element once, got 'X'"),
+        ({"Xx": 1.0}, "e0s must be chemical symbols or atomic numbers from 1 to 118, got 'Xx'"),
+        ({"H": 1.0, 1: 2.0}, "e0s must name each element once, got H more than once"),
+        ({"X": 1.0}, "e0s must be chemical symbols .*, got 'X'"),
         ({"H": float("nan")}, "e0s of H must be a finite number of eV, got nan"),
     ],
 )

@@ -188,7 +188,7 @@ def test_memory_of_evaluation_is_bounded(module, tmp_path):
 
 def test_mistakes_are_warnings(module, tmp_path):
     one, other = trimers(tmp_path, "a.xyz", 20, 0), trimers(tmp_path, "b.xyz", 5, 1, z="NH2")
-    with pytest.warns(UserWarning, match=r"atomic numbers \[7\] are in the test part"):
+    with pytest.warns(UserWarning, match=r"species N are in the test part"):
         module(one, test_path=other, val=0)
     with pytest.warns(UserWarning, match="20 of 20 test structures are in the training part as well"):
         module(one, test_path=one, val=0)
@@ -203,7 +203,7 @@ def test_the_report_is_logged_once(module, caplog):
     assert [line for line in data.report if line not in logged] == []
     data.setup("test")
     assert len([r for r in caplog.records if r.message == data.report[0]]) == 1
-    assert data.report[0].endswith("2,000 structures of 9 atoms, atomic numbers [1, 6, 8], none periodic")
+    assert data.report[0].endswith("2,000 structures of 9 atoms, species H, C, O, none periodic")
 
 
 def test_before_setup(tmp_path):

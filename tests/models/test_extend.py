@@ -167,11 +167,11 @@ def test_wrong_arguments() -> None:
     old = trained(NETWORKS["NequIP"]())
     for call, message in (
         (lambda: extend_potential(old.network, [6]), "potential must be a Potential"),  # type: ignore[arg-type]
-        (lambda: extend_potential(old, 6), "species must be a list of atomic numbers"),  # type: ignore[arg-type]
-        (lambda: extend_potential(old, [119]), "species must be different atomic numbers"),
+        (lambda: extend_potential(old, 6), "species must be a list of chemical symbols"),  # type: ignore[arg-type]
+        (lambda: extend_potential(old, [119]), "species must be chemical symbols or atomic numbers"),
         (lambda: extend_potential(old, [6], [1.0]), "shifts must be a mapping"),  # type: ignore[arg-type]
-        (lambda: extend_potential(old, [6], {8: 1.0}), r"shifts must be of the new species \[6\], got \[8\]"),
-        (lambda: extend_potential(old, [6], {6: math.nan}), "the shift of 6 must be"),
+        (lambda: extend_potential(old, [6], {8: 1.0}), "shifts must be of the new species C, got O"),
+        (lambda: extend_potential(old, [6], {6: math.nan}), "the shift of C must be"),
         (lambda: extend_potential(Potential(ToyNetwork(2), [1, 8]), [6]), "must keep the argument `species`"),
         (lambda: extend_potential(Potential(torch.nn.Linear(1, 1), [1]), [6]), r"network\.cutoff must be"),
     ):

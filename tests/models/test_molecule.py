@@ -223,9 +223,9 @@ BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
     (IrrepsError, r"hidden must be irreps such as.*got '8x'", {"hidden": "8x"}),
     (ConfigError, r"readout must be one of scalar, vector, extent, got 'tensor'", {"readout": "tensor"}),
     (ConfigError, r"pooling must be one of sum, mean, got 'max'", {"pooling": "max"}),
-    (ConfigError, r"species must be different atomic numbers.*got \[1, 1\]", {"species": (1, 1)}),
-    (ConfigError, r"species must be.*at least one, got \[\]", {"species": ()}),
-    (ConfigError, r"species must be.*from 1 to 118.*got \[119\]", {"species": (119,)}),
+    (ConfigError, r"species must be different elements, at least one, got H more than once", {"species": (1, 1)}),
+    (ConfigError, r"species must be.*at least one, got none", {"species": ()}),
+    (ConfigError, r"species must be.*from 1 to 118, got 119", {"species": (119,)}),
     (ConfigError, r"lmax must be an integer, at least 0, got -1. 1 is usual", {"lmax": -1}),
     (ConfigError, r"cutoff must be a positive number", {"cutoff": -5.0}),
     (ConfigError, r"mean_neighbors must be a positive number, got nan", {"mean_neighbors": float("nan")}),
@@ -244,10 +244,10 @@ def test_bad_inputs(pos: Tensor) -> None:
     calls: list[tuple[type[EqlayersError], str, tuple[Any, ...]]] = [
         (
             IndexRangeError,
-            r"z must hold species among \[1, 6, 7, 8, 9\], got also \[92\]\. Build",
+            r"z must hold species among H, C, N, O, F, got also U\. Build",
             (Z.clone().fill_(92), pos, index),
         ),
-        (IndexRangeError, r"got also \[-1, 119\]", (torch.tensor([6, 119, -1, 1, 1, 1]), pos, index)),
+        (IndexRangeError, r"got also -1, 119", (torch.tensor([6, 119, -1, 1, 1, 1]), pos, index)),
         (ShapeError, r"z, pos and batch must be .*got \[5\], \[6, 3\]", (Z[:5], pos, index)),
         (ShapeError, r"got \[6\], \[3, 6\] and \[6\]\. Give one row per atom", (Z, pos.T, index)),
         (ShapeError, r"edge_index must be \[2, E\] int64.*Transpose", (Z, pos, index.T)),
@@ -273,10 +273,10 @@ def test_bad_inputs(pos: Tensor) -> None:
     for error, message, args in calls:
         with pytest.raises(error, match=message):
             model(*args)
-    with pytest.raises(IndexRangeError, match=r"shifts must name species among .*got also \[2\]\. Build"):
+    with pytest.raises(IndexRangeError, match=r"shifts must name species among .*got also He\. Build"):
         model.set_statistics({2: 1.0}, 1.0, 1.0)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"shifts": {1: float("nan")}}, r"the shift of 1 must be a finite number, got nan\. Look for NaN"),
+        ({"shifts": {1: float("nan")}}, r"the shift of H must be a finite number, got nan\. Look for NaN"),
         ({"scale": 0.0}, r"scale must be a positive number, got 0\.0"),
         ({"mean_neighbors": float("inf")}, r"mean_neighbors must be a positive number, got inf"),
     ]

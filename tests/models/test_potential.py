@@ -177,7 +177,7 @@ def test_no_atoms_and_no_neighbours(network: Potential) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"z": torch.tensor([1, 6])}, IndexRangeError, r"z must hold species among \[1, 8\], got also \[6\]"),
+        ({"z": torch.tensor([1, 6])}, IndexRangeError, r"z must hold species among H, O, got also C"),
         (
             {"pos": torch.zeros(2, 3)},
             DTypeError,
@@ -230,11 +230,11 @@ def test_what_cannot_be_asked() -> None:
         springs()(pair(3.0), ("force",))
     with pytest.raises(ShapeError, match="structures must be one for a Hessian, got 2"):
         springs().hessian(pair(3.0)._replace(num_graphs=2))
-    with pytest.raises(ConfigError, match="species must be different atomic numbers"):
+    with pytest.raises(ConfigError, match="species must be"):
         Potential(Springs(), [1, 1])
-    with pytest.raises(IndexRangeError, match=r"must name species among \[1, 8\], got also \[6\]"):
+    with pytest.raises(IndexRangeError, match=r"must name species among H, O, got also C"):
         springs(shifts={6: 1.0})
-    with pytest.raises(ConfigError, match=r"the scale of 1 must be a positive number, got 0\.0"):
+    with pytest.raises(ConfigError, match=r"the scale of H must be a positive number, got 0\.0"):
         springs(scale=0.0)
     with pytest.raises(ConfigError, match=r"network\.cutoff must be"):
         Potential(torch.nn.Linear(1, 1), [1])

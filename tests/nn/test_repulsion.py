@@ -8,10 +8,10 @@ import mpmath
 import pytest
 import torch
 
+from eqlayers.elements import COVALENT_RADII, covalent_radius
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
 from eqlayers.nn import ZBL, EdgeGeometry, EdgeVectors
-from eqlayers.nn._common.elements import COVALENT_RADII, covalent_radius
 
 EPS = torch.finfo(torch.float64).eps
 PAIR = Graph(torch.tensor([[0, 1], [1, 0]]), 2)

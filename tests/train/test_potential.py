@@ -126,7 +126,7 @@ def test_bad_options() -> None:
         ({"loss": "l3"}, r"model\.loss must be one of"),
         ({"forces_weight": -1.0}, r"model\.forces_weight must be"),
         ({"second_stage": 2.0}, r"model\.second_stage must be"),
-        ({"species_weights": {1: "x"}}, "the weight of 1 must be"),
+        ({"species_weights": {1: "x"}}, "the weight of H must be"),
     ):
         with pytest.raises(ConfigError, match=message):
             module(**options)
