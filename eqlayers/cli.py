@@ -11,6 +11,7 @@ from typing import Any
 __all__ = ["main"]
 
 TRAINING = {
+    "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
     "fit": "train, then test the best weights",
     "warmup": "compile the kernels of a fit ahead of it",
     "validate": "errors on the validation part",
@@ -133,10 +134,10 @@ def compute(args: Sequence[str]) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from .train import cli, comparison, warmup
+        from .train import cli, comparison, new, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    own = {"warmup": warmup.run, "report": comparison.run}
+    own = {"new": new.run, "warmup": warmup.run, "report": comparison.run}
     if args[0] in own:
         own[args[0]](args[1:])
     else:

@@ -22,6 +22,7 @@ HIDDEN = (
     "checks",
     "cli",
     "compiling",
+    "elements",
     "files",
     "keywords",
     "names",

@@ -21,7 +21,7 @@ from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 
-__all__ = ["is_web_page", "read_keys", "read_structures"]
+__all__ = ["StructureFile", "is_web_page", "read_file", "read_keys", "read_structures"]
 
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
@@ -35,6 +35,41 @@ class Frame(NamedTuple):
     pbc: NDArray[np.bool_]
     values: Mapping[str, Any]
     free: NDArray[np.float64] | None = None
+
+
+class StructureFile(NamedTuple):
+    """What a file of structures holds.
+
+    Attributes:
+        structures: The structures with their labels, in the units of this package.
+        columns: Names in the file and numbers of structures, by label.
+        units: Unit of the file, by label.
+        said: Labels whose unit the user or the file says; of the others it is taken for granted.
+        notes: What else was found, in lines.
+    """
+
+    structures: StructureArrays
+    columns: dict[str, Column]
+    units: dict[str, str]
+    said: set[str]
+    notes: list[str]
+
+    def lines(self) -> list[str]:
+        """What was found, what was taken for granted and what was not used."""
+        found = self.structures
+        smallest, largest = found.n_atoms.min(), found.n_atoms.max()
+        atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
+        periodic = int(found.pbc.any(axis=1).sum())
+        lines = [
+            f"{found.source}: {len(found):,} structures of {atoms} atoms, species {symbols_of(found.species)}, "
+            f"{f'{periodic:,} of them' if periodic else 'none'} periodic"
+        ]
+        for name, column in self.columns.items():
+            unit = self.units.get(name)
+            taken = "" if name in self.said or unit is None else " (taken for granted; set units if it is another)"
+            names = " and ".join(repr(key) for key in column.names)
+            lines.append(f"{name}: {names}{f' in {unit}{taken}' if unit else ''}, of {column.number:,} structures")
+        return lines + self.notes
 
 
 def read_keys(keys: Any) -> dict[str, str | None]:
@@ -88,6 +123,14 @@ def read_structures(
         >>> print(report[1])
         energy: 'E' in eV, of 2,000 structures
     """
+    found = read_file(path, keys, units)
+    return found.structures, found.lines()
+
+
+def read_file(
+    path: str | Path, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None
+) -> StructureFile:
+    """Structures and labels of a file, as :func:`read_structures`, with names and units of the labels."""
     file = Path(check_path("path", path, "a file of structures"))
     given, asked = read_units(units), read_keys(keys)
     if not file.is_file():
@@ -122,7 +165,9 @@ def read_structures(
         **labels,
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
-    return structures, _report(file, structures, columns, given, guessed, of_stress, unused)
+    of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
+    used = {name: given.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
+    return StructureFile(structures, columns, used, set(given), of_stress)
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
@@ -151,34 +196,6 @@ def is_web_page(file: Path) -> bool:
     with file.open("rb") as handle:
         start = handle.read(512).lstrip().lower()
     return start.startswith((b"<!doctype html", b"<html"))
-
-
-def _report(
-    file: Path,
-    structures: StructureArrays,
-    columns: Mapping[str, Column],
-    given: Mapping[str, str],
-    guessed: Mapping[str, str],
-    of_stress: list[str],
-    unused: set[str],
-) -> list[str]:
-    """Lines that say what was found in a file."""
-    smallest, largest = structures.n_atoms.min(), structures.n_atoms.max()
-    atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
-    periodic = int(structures.pbc.any(axis=1).sum())
-    lines = [
-        f"{file}: {len(structures):,} structures of {atoms} atoms, species {symbols_of(structures.species)}, "
-        f"{f'{periodic:,} of them' if periodic else 'none'} periodic"
-    ]
-    for name, column in columns.items():
-        unit = given.get(name, guessed.get(name, DEFAULT_UNITS.get(name)))
-        taken = "" if name in given or unit is None else " (taken for granted; set units if it is another)"
-        names = " and ".join(repr(key) for key in column.names)
-        lines.append(f"{name}: {names}{f' in {unit}{taken}' if unit else ''}, of {column.number:,} structures")
-    lines += of_stress
-    if unused:
-        lines.append(f"not used: {few(sorted(unused))}")
-    return lines
 
 
 def _ase(file: Path) -> Iterator[Frame]:
@@ -213,7 +230,7 @@ def _ase(file: Path) -> Iterator[Frame]:
                 warnings.warn(
                     f"{file} does not end with a line break: the last number may be cut off. Compare its size with "
                     "the original's",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
 

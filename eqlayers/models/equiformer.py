@@ -56,7 +56,7 @@ class Equiformer(torch.nn.Module):
     there is no mean number of neighbours to set.
 
     Args:
-        species: Elements that occur, as symbols or atomic numbers.
+        species: Symbols or atomic numbers that occur.
         hidden: Irreps of the features between the layers, up to degree 12; irreps that cannot arise are left out.
         heads: Heads of the attention; they divide every multiplicity.
         layers: Number of layers, at least 1.

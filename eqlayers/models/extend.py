@@ -81,7 +81,7 @@ def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict
     if list(species) == old:
         return dict(description)
     options = network["init_args"]
-    if "species" not in options or list(options["species"]) != old:
+    if "species" not in options or list(read_species(options["species"])) != old:
         raise ConfigError(
             f"the network must keep the argument `species` of the potential, {old}, in its options, got "
             f"{got(options.get('species'))} of {network['class_path']}. Let its __init__ take species."

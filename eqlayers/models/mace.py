@@ -36,7 +36,7 @@ class MACE(EquivariantModule):
     repulsion and derivatives. Models of mace-torch are read by :func:`eqlayers.integrations.from_mace`.
 
     Args:
-        species: Elements that occur, as symbols or atomic numbers.
+        species: Symbols or atomic numbers that occur.
         hidden: Irreps of the features, all of one multiplicity, scalars first; the last layer keeps the scalars alone,
             and what other properties need.
         correlation: Largest number of factors, 1 to 4; or one for each layer.

@@ -42,7 +42,7 @@ class MoleculeNetwork(KeepsFloat64):
     turns with the molecule.
 
     Args:
-        species: Elements that occur, as symbols or atomic numbers.
+        species: Symbols or atomic numbers that occur.
         hidden: Irreps of the node features; equal multiplicities are fastest.
         lmax: Largest degree of the spherical harmonics, up to 11.
         layers: Number of interactions.

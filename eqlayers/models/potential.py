@@ -48,7 +48,7 @@ class Potential(KeepsFloat64):
             Angstrom, ``irreps_sh`` the harmonics that it wants. One with an attribute ``properties``, names among
             'energy', 'dipole' and 'polarizability', returns ``[A, columns]``: the scalars of energy and polarizability,
             then the vector of the dipole, then degree 2 of the polarizability.
-        species: Elements that occur, as symbols or atomic numbers.
+        species: Symbols or atomic numbers that occur.
         shifts: :math:`s_Z` in eV, by symbol or atomic number; 0 for those that are left out.
         scale: :math:`\sigma` in eV, one number or one for each species.
         repulsion: ``forward(z, edges, graph) -> [A]`` in eV, a short-range energy such as :class:`ZBL`; or None.

@@ -34,7 +34,7 @@ class TFN(torch.nn.Module):
     the paper. :class:`NequIP` is this with linear maps by species.
 
     Args:
-        species: Elements that occur, as symbols or atomic numbers.
+        species: Symbols or atomic numbers that occur.
         hidden: Irreps of the features between the steps; irreps that cannot arise are left out.
         lmax: Largest degree of the spherical harmonics.
         layers: Number of steps, at least 1.

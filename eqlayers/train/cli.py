@@ -20,6 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from ..arguments import check_threads
 from ..checks import check_choice, check_integer, check_number
 from ..data import MoleculeDataModule, StructureDataModule
+from ..elements import symbols_of
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
@@ -30,6 +31,7 @@ from .checkpoints import read_checkpoint
 from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files
 from .fine_tuning import with_network
 from .module import PropertyModule
+from .new import for_structures
 from .parser import Parser
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
@@ -38,6 +40,8 @@ from .quiet import quiet_lightning
 from .report import TestReport
 from .restore import while_restoring
 from .run import checkpoint_path, clear_run, run_folder, trainer_options
+from .species import KEY as SPECIES
+from .species import leaves_out_species, listed_for, species_of_checkpoint
 from .summary import LayerSummary
 
 __all__ = ["TrainingCLI", "run"]
@@ -94,6 +98,8 @@ class TrainingCLI(LightningCLI):
 
     #: Whether a fit is a run with a folder.
     makes_run = True
+    #: Data that were read for their species, before the network was made.
+    read: LightningDataModule | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
         args = with_flag(args)
@@ -147,6 +153,9 @@ class TrainingCLI(LightningCLI):
         for file, section in config_files(args):
             check_config(file, known, section)
         args = with_network(args) if self.task.module is PotentialModule else args
+        self.species_of_data = leaves_out_species(args)
+        if self.species_of_data:  # until the data are read
+            args = [*args, f"--{SPECIES}", "[H]"]
         try:
             self.config = parser.parse_args(args)
         except (argparse.ArgumentError, TypeError, ValueError) as error:
@@ -187,6 +196,8 @@ class TrainingCLI(LightningCLI):
             if isinstance(error.__cause__, EqlayersError):
                 raise error.__cause__ from None
             raise
+        if self.read is not None:
+            self.datamodule = self.read
 
     def before_instantiate_classes(self) -> None:
         """Threads before any work; a checkpoint that cannot be read stops the command before the data are loaded."""
@@ -207,6 +218,20 @@ class TrainingCLI(LightningCLI):
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
             read_checkpoint(options["ckpt_path"])
+        if self.species_of_data:
+            options.model.model.init_args.species = self._species(options)
+
+    def _species(self, options: Namespace) -> list[Any]:
+        """Those of the checkpoint that is read, else of the data, which are kept for the training."""
+        path = options.get("ckpt_path")
+        known: list[Any] | None = None if path is None else species_of_checkpoint(path)
+        if known is None:
+            self.read = self.task.data(**options.data.as_dict())
+            numbers = self.read.species  # type: ignore[attr-defined]
+            known = listed_for(options.model.model.class_path, numbers)
+            if first_process():
+                print(f"species of the data: {symbols_of(numbers)}", flush=True)
+        return known
 
     @property
     def configured(self) -> Any:
@@ -238,6 +263,11 @@ class TrainingCLI(LightningCLI):
                 "trainer.default_root_dir must be left out, as a run's folder is <runs>/<name>, got "
                 f"{str(configured['default_root_dir'])!r}. Set --runs and --name."
             )
+        epochs, every = configured.get("max_epochs"), configured.get("check_val_every_n_epoch")
+        if fitting_ends_before(epochs, every):
+            own["check_val_every_n_epoch"] = epochs
+            if self.subcommand == "fit" and first_process():
+                print(f"validation: after epoch {epochs}, the last one; trainer.check_val_every_n_epoch is {every}")
         for key in ("callbacks", "plugins"):
             own[key] = [*own[key], *as_list(configured.get(key))]
         if configured.get("logger") not in (None, True):
@@ -321,6 +351,16 @@ def with_flag(args: Sequence[str]) -> list[str]:
     return [args[0], "-c", *args[1:]] if plain else list(args)
 
 
+def fitting_ends_before(epochs: Any, every: Any) -> bool:
+    """Whether a fit ends before its first validation, whose weights are tested and kept.
+
+    Example:
+        >>> fitting_ends_before(2, 5), fitting_ends_before(5, 5), fitting_ends_before(-1, 5)
+        (True, False, False)
+    """
+    return isinstance(epochs, int) and isinstance(every, int) and 0 < epochs < every
+
+
 def _task_of_data(data: Any) -> str | None:
     """The task whose data have a key that the data of no other have."""
     keys = {task: set(signature(what.data.__init__).parameters) for task, what in TASKS.items()}
@@ -369,8 +409,8 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
         SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
-        with quiet_lightning():
-            command(args)
+        with quiet_lightning(), for_structures(args) as with_file:
+            command(with_file)
     except MisconfigurationException as error:
         raise ConfigError(
             f"the options of trainer must fit together, got: {str(error).rstrip('.')}. Change them."

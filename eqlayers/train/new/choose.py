@@ -1,0 +1,237 @@
+"""Settings for a file of structures, each with its reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...data.plausible import check_parts
+from ...data.structure_splits import split_structures
+from ...data.structure_statistics import lone_atoms
+from ...elements import SYMBOLS, symbols_of
+from ...errors import DataError
+from .look import Look
+
+__all__ = ["Choices", "Setting", "choose"]
+
+#: Angstrom: the cutoff that nothing speaks against.
+USUAL = 5.0
+_SHORTEST, _LONGEST = 4.0, 7.0
+_MANY = 80  # neighbours of an atom; more cost time and say little
+_FEWEST = 3  # structures that can be split
+_STEPS = 12_000  # optimizer steps that a training is made to have
+_ATOMS = 200  # in a batch, about
+#: Atoms of the training part from which on a network has so many channels.
+_CHANNELS = ((0, 32), (5_000, 64), (150_000, 128))
+
+
+class Setting(NamedTuple):
+    """A value of the configuration and the comment beside it."""
+
+    value: Any
+    about: str
+
+
+class Choices(NamedTuple):
+    """Settings by key with dots, in the order of the file; and what the parts of the split show."""
+
+    settings: dict[str, Setting]
+    noticed: list[str]
+    steps: int
+    epochs: int
+
+
+def choose(found: Look) -> Choices:
+    """Settings of a training.
+
+    Raises:
+        DataError: There are too few structures to split.
+    """
+    free, shifts = _shifts(found)
+    alone = lone_atoms(found.structures) if free else np.zeros(len(found.structures), dtype=bool)
+    rows = np.flatnonzero(~alone)
+    if len(rows) < _FEWEST:
+        raise DataError(
+            f"{found.path} must have at least {_FEWEST} structures of more than one atom, one for each of training, "
+            f"validation and test, got {len(rows)}. Add structures."
+        )
+    split, sizes, noticed = _split(found, rows)
+    parts = split_structures(split.value, found.structures.config_type[rows], **{k: s.value for k, s in sizes.items()})
+    taken = {name: rows[part] for name, part in zip(("train", "val", "test"), parts, strict=True)}
+    noticed += check_parts(found.structures, taken)
+    cutoff = _cutoff(found)
+    train = found.structures.take(taken["train"])
+    batch, edges = _batches(found, train, cutoff.value)
+    steps = math.ceil(len(train) / batch.value)
+    epochs = max(20, min(500, math.ceil(_STEPS / steps)))
+    every = max(1, epochs // 40)
+    epochs = every * math.ceil(epochs / every)
+    labels = found.structures.labels
+    settings: dict[str, Setting] = {"data.path": Setting(found.path, _about_path(found))}
+    settings |= _labels(found)
+    settings |= {"data.split": split, **{f"data.{name}": setting for name, setting in sizes.items()}}
+    settings |= {"data.cutoff": cutoff, "data.e0s": shifts, "data.batch_size": batch}
+    if edges is not None:
+        settings["data.max_edges"] = edges
+    settings |= {
+        "data.eval_batch_size": Setting(
+            max(1, min(100, 2000 // int(found.structures.n_atoms.max()))),
+            "structures per batch of validation and test",
+        ),
+        "model.learning_rate": Setting(0.01, "highest rate of AdamW"),
+        "model.warmup_steps": Setting(
+            min(100, steps * epochs // 10), "optimizer steps of linear rise, then a half cosine over the rest"
+        ),
+        "model.loss": Setting("l1", "lengths of force errors, sizes of energy errors per atom, over the forces' scale"),
+    }
+    settings |= _weights(labels)
+    settings |= _network(found, int(train.n_atoms.sum()))
+    settings |= {
+        "trainer.accelerator": Setting("auto", "a GPU if there is one, else the CPU"),
+        "trainer.devices": Setting(1, "of them"),
+        "trainer.max_epochs": Setting(
+            epochs, f"passes over {len(train):,} training structures, {steps:,} steps each; the schedule follows it"
+        ),
+        "trainer.gradient_clip_val": Setting(10.0, "largest norm of the gradient of the (dimensionless) loss"),
+        "trainer.check_val_every_n_epoch": Setting(every, "epochs from validation to validation"),
+        "trainer.log_every_n_steps": Setting(min(50, steps), "optimizer steps between two rows of the logs"),
+        "ema.decay": Setting(0.99, "per step, of the averaged weights that are validated, tested and saved"),
+        "early_stopping.patience": Setting(
+            epochs // every + 1, "validations without a lower error; more than there are: never"
+        ),
+    }
+    return Choices(settings, noticed, steps, epochs)
+
+
+def _about_path(found: Look) -> str:
+    cell = {"none": "none periodic", "all": "all periodic", "some": "some periodic"}[found.periodic]
+    return f"{found.sizes} atoms, {cell}" + (f", and {found.free} free atoms" if found.free else "")
+
+
+def _labels(found: Look) -> dict[str, Setting]:
+    """Names and units of labels, so that the file says what was found and guessed."""
+    if found.embedded:
+        return {}
+    settings = {}
+    used = [name for name in found.file.columns if name in ("energy", "forces", "stress", "virial")]
+    for name in used:
+        column = found.file.columns[name]
+        settings[f"data.keys.{name}"] = Setting(column.names[0], f"name in the file, of {column.number:,} structures")
+    for name in used:
+        guessed = found.guess is not None and name in found.guess.units
+        why = "as it was given" if name in found.file.said else "taken for granted; the file says no unit"
+        settings[f"data.units.{name}"] = Setting(found.file.units[name], "guessed; see above" if guessed else why)
+    return settings
+
+
+def _split(found: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
+    """The split, sizes of its parts, and what there is to say."""
+    num, types = len(rows), len(np.unique(found.structures.config_type[rows]))
+    noticed: list[str] = []
+    if found.trajectory and types == 1 and num >= 20:
+        about = "in blocks of time, as successive structures are alike"
+        return (
+            Setting("time", about),
+            {"val": Setting(0.16, "of the structures, before the test part"), "test": Setting(0.2, "the last ones")},
+            noticed,
+        )
+    about = "drawn by a seed"
+    if found.trajectory:
+        noticed.append(
+            "successive frames are alike, so a random split puts neighbours of training frames into the test part, and "
+            "errors on it flatter: give a file of its own as data.test_path, or name groups with split: config_type"
+        )
+        about = "drawn by a seed; frames come from trajectories, so errors on the test part flatter"
+    elif math.isfinite(found.successive):
+        about = "drawn by a seed, as successive structures are not alike"
+    tenth = max(1, round(0.1 * num))
+    sizes = {"val": Setting(tenth, "structures for validation"), "test": Setting(tenth, "structures for the report")}
+    return Setting("random", about), sizes, noticed
+
+
+def _cutoff(found: Look) -> Setting:
+    """Twice the distance of nearest neighbours and not less than usual, fewer where there are many neighbours."""
+    near = found.near
+    cutoff = min(_LONGEST, max(USUAL, math.ceil(2 * (2 * near.nearest - 0.1)) / 2))
+    why = "usual" if cutoff == USUAL else f"twice the {near.nearest:.2f} A to the nearest neighbour"
+    while near.at(cutoff)[0] > _MANY and cutoff > _SHORTEST:
+        cutoff -= 0.5
+        why = f"short, as {near.at(cutoff + 0.5)[0]:.0f} atoms are within {cutoff + 0.5:g} A"
+    mean = near.at(cutoff)[0]
+    return Setting(cutoff, f"Angstrom; {why}; {mean:.0f} neighbours on average; the model takes it from here")
+
+
+def _shifts(found: Look) -> tuple[bool, Setting]:
+    """Whether free atoms are used, and the setting."""
+    species = found.structures.species
+    if "energy" not in found.structures.labels:
+        return False, Setting("none", "no energies to fit energies of atoms to")
+    if set(species) <= set(found.isolated):
+        return True, Setting("isolated", "energies of atoms from the structures with one atom, which are in no part")
+    missing = [z for z in species if z not in found.isolated]
+    about = "energies of atoms by least squares"
+    if found.isolated:
+        about += f"; no free atom of {symbols_of(missing)} is in the file"
+    elif not found.unique:
+        about += ", not those of free atoms: too few compositions; or {H: ..., O: ...} in eV"
+    else:
+        about += "; no free atoms are in the file; or {H: ..., O: ...} in eV"
+    return False, Setting("fit", about)
+
+
+def _batches(found: Look, train: Any, cutoff: float) -> tuple[Setting, Setting | None]:
+    """Structures in a batch, and edges where structures differ in size."""
+    mean, largest = float(train.n_atoms.mean()), int(train.n_atoms.max())
+    number = 2 ** max(0, min(3, int(math.log2(max(1.0, _ATOMS / mean)))))
+    if len(train) > 20_000:
+        number *= 4
+    batch = Setting(number, f"structures per optimizer step, {round(number * mean):,} atoms on average")
+    if largest < 2 * mean:
+        return batch, None
+    edges = max(found.near.at(cutoff)[1], int(2 * number * mean * found.near.at(cutoff)[0]))
+    most = int(float(f"{1.2 * edges:.1g}")) + 1000
+    return batch, Setting(most, "at most, of all structures of a batch: sizes differ, and memory stays bounded")
+
+
+def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
+    """Weights of the loss."""
+    settings = {}
+    if "energy" in labels:
+        settings["model.energy_weight"] = Setting(1.0, "of the energies' part of the loss")
+    if "forces" in labels:
+        settings["model.forces_weight"] = Setting(1.0, "of the forces' part")
+    if "stress" in labels:
+        settings["model.stress_weight"] = Setting(1.0, "of the part of the stress")
+    if {"energy", "forces"} <= set(labels):
+        settings["model.second_stage"] = Setting(0.75, "from three quarters of the training on ...")
+        settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more")
+    return settings
+
+
+def _network(found: Look, atoms: int) -> dict[str, Setting]:
+    """MACE, as large as the data allow."""
+    channels = next(number for least, number in reversed(_CHANNELS) if atoms >= least)
+    size = {32: "32 channels: few data", 64: "64 channels", 128: "128 channels: many data"}[channels]
+    labels, given = found.structures.labels, "model.model.init_args."
+    settings = {
+        "model.model.class_path": Setting("eqlayers.models.MACE", "or NequIP, TFN, Equiformer of eqlayers.models"),
+        f"{given}species": Setting(
+            [SYMBOLS[z - 1] for z in found.structures.species], "chemical symbols; those of the data without this line"
+        ),
+        f"{given}hidden": Setting(
+            f"{channels}x0e + {channels}x1o", f"irreps of the features of an atom; {size} ({atoms:,} atoms to train on)"
+        ),
+        f"{given}correlation": Setting(3, "most neighbours in one product; 2 is faster"),
+        f"{given}lmax": Setting(3 if channels > 32 else 2, "largest degree of the spherical harmonics of an edge"),
+        f"{given}layers": Setting(2, "steps of message passing; an atom depends on atoms within this many cutoffs"),
+        f"{given}num_basis": Setting(8, "Bessel functions of an edge's length"),
+        f"{given}radial_hidden": Setting(
+            [32] if channels < 128 else [64, 64], "widths of the network from these functions to weights"
+        ),
+    }
+    if not {"energy", "forces"} & set(labels):
+        others = [name for name in ("dipole", "polarizability") if name in labels]
+        settings[f"{given}properties"] = Setting(others, "what is predicted; the file has no energies or forces")
+    return settings

@@ -1,0 +1,164 @@
+"""`eqlayers new my.xyz`, and the configuration that `eqlayers fit my.xyz` makes."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...arguments import ArgumentParser
+from ...data.embedded import TRAJECTORIES
+from ...data.readers import read_keys
+from ...errors import ConfigError
+from ...files import atomic_write, check_output, plain_name
+from ...units import read_units
+from ..configuration import given_values, near_files
+from ..run import run_folder
+from .choose import Choices, choose
+from .look import Look, described, look
+from .text import as_yaml
+
+__all__ = ["for_structures", "run"]
+
+_YAML = (".yaml", ".yml")
+_EPILOG = "Options of the training are keys of the file that is written; `eqlayers fit my.xyz` trains without one."
+
+
+def run(args: Sequence[str]) -> None:
+    """`eqlayers new`.
+
+    Args:
+        args: What follows the name of the command.
+
+    Raises:
+        ConfigError: A file is in the way, or an option is wrong.
+        DataError: The structures cannot be used.
+    """
+    parser = ArgumentParser(
+        prog="eqlayers new",
+        description="Look at structures and write a commented configuration for `eqlayers fit`.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("structures", metavar="STRUCTURES", help="a file that ASE reads, with energies or forces")
+    parser.add_argument("-o", "--output", metavar="FILE", help="a .yaml; STRUCTURES.yaml in this folder by default")
+    parser.add_argument("--overwrite", action="store_true", help="write over a file that is there")
+    parser.add_argument("--keys", metavar="NAMES", help="names of labels in the file: '{energy: my_energy}'")
+    parser.add_argument("--units", metavar="UNITS", help="their units: '{energy: Hartree, forces: Hartree/Bohr}'")
+    options = parser.parse_args(list(args))
+    name = _name_of(options.structures)
+    output = Path(options.output or f"{name}.yaml")
+    if output.suffix not in _YAML:
+        raise ConfigError(f"--output must end in .yaml, got {str(output)!r}. Change it.")
+    if output.exists() and not options.overwrite:
+        raise ConfigError(
+            f"--output must be a new file, got {output}, which is there. Write over it with --overwrite, or name "
+            "another with --output."
+        )
+    check_output(output, "--output")
+    keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
+    found = look(options.structures, keys, units)
+    choices = choose(found)
+    typed = f"eqlayers new {shlex.join(args)}"
+    with atomic_write(output) as file:
+        file.write(as_yaml(found, choices, name, typed, shlex.quote(str(output))).encode())
+    print("\n".join(summary(found, choices)))
+    print(f"written: {output}; read it, then type: eqlayers fit {shlex.quote(str(output))}")
+
+
+def _mapping(option: str, text: str | None) -> Any:
+    if text is None:
+        return {}
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{option} must be a mapping, got {text!r}. Write {option} '{{energy: ...}}'.")
+    return found
+
+
+def _name_of(structures: str) -> str:
+    """The name of a run, which is the name of the file."""
+    return plain_name(Path(structures).name.partition(".")[0], "the name of STRUCTURES", "Rename the file.", "file")
+
+
+def summary(found: Look, choices: Choices) -> list[str]:
+    """What was found and chosen, in a few lines."""
+    of = {name: setting.value for name, setting in choices.settings.items()}
+    about = {name: setting.about for name, setting in choices.settings.items()}
+    network = "MACE " + of["model.model.init_args.hidden"]
+    lines = [
+        described(found),
+        f"cutoff   {of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
+        f"atoms    {of['data.e0s']}: {about['data.e0s']}",
+        f"split    {of['data.split']}: {about['data.split']}",
+        f"network  {network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
+        f"training {choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
+    ]
+    if found.guess is not None:
+        units = ", ".join(f"{name} in {unit}" for name, unit in found.guess.units.items())
+        lines.append(f"guessed  {units}: {found.guess.reason}")
+    return lines + [f"noticed  {one}" for one in [*found.file.notes, *found.noticed, *choices.noticed]]
+
+
+# ---- structures in the place of a configuration -------------------------------------------------------------------
+
+
+@contextmanager
+def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
+    """A command line with a configuration in the place of a file of structures that comes first.
+
+    A fit of new structures gets one with these defaults; a run that is there is validated, tested or gone on with by
+    its own.
+
+    Args:
+        args: Subcommand and options.
+
+    Raises:
+        ConfigError: What comes first is no file, or a configuration is given as well.
+    """
+    first = args[1] if len(args) > 1 else "-"
+    if first.startswith("-") or first.endswith(_YAML):
+        yield list(args)
+        return
+    if not Path(first).is_file() and first not in TRAJECTORIES:
+        raise ConfigError(
+            f"{args[0]} must have a configuration or a file of structures after it, got {first!r}, which is no file. "
+            f"{near_files()}"
+        )
+    rest = list(args[2:])
+    if any(word in ("-c", "--config") or word.startswith("--config=") for word in rest):
+        raise ConfigError(
+            f"{args[0]} must have one of structures and configuration, got {first} and a configuration. Name the "
+            "structures in the configuration, as data.path."
+        )
+    name = str((given_values(["fit", *rest], "name") or [_name_of(first)])[-1])
+    folder = run_folder(str((given_values(["fit", *rest], "runs") or ["runs"])[-1]), name)
+    kept = folder / "config.yaml"
+    if args[0] != "fit" or ("--resume" in rest and kept.is_file()):
+        if not kept.is_file():
+            raise ConfigError(
+                f"{args[0]} must come after a fit, got no run of {first} in {folder}. Type `eqlayers fit "
+                f"{shlex.quote(first)}`, or name the run with --name."
+            )
+        yield [args[0], "-c", str(kept), *rest]
+        return
+    found = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
+    choices = choose(found)
+    print("\n".join(summary(found, choices)[:6]))
+    print(f"configuration: {kept}; `eqlayers new {shlex.quote(first)}` writes one with comments, to edit", flush=True)
+    with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
+        path = Path(place) / f"{name}.yaml"
+        path.write_text(as_yaml(found, choices, name, f"eqlayers {shlex.join(args)}"))
+        yield [args[0], "-c", str(path), *rest]
+
+
+def _given(args: Sequence[str], key: str) -> Any:
+    """The mapping that an option gives for names or units of labels."""
+    values = given_values(["fit", *args], key)
+    return _mapping(f"--{key}", values[-1]) if values else None

@@ -1,0 +1,279 @@
+"""What a file of structures is like: labels, units, order, distances, energies of atoms, and what looks wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
+from ...data.flat import rows_of_atoms
+from ...data.plausible import check_physics, check_reach
+from ...data.readers import StructureFile, read_file
+from ...data.statistics import regression
+from ...data.structure_dataset import structure_edges
+from ...data.structure_statistics import lone_atoms
+from ...data.structures import StructureArrays
+from ...elements import symbols_of
+from ...errors import ConfigError, DataError
+from .units import Guess, guess_units
+
+__all__ = ["Look", "Near", "look"]
+
+#: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.
+FARTHEST = 7.0
+_LOOKED_AT = 100  # structures whose neighbours are counted, all over the file
+_ALIKE = 0.6  # of the distance between structures drawn from the file: less between successive ones is a trajectory
+_LARGE_FORCE = 30.0  # eV/Angstrom on one atom
+_FAR_ENERGY = 15.0  # median deviations
+_FEWEST_ENERGIES = 20  # of which a median deviation says something
+
+
+@dataclass(frozen=True)
+class Near:
+    """Neighbours in some of the structures.
+
+    Attributes:
+        nearest: Distance of the nearest neighbour of an atom in Angstrom, the largest of the medians of the elements.
+        cutoffs: Distances in Angstrom.
+        mean: Mean number of neighbours of an atom within each of them.
+        most: Largest number of neighbours of all atoms of a structure together within each of them.
+    """
+
+    nearest: float
+    cutoffs: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    most: NDArray[np.float64]
+
+    def at(self, cutoff: float) -> tuple[float, int]:
+        """Mean number of neighbours of an atom, and the largest number of edges of a structure."""
+        place = int(np.argmin(np.abs(self.cutoffs - cutoff)))
+        return float(self.mean[place]), int(self.most[place])
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found.
+
+    Attributes:
+        path: As it was given.
+        file: The structures, labels and units.
+        embedded: Whether it is an embedded set, whose names and units are known.
+        guess: Units that were guessed, and why; or None.
+        periodic: "none", "all" or "some".
+        successive: Distance of successive structures over that of any two; NaN where structures cannot be compared.
+        isolated: Atomic numbers of which there is an atom alone, with its energy.
+        unique: Whether the energies determine those of atoms, by composition.
+        near: Neighbours.
+        noticed: Sentences on what looks wrong.
+    """
+
+    path: str
+    file: StructureFile
+    embedded: bool
+    guess: Guess | None
+    periodic: str
+    successive: float
+    isolated: tuple[int, ...]
+    unique: bool
+    near: Near
+    noticed: list[str]
+
+    @property
+    def structures(self) -> StructureArrays:
+        """The structures."""
+        return self.file.structures
+
+    @property
+    def free(self) -> int:
+        """Number of structures that are one atom alone."""
+        return int(lone_atoms(self.structures).sum())
+
+    @property
+    def sizes(self) -> str:
+        """How many structures there are, but for free atoms, and how large they are, for people."""
+        number = self.structures.n_atoms[~lone_atoms(self.structures)]
+        few, many = int(number.min()), int(number.max())
+        return f"{len(number):,} structures of {few if few == many else f'{few} to {many}'}"
+
+    @property
+    def trajectory(self) -> bool:
+        """Whether successive structures are alike."""
+        return self.successive < _ALIKE
+
+
+def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping[str, str] | None = None) -> Look:
+    """Look at a file of structures.
+
+    Args:
+        path: A file, or the name of an embedded set.
+        keys, units: As of :func:`eqlayers.data.readers.read_structures`.
+
+    Raises:
+        ConfigError: The units must be given.
+        DataError: The file cannot be read or used; forces or stress have the wrong sign.
+    """
+    embedded = path in TRAJECTORIES and not Path(path).exists()
+    said: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        file, guess = _read(path, embedded, keys, units)
+        said += [str(one.message) for one in caught if one.category is UserWarning]
+    structures = file.structures
+    if not set(structures.labels) & {"energy", "forces", "dipole", "polarizability"}:
+        raise DataError(
+            f"{path} must have energies, forces, dipoles or polarizabilities of its structures, got labels "
+            f"{', '.join(structures.labels) or 'none'}; it has no other name that is known. Name them: --keys "
+            "'{energy: my_energy, forces: my_forces}'."
+        )
+    alone = lone_atoms(structures)
+    some = np.flatnonzero(structures.n_atoms > 1)
+    if not len(some):
+        raise DataError(f"{path} must have structures of more than one atom, got only free atoms. Name another file.")
+    rows = some[np.unique(np.linspace(0, len(some) - 1, _LOOKED_AT).astype(np.int64))]
+    edges = structure_edges(structures.take(rows), FARTHEST)
+    said += check_reach(structures.take(rows), edges)
+    pbc = np.asarray(structures.pbc.any(axis=1))[~alone]
+    counts, known = structures.counts(structures.species), ~np.isnan(structures.energy)
+    rank = int(np.linalg.matrix_rank(counts[known])) if known.any() else 0
+    return Look(
+        path=path,
+        file=file,
+        embedded=embedded,
+        guess=guess,
+        periodic="all" if pbc.all() else "some" if pbc.any() else "none",
+        successive=_successive(structures),
+        isolated=tuple(np.unique(_first_atoms(structures, alone & known)).tolist()),
+        unique=rank == len(structures.species),
+        near=_near(structures.take(rows), edges),
+        noticed=[*said, *check_physics(structures), *_outliers(structures, counts, known & ~alone)],
+    )
+
+
+def _read(
+    path: str, embedded: bool, keys: Mapping[str, str | None] | None, units: Mapping[str, str] | None
+) -> tuple[StructureFile, Guess | None]:
+    """The file, in units that were given, that it says, that were guessed, or that are taken for granted."""
+    if embedded:
+        return read_file(embedded_trajectory(path), keys, TRAJECTORY_UNITS), None
+    asked = dict(units or {})
+    try:
+        file = read_file(path, keys, asked)
+        bare = False
+    except ConfigError:
+        if Path(path).suffix != ".npz" or {"energy", "forces"} <= set(asked):
+            raise
+        file = read_file(path, keys, {"energy": "eV", "forces": "eV/Angstrom", **asked})
+        bare = True
+    guess = guess_units(file.structures, bare) if not {"energy", "forces", "pos"} & set(asked) else None
+    if guess is None:
+        return (read_file(path, keys, asked) if bare else file), None  # which says that units must be given
+    return read_file(path, keys, {**asked, **guess.units}), guess
+
+
+def _first_atoms(structures: StructureArrays, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Atomic numbers of structures of one atom."""
+    return np.asarray(structures.z[(np.cumsum(structures.n_atoms) - 1)[rows]])
+
+
+def _near(structures: StructureArrays, edges: object) -> Near:
+    """Neighbours in some structures."""
+    from ...data.structure_dataset import StructureEdges
+
+    assert isinstance(edges, StructureEdges)
+    first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
+    row = np.repeat(np.arange(len(structures)), edges.n_edges)
+    src, dst = edges.local + first
+    moved = np.einsum("ni,nij->nj", edges.shifts.astype(np.float64), structures.cell[row])
+    length = np.linalg.norm(structures.pos[dst] - structures.pos[src] + moved, axis=1)
+    nearest = np.full(len(structures.z), np.inf)
+    np.minimum.at(nearest, dst, length)
+    found = [nearest[(structures.z == z) & np.isfinite(nearest)] for z in structures.species]
+    medians = [float(np.median(values)) for values in found if len(values)]
+    cutoffs = np.arange(3.0, FARTHEST + 0.25, 0.5)
+    within = [length <= cutoff for cutoff in cutoffs]
+    return Near(
+        nearest=max(medians, default=FARTHEST),
+        cutoffs=cutoffs,
+        mean=np.array([mask.sum() / len(structures.z) for mask in within]),
+        most=np.array([np.bincount(row[mask], minlength=1).max() for mask in within]),
+    )
+
+
+def _successive(structures: StructureArrays) -> float:
+    """How alike successive structures are: their distance over that of any two, of the usual composition."""
+    ends, num = np.cumsum(structures.n_atoms), len(structures)
+    sizes, repeats = np.unique(structures.n_atoms, return_counts=True)
+    size = int(sizes[repeats.argmax()])
+    rows = np.flatnonzero(structures.n_atoms == size)
+    if size < 2 or len(rows) < 10:
+        return float("nan")
+
+    def distance(a: int, b: int) -> float:
+        one, two = (slice(ends[k] - size, ends[k]) for k in (a, b))
+        if (structures.z[one] != structures.z[two]).any():
+            return float("nan")
+        moved = structures.pos[two] - structures.pos[one]
+        cell = structures.cell[a]
+        if structures.pbc[a].any() and abs(np.linalg.det(cell)) > 0:  # the nearest image
+            parts = moved @ np.linalg.inv(cell)
+            moved = (parts - np.round(parts) * structures.pbc[a]) @ cell
+        moved = moved - moved.mean(axis=0)
+        return float(np.sqrt(np.square(moved).mean()))
+
+    draw = np.random.default_rng(0)
+    starts = rows[:-1][np.diff(rows) == 1]
+    starts = starts[:: max(1, len(starts) // 200)]
+    pairs = draw.choice(rows, size=(min(400, num), 2))
+    near = np.array([distance(k, k + 1) for k in starts.tolist()])
+    far = np.array([distance(a, b) for a, b in pairs.tolist() if a != b])
+    near, far = near[~np.isnan(near)], far[~np.isnan(far)]
+    if len(near) < 5 or len(far) < 5 or np.median(far) == 0:
+        return float("nan")
+    return float(np.median(near) / np.median(far))
+
+
+def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDArray[np.bool_]) -> list[str]:
+    """Sentences on forces and energies far from the others."""
+    said = []
+    size = np.linalg.norm(np.nan_to_num(structures.forces), axis=1)
+    largest = np.zeros(len(structures))
+    np.maximum.at(largest, rows_of_atoms(structures.n_atoms), size)
+    beyond = np.flatnonzero(largest > _LARGE_FORCE)
+    if 0 < len(beyond) <= len(structures) // 20:  # of more, the unit is likelier wrong, which is said elsewhere
+        row = int(beyond[largest[beyond].argmax()])
+        said.append(
+            f"{len(beyond)} structures have a force above {_LARGE_FORCE:g} eV/Angstrom, the largest "
+            f"{largest[row]:.3g} in row {structures.idx[row]}: they weigh most in the training; look at them"
+        )
+    chosen = np.flatnonzero(rows)
+    if len(chosen) < _FEWEST_ENERGIES:
+        return said
+    atoms = structures.n_atoms[chosen].astype(np.float64)
+    energy = structures.energy[chosen]
+    left = (energy - counts[chosen] @ regression(counts[chosen], energy, intercept=False)) / atoms
+    middle = float(np.median(left))
+    spread = float(np.median(np.abs(left - middle)))
+    beyond = np.flatnonzero(np.abs(left - middle) > max(_FAR_ENERGY * spread, 1e-3))
+    if 0 < len(beyond) <= len(chosen) // 20:
+        row = int(beyond[np.abs(left[beyond] - middle).argmax()])
+        said.append(
+            f"{len(beyond)} energies are far from the others of their composition, the farthest by "
+            f"{left[row] - middle:+.3g} eV per atom in row {structures.idx[chosen[row]]}: look for calculations that "
+            "did not converge, or for other settings"
+        )
+    return said
+
+
+def described(found: Look) -> str:
+    """Number, size, species, periodicity and labels in one line."""
+    structures = found.structures
+    cell = {"none": "not periodic", "all": "periodic", "some": "some of them periodic"}[found.periodic]
+    labels = ", ".join(structures.labels)
+    species = symbols_of(structures.species)
+    free = f", and {found.free} free atoms" if found.free else ""
+    return f"{found.path}: {found.sizes} atoms of {species}, {cell}{free}; {labels}"

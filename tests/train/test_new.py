@@ -1,0 +1,223 @@
+"""From a file of structures to a configuration: what is found, chosen and written; and a fit of a file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import pytest
+import yaml
+from ase import Atoms, units
+from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from eqlayers.cli import main
+from eqlayers.data.embedded import embedded_trajectory
+
+TINY = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1, "radial_hidden": [4]}
+NETWORK = yaml.safe_dump({"class_path": "eqlayers.models.NequIP", "init_args": TINY}, default_flow_style=True)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ethanol(count: int = 60, energy: float = 1.0, forces: float = 1.0, every: int = 1) -> list[Atoms]:
+    """Frames of the embedded trajectory with labels in other units."""
+    with np.load(embedded_trajectory("ethanol_md")) as stored:
+        z, pos, e, f = (stored[name] for name in ("z", "R", "E", "F"))
+    found = []
+    for row in range(0, count * every, every):
+        atoms = Atoms(z, pos[row])
+        atoms.info["REF_energy"] = float(np.ravel(e)[row]) / energy
+        atoms.arrays["REF_forces"] = f[row] / forces
+        found.append(atoms)
+    return found
+
+
+def crystals(count: int = 12) -> list[Atoms]:
+    """Copper and gold with springs on the places of a lattice, their stress, and an atom of each."""
+    made, found = np.random.default_rng(0), []
+    for _ in range(count):
+        atoms = bulk("Cu", cubic=True)
+        atoms.numbers[made.permutation(4)[:2]] = 79
+        moved = 0.05 * made.standard_normal((4, 3))
+        atoms.positions += moved
+        energy, stress = float(np.square(moved).sum()) - 4.0, made.standard_normal(6) * 1e-3
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=-2 * moved, stress=stress)
+        found.append(atoms)
+    for symbol in ("Cu", "Au"):
+        atoms = Atoms(symbol, cell=[15] * 3, pbc=True)
+        atoms.calc = SinglePointCalculator(atoms, energy=-1.0, forces=np.zeros((1, 3)))
+        found.append(atoms)
+    return found
+
+
+def written(structures: list[Atoms], *options: str) -> tuple[dict[str, Any], str]:
+    """What `eqlayers new` writes for some structures."""
+    ase.io.write("my.xyz", structures)
+    assert main(["new", "my.xyz", *options]) == 0
+    text = Path("my.yaml").read_text()
+    return yaml.safe_load(text), text
+
+
+def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
+    found, text = written(ethanol())
+    data, network = found["data"], found["model"]["model"]["init_args"]
+    assert network["species"] == ["H", "C", "O"]
+    assert data["keys"] == {"energy": "REF_energy", "forces": "REF_forces"}
+    assert data["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert data["split"] == "time"
+    assert (data["cutoff"], data["e0s"], data["batch_size"]) == (5.0, "fit", 8)
+    assert "stress_weight" not in found["model"]
+    assert found["trainer"]["max_epochs"] % found["trainer"]["check_val_every_n_epoch"] == 0
+    assert "not those of free atoms" in text
+    said = capsys.readouterr().out
+    assert "my.xyz: 60 structures of 9 atoms of H, C, O, not periodic; energy, forces" in said
+    assert said.rstrip().endswith("type: eqlayers fit my.yaml")
+    keys = [line for line in text.splitlines() if line and not line.lstrip().startswith("#")]
+    bare = [line for line in keys if "#" not in line and not line.endswith(":")]
+    assert bare == ["  e0s: fit"]  # whose comment is long, and stands above it
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_crystals_with_stress_and_free_atoms() -> None:
+    found, text = written(crystals())
+    assert found["data"]["e0s"] == "isolated"
+    assert (found["data"]["split"], found["data"]["val"], found["data"]["test"]) == ("random", 1, 1)
+    assert found["model"]["stress_weight"] == 1.0
+    assert found["data"]["units"]["stress"] == "eV/Angstrom^3"
+    assert found["model"]["model"]["init_args"]["species"] == ["Cu", "Au"]
+    assert "12 structures of 4 atoms, all periodic, and 2 free atoms" in text
+
+
+def test_the_cutoff_follows_the_distances() -> None:
+    """Twice the distance of nearest neighbours in a wide lattice; less where many atoms are near."""
+    wide = crystals()[:12]
+    for atoms in wide:
+        atoms.set_cell(atoms.cell * 1.35, scale_atoms=True)
+    assert written(wide)[0]["data"]["cutoff"] == 6.5
+    for atoms in wide:
+        atoms.set_cell(atoms.cell * 0.55, scale_atoms=True)
+    assert written(wide, "--overwrite")[0]["data"]["cutoff"] == 4.5
+
+
+@pytest.mark.parametrize(
+    ("energy", "forces", "expected"),
+    [
+        (units.Hartree, units.Hartree / units.Bohr, ("Hartree", "Hartree/Bohr")),
+        (1.0, units.kcal / units.mol, ("eV", "kcal/mol/Angstrom")),
+    ],
+)
+def test_units_are_guessed_and_said(
+    energy: float, forces: float, expected: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, text = written(ethanol(energy=energy, forces=forces))
+    assert found["data"]["units"] == dict(zip(("energy", "forces"), expected, strict=True))
+    assert "guessed; see above" in text
+    assert "guessed  energy in" in capsys.readouterr().out
+    given = written(
+        ethanol(energy=energy, forces=forces), "--overwrite", "--units", "{energy: eV, forces: eV/Angstrom}"
+    )
+    assert given[0]["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+
+
+def test_units_that_leave_a_doubt_are_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Energies in Hartree look as forces in kcal/mol/Angstrom do."""
+    found, text = written(ethanol(energy=units.Hartree))
+    assert found["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
+    assert "taken for granted" in text
+    assert "as by energies in Hartree, or forces in kcal/mol/Angstrom" in capsys.readouterr().out
+
+
+def test_mistakes_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    frames = ethanol(count=100, every=19)
+    frames = [frames[row] for row in np.random.default_rng(0).permutation(100)]  # no trajectory
+    frames[7] = frames[3].copy()
+    frames[11].info["REF_energy"] += 30.0
+    frames[13].arrays["REF_forces"][0] = [40.0, 0.0, 0.0]
+    found, text = written(frames)
+    assert found["data"]["split"] == "random"
+    said = capsys.readouterr().out
+    for words in ("copies of others", "the farthest by +3.3", "eV per atom in row 11", "the largest 40 in row 13"):
+        assert words in " ".join(text.replace("#", "").split())
+        assert words in said
+
+
+def test_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    written(ethanol(20))
+    Path("my.yaml").write_text("mine")
+    assert main(["new", "my.xyz"]) == 2
+    assert "--output must be a new file, got my.yaml" in capsys.readouterr().err
+    assert Path("my.yaml").read_text() == "mine"
+    assert main(["new", "my.xyz", "-o", "other.yaml"]) == 0
+    assert main(["new", "my.xyz", "--overwrite"]) == 0
+    assert sorted(path.name for path in Path().iterdir()) == ["my.xyz", "my.yaml", "other.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda: [Atoms("H2", [[0, 0, 0], [0, 0, 0.7]])] * 5, [], "must have energies, forces, dipoles"),
+        (lambda: ethanol(2), [], "must have at least 3 structures of more than one atom"),
+        (lambda: crystals()[-2:], [], "must have structures of more than one atom"),
+        (lambda: ethanol(5), ["--keys", "energy"], "--keys must be a mapping, got 'energy'"),
+        (lambda: ethanol(5), ["--output", "my.txt"], r"--output must end in \.yaml"),
+        (lambda: ethanol(30, forces=-1.0), [], "forces must have the sign of ASE"),
+    ],
+)
+def test_what_cannot_be_used(
+    make: Callable[[], list[Atoms]], options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ase.io.write("my.xyz", make())
+    assert main(["new", "my.xyz", *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+    assert not Path("my.yaml").exists()
+
+
+def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    """The run is named after the file, and other commands find it by the file."""
+    ase.io.write("my.xyz", ethanol(12))
+    options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--test_after_fit=false"]
+    options += ["--model.model", NETWORK]
+    assert main(["fit", "my.xyz", *options]) == 0
+    said = capsys.readouterr().out
+    for words in ("configuration: runs/my/config.yaml", "validation: after epoch 1"):
+        assert words in said
+    kept = yaml.safe_load(Path("runs/my/config.yaml").read_text())
+    assert (kept["data"]["path"], kept["data"]["keys"]["energy"], kept["data"]["batch_size"]) == (
+        "my.xyz",
+        "REF_energy",
+        8,
+    )
+    assert sorted(path.name for path in Path().iterdir()) == ["my.xyz", "runs"]
+    assert main(["fit", "my.xyz", *options]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main(["test", "my.xyz"]) == 0
+    assert main(["fit", "my.xyz", "--resume", "--trainer.max_epochs", "2"]) == 0
+    assert "resume: runs/my/checkpoints/last.ckpt" in capsys.readouterr().out
+
+
+def test_species_that_are_left_out_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    found, _ = written(ethanol(12))
+    found["model"]["model"] = yaml.safe_load(NETWORK)
+    Path("my.yaml").write_text(yaml.safe_dump(found))
+    assert main(["fit", "my.yaml", "--trainer.fast_dev_run", "1", "--trainer.accelerator", "cpu"]) == 0
+    assert "species of the data: H, C, O" in capsys.readouterr().out
+
+
+def test_what_stands_in_the_place_of_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    ase.io.write("my.xyz", ethanol(5))
+    for words, message in (
+        (["fit", "none.xyz"], "fit must have a configuration or a file of structures after it, got 'none.xyz'"),
+        (["test", "my.xyz"], "test must come after a fit, got no run of my.xyz in runs/my"),
+        (["fit", "my.xyz", "-c", "a.yaml"], "fit must have one of structures and configuration"),
+    ):
+        assert main(words) == 2
+        assert message in capsys.readouterr().err
