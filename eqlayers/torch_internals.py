@@ -207,7 +207,7 @@ def current_trace() -> object | None:
 
 
 def below_autograd() -> AbstractContextManager[object]:
-    """Where operators stand below the key Autograd: their kernel, or the next level of torch.func, with its tapes on.
+    """A context below the key Autograd for operators: their kernel, or the next level of torch.func, with its tapes on.
 
     C++ has the guard as ``at::AutoDispatchBelowADInplaceOrView``; Python has no public name for it. Without it: call
     the kernel of each device by hand, and lose the levels of torch.func.
@@ -279,7 +279,7 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
 
 
 def single_level() -> AbstractContextManager[object]:
-    """Where a `SingleLevelFunction` may be applied: torch.func forbids such functions, as it cannot know them.
+    """A context in which a `SingleLevelFunction` may be applied: torch.func forbids functions that it cannot know.
 
     Without it: autograd.Function with setup_context.
     """

@@ -108,7 +108,7 @@ class _Form(SingleLevelFunction):
 
 
 def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
-    """The operator ``form``, or at once what it comes to; graphs that leave the process get the text of the form."""
+    """Run the form: directly in eager mode, by the torch operator under tracing; exported graphs get its text."""
     if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
         if traced_for_others():
             how = (*how[:3], text_of(how[3]), *how[4:])

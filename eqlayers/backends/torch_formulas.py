@@ -110,7 +110,7 @@ def _placed(one: Operand, parts: Sequence[Tensor], like: Tensor, rows: int, chan
 
 @cache
 def _order(one: Operand, channels: int) -> list[int]:
-    """For every column the number of its component and channel, -1 of none."""
+    """The number of component and channel for every column, -1 for none."""
     out = [-1] * one.width
     for component, columns in enumerate(one.columns(channels)):
         for channel, column in enumerate(columns):

@@ -188,7 +188,7 @@ class TorchInstead:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """Rows side by side from an address that Triton compiles for: a slice must not ask for kernels of its own."""
+    """Contiguous rows at a 16-byte aligned address, so that slices use the same compiled kernels."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 

@@ -66,7 +66,7 @@ class WholeForm:
         return columns[0] if len(columns) == 1 else torch.cat(columns, -1)
 
     def _unread(self, x: Tensor, y: Tensor, w: Tensor) -> list[Tensor]:
-        """No columns, made of all operands, if no path reads some: their gradients are zero then, and not absent."""
+        """Zero columns that depend on all operands, so that unused operands get zero gradients instead of None."""
         if any(path.path.weight is not None for path in self.paths) or (self.paths and not w.shape[-1]):
             return []
         return [x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0)]
@@ -106,7 +106,7 @@ class PathSum:
         self._steps: dict[bool, list[tuple[tuple[int, ...], Pair]]] = {}  # by whether weights are shared
 
     def _letters(self, operand: str) -> str:
-        """Its axes, the slowest first."""
+        """The letters of the axes, the slowest first."""
         steps = {letter: getattr(axis, operand) for letter, axis in self.axes.items() if getattr(axis, operand)}
         return "".join(sorted(steps, key=lambda letter: -steps[letter]))
 

@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     top = ArgumentParser(
         prog="eqlayers bench",
-        description="Measure this package's layers beside their peers. Nothing is timed that was not checked first.",
+        description="Measure this package's layers beside their peers. Every result is checked before it is timed.",
         epilog=EPILOG
         + _listed("peers", {name: peer.about for name, peer in PEERS.items()})
         + _listed("peers of layers", LAYER_PEERS)
@@ -97,9 +97,9 @@ def parser() -> argparse.ArgumentParser:
                 "type": _count,
             },
             "--runs": {"help": "timed runs instead of the configuration's, or of 9 for accelerate", "type": _count},
-            "--backend": {"help": "backend of this package's layers; the first that accepts by default"},
+            "--backend": {"help": "backend of this package's layers; the first that supports the layer by default"},
             "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},
-            "--device": {"help": "instead of the configuration's", "choices": DEVICES},
+            "--device": {"help": "device instead of the configuration's", "choices": DEVICES},
             "--only": {"help": "pattern of names, such as 'fused/mace-*'"},
             "--json": {"help": "write the result to this file", "metavar": "FILE"},
             "--csv": {"help": "write one row for each measurement to this file", "metavar": "FILE"},
@@ -152,12 +152,12 @@ def parser() -> argparse.ArgumentParser:
     about = "whole networks, as their packages run them and as this one does: time, memory and parts, by atoms"
     choices = ("--peers", "--sizes", "--threads", "--runs", "--device")
     whole = add("networks", about, *choices, config="networks")
-    whole.add_argument("network", choices=NAMES, help="whose; its package must be installed, which ours needs not")
+    whole.add_argument("network", choices=NAMES, help="its package must be installed; ours needs none")
     about = "steps at constant energy of the smallest size, exact and with tables; 10000 are usual, none by default"
     whole.add_argument("--dynamics", help=about, metavar="STEPS", type=_count, default=0)
     about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
-    accelerate.add_argument("network", choices=list(NETWORKS), help="whose; its package must be installed")
+    accelerate.add_argument("network", choices=list(NETWORKS), help="its package must be installed")
     return top
 
 

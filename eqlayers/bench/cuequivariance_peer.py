@@ -22,7 +22,7 @@ LAYERS = {"uvu": "ChannelWiseTensorProduct", "uvw": "FullyConnectedTensorProduct
 
 
 def build_cuequivariance(case: Case, operands: Operands) -> Implementation:
-    """Its layer of the case's mode; the note says which of its methods runs.
+    """The peer's layer for the case; the note says which of its methods runs.
 
     Raises:
         Refusal: It is another product, or its kernels are not installed on a GPU.

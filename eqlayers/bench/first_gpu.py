@@ -279,6 +279,6 @@ def _ended(command: Sequence[str], out: Any, seconds: float, environment: dict[s
 
 
 def _end_with_parent() -> None:
-    """On Linux: a call that is killed leaves no stage behind that holds the GPU."""
+    """End this stage with its parent, on Linux: a killed call leaves no stage behind that holds the GPU."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

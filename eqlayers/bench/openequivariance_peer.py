@@ -21,7 +21,7 @@ DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 def build_openequivariance(
     case: Case, operands: Operands, deterministic: bool = False, layout: str = "mul_ir"
 ) -> Implementation:
-    """Its product, or its convolution over edges that are sorted by receiver and then by sender.
+    """The peer's product, or its convolution over edges that are sorted by receiver and then by sender.
 
     Args:
         case, operands: The case.
@@ -70,7 +70,7 @@ def _check(problem: Problem, x: torch.Tensor, fused: bool, deterministic: bool, 
 
 
 def _weight_order(layer: Any, problem: Problem) -> torch.Tensor:
-    """Its order of the weights, found by giving it their numbers."""
+    """The peer's order of the weights, found by giving it their numbers."""
     numbers = torch.arange(problem.weight_numel, dtype=torch.float64)
     ordered: torch.Tensor = layer.reorder_weights_from_e3nn(
         numbers if problem.shared else numbers.unsqueeze(0), has_batch_dim=not problem.shared

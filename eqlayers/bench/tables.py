@@ -27,7 +27,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
 
     def rich(self) -> RichTable:
-        """For a terminal; the package rich must be there."""
+        """The table for a terminal; needs the package rich."""
         from rich.table import Table as RichTable
 
         table = RichTable(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
@@ -39,7 +39,7 @@ class Table:
         return table
 
     def markdown(self, level: int = 1) -> str:
-        """For a file, under a heading of a level.
+        """The table for a file, under a heading of a level.
 
         Example:
             >>> print(Table("Times", ["layer", ">ms"], [["Linear", "1.5"]], ["On one core."]).markdown())

@@ -31,7 +31,7 @@ def check_power(p: Any) -> float:
 
 
 def check_start(start: Any, cutoff: float, at_least: float | None = None, unit: str = "") -> float:
-    """Where functions begin that end at the cutoff.
+    """Check the start of functions that end at the cutoff.
 
     Raises:
         ConfigError: No number below the cutoff.

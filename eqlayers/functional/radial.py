@@ -91,7 +91,7 @@ def fourier(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
 
 
 def chebyshev(x: Tensor, number: int, length: float) -> Tensor:
-    """By the recurrence, which has derivatives at the ends, too."""
+    """Chebyshev polynomials by the recurrence, which has derivatives at the ends, too."""
     t = 1 - 2 * x / length
     found = [torch.ones_like(t), t]
     while len(found) < number:

@@ -78,7 +78,7 @@ def compare(
 
 
 def _compare(original: nn.Module, probe: Probe, path: str, dtype: torch.dtype, device: torch.device) -> Comparison:
-    """On one set of operands."""
+    """Compare on one set of operands."""
     try:
         theirs = results(probe.theirs, probe, dtype, device)
     except Exception as error:  # whatever the original raises is its answer

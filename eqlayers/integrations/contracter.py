@@ -99,7 +99,7 @@ def coefficients(
 
 
 class AcceleratedContracter(FusedReplacement, EquivariantModule):
-    """In place of Allegro's ``Contracter``: outer products of both features are not stored.
+    """Replacement of Allegro's ``Contracter``: outer products of both features are not stored.
 
     Channels are innermost in our kernel and outermost in Allegro's features: both are turned around it, and what one
     layer turned back the next one has as it needs it.

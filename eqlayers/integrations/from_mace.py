@@ -201,7 +201,7 @@ def _pairs(network: Any, theirs: Any, head: int) -> Iterator[tuple[Tensor, Tenso
 
 
 def _by_species(ours: SpeciesLinear, weight: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
-    """Theirs has species between the copies before and after, path by path, and divides by the root of their number."""
+    """MACE's weights have species between the copies, path by path, and are divided by the root of their number."""
     species, start = ours.weight.shape[0], 0
     for path in ours.linear.instructions:
         size = path.path_shape[0] * path.path_shape[1]

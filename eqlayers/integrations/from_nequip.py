@@ -132,7 +132,7 @@ def _matrices(mlp: Any) -> list[Any]:
 
 
 def _factors(gate: Any) -> dict[Any, float]:
-    """By irrep of a gate's output: e3nn's factor of the activation over the exact one that this package has."""
+    """Factors by irrep of a gate's output: e3nn's factor of the activation over the exact one of this package."""
 
     def ratio(act: Any, name: str) -> float:
         return float(getattr(act, "cst", 1.0)) * second_moment(name) ** 0.5
@@ -194,7 +194,7 @@ def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, fl
 
 
 def _blocks(linear: Any) -> dict[Any, Tensor]:
-    """By irrep, the matrix ``[mul_in, mul_out]`` of a linear map in which each occurs once."""
+    """The matrix ``[mul_in, mul_out]`` by irrep, of a linear map in which each occurs once."""
     return {
         linear.irreps_in[ins.i_in].ir: view
         for ins, view in zip(linear.instructions, linear.weight_views(), strict=True)

@@ -175,7 +175,7 @@ _RUNNING = ("running_mean", "running_var")
 
 
 def batch_norm_probes(original: Any, replacement: AcceleratedBatchNorm, rows: int) -> list[Probe]:
-    """In training and in evaluation, the mode of now first: the results, then the running statistics of training."""
+    """Probes in training and in evaluation, the current mode first: the results, then the running statistics."""
     modes = (True,) if original.instance else (original.training, not original.training)
     return [_batch_norm(original, replacement, rows, training) for training in modes]
 

@@ -89,8 +89,10 @@ def train(args: Sequence[str]) -> Report:
 
     parser = tools.build_default_arg_parser()
     parser.add_argument("--eqlayers_radial", choices=["table"], help="radial networks by tables")
-    parser.add_argument("--eqlayers_tolerance", type=float, default=1e-4, help="of these tables; 1e-4 by default")
-    parser.add_argument("--eqlayers_backend", help="name of a backend; the first that accepts by default")
+    parser.add_argument(
+        "--eqlayers_tolerance", type=float, default=1e-4, help="tolerance of these tables; 1e-4 by default"
+    )
+    parser.add_argument("--eqlayers_backend", help="name of a backend; the first that supports the layer by default")
     options = parser.parse_args(list(args))
     if asked := [name for name in _OTHERS if getattr(options, name, False)]:
         raise ConfigError(

@@ -97,19 +97,19 @@ class FusedReplacement(Replacement):
 
 
 class AcceleratedTensorProduct(Replacement, TensorProduct):
-    """In place of an ``e3nn.o3.TensorProduct`` or one of its kind that has the same ``forward(x, y, weight)``."""
+    """Replacement of an ``e3nn.o3.TensorProduct`` or of a subclass with the same ``forward(x, y, weight)``."""
 
 
 class AcceleratedTensorSquare(Replacement, TensorSquare):
-    """In place of an ``e3nn.o3.TensorSquare``."""
+    """Replacement of an ``e3nn.o3.TensorSquare``."""
 
 
 class AcceleratedLinear(Replacement, Linear):
-    """In place of an ``e3nn.o3.Linear``."""
+    """Replacement of an ``e3nn.o3.Linear``."""
 
 
 class AcceleratedScatter(FusedReplacement):
-    """In place of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call.
+    """Replacement of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call.
 
     Args:
         original: The module; its product is ``original.tp``.
@@ -139,7 +139,7 @@ class AcceleratedScatter(FusedReplacement):
 
 
 class AcceleratedConvolution(FusedReplacement, TensorProductConv):
-    """In place of the ``conv_tp`` of a MACE interaction block, which calls it with the edges once it is marked so."""
+    """Replacement of the ``conv_tp`` of a MACE interaction block, which passes it the edges once it is marked so."""
 
     def mark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`."""
@@ -151,7 +151,7 @@ class AcceleratedConvolution(FusedReplacement, TensorProductConv):
 
 
 class AcceleratedMessages(FusedReplacement, TensorProduct):
-    """In place of a product between a gather and a sum: called with noted rows it is a convolution, see `notes`."""
+    """Replacement of a product between a gather and a sum: on noted rows it is a convolution, see `notes`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module: notes stay notes, unless hooks look at them."""

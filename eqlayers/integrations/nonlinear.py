@@ -26,7 +26,7 @@ def _factor(act: Any) -> float:
 
 
 class AcceleratedGate(FusedReplacement, Gate):
-    """In place of an ``e3nn.nn.Gate``: its functions, the very objects, with the very factors.
+    """Replacement of an ``e3nn.nn.Gate``, with the same function objects and factors.
 
     Args:
         original: The module.
@@ -71,7 +71,7 @@ class AcceleratedGate(FusedReplacement, Gate):
 
 
 class AcceleratedBatchNorm(FusedReplacement, BatchNorm):
-    """In place of an ``e3nn.nn.BatchNorm``: its weights and running statistics, the very objects.
+    """Replacement of an ``e3nn.nn.BatchNorm``, with the same weight and running statistics objects.
 
     Args:
         original: The module.
@@ -105,7 +105,7 @@ class _GridReplacement(FusedReplacement):
 
 
 class AcceleratedS2Activation(_GridReplacement, S2Activation):
-    """In place of an ``e3nn.nn.S2Activation``: its grids, the very objects.
+    """Replacement of an ``e3nn.nn.S2Activation``, with the same grid objects.
 
     Args:
         original: The module.
@@ -125,7 +125,7 @@ class AcceleratedS2Activation(_GridReplacement, S2Activation):
 
 
 class AcceleratedSO3Activation(_GridReplacement, SO3Activation):
-    """In place of an ``e3nn.nn.SO3Activation``: its grids, the very objects.
+    """Replacement of an ``e3nn.nn.SO3Activation``, with the same grid objects.
 
     Args:
         original: The module.

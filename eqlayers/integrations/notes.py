@@ -52,7 +52,7 @@ class Note(Tensor):
 
     @staticmethod
     def __new__(cls, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> Note:
-        """With shape, dtype and device, and no memory."""
+        """Make a tensor with shape, dtype and device, and no memory."""
         return tensor_without_numbers(cls, (len(index), columns), x)
 
     def __init__(self, x: Tensor, index: Tensor, columns: int, *others: Tensor) -> None:

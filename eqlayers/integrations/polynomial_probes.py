@@ -101,7 +101,7 @@ class _Past(nn.Module):
 
 
 def _contraction(original: Any, replacement: AcceleratedSymmetricContraction, rows: int, mixed: bool) -> Probe:
-    """With one species for each row, or with mixed ones, which are an operand too."""
+    """Operands with one species for each row, or with mixed ones, which are an operand too."""
     count = replacement.num_elements
     operands = {"x": draw("x", rows, replacement.channels, replacement.dim)}
     if mixed:

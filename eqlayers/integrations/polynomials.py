@@ -24,7 +24,7 @@ class RebuiltWarning(UserWarning):
 
 
 class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
-    """In place of an ``e3nn.o3.SphericalHarmonics``.
+    """Replacement of an ``e3nn.o3.SphericalHarmonics``.
 
     Args:
         original: The module.
@@ -139,7 +139,7 @@ class AcceleratedContraction(nn.Module):
 
 
 class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
-    """In place of MACE's ``SymmetricContraction``.
+    """Replacement of MACE's ``SymmetricContraction``.
 
     Its coupling tensors stay in the state dict and are those that count, whichever version of e3nn made them and
     whichever paths they are of.

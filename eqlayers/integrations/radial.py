@@ -127,7 +127,7 @@ class PairTable(nn.Module):
         return self.knots.rows * self.width * self.dtype.itemsize
 
     def exact(self) -> list[Callable[[Tensor], Tensor]]:
-        """In float64, of some pairs: of the lightest and the heaviest atoms, and one between."""
+        """Compute exactly, in float64, for some pairs: the lightest and the heaviest atoms, and one between."""
         own = in_float64(self.network)
         return [own.of_pair(code) for code in self.tried]
 
@@ -212,7 +212,7 @@ class _BeforeEnvelope(TabledWeights):
 
 
 class TabledEmbedding(Replacement):
-    """In place of functions of lengths: the lengths themselves, in float64, over the factor that comes after it."""
+    """Replacement of functions of lengths: returns the lengths, in float64, over the factor that follows."""
 
     def __init__(self, family: Family, original: nn.Module, factor: float, pairs: str | None) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class TabledEmbedding(Replacement):
 
 
 class TabledRadial(Replacement):
-    """In place of a radial network: where each edge reads its table.
+    """Replacement of a radial network: returns where each edge reads its table.
 
     Args:
         original: The network.
@@ -263,7 +263,7 @@ class TabledRadial(Replacement):
         return made.weights() if kind == "numbers" else made
 
     def _of_lengths(self, table: RadialTable, shared: _Shared, lengths: Tensor) -> TabledWeights:
-        """By a table that is made anew where gradients may be asked for, or where weights are others.
+        """Read a table, which is made anew if gradients may be needed or the weights have changed.
 
         Weights are compared by value: averages of weights are put in and out without a trace.
         """
@@ -278,7 +278,7 @@ class TabledRadial(Replacement):
         return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
 
     def _of_pairs(self, table: PairTable, shared: _Shared, given: Tensor) -> TabledWeights | Tensor:
-        """By tables of the pairs that have come, or by the network where weights are trained or tables too large."""
+        """Read tables of the pairs that have occurred; run the network if weights are trained or tables too large."""
         handed, weights = given[:, :2], list(table.parameters())
         if _trained(weights) or not is_plain([handed, *weights]):
             return table.at_edges(handed)

@@ -238,7 +238,7 @@ def _plan(
 
 
 def _known(module: nn.Module, kept: bool) -> str:
-    """Why a module that no rule is for has a row all the same, layers that stay only if asked; empty if it has none."""
+    """Why a module without a rule has a row in the report, layers that stay only if asked; empty if it has none."""
     if isinstance(module, Replacement):
         return "is accelerated already"
     if is_scripted_layer(module):

@@ -27,7 +27,7 @@ class CopyGroup(NamedTuple):
 
 
 class _Row:
-    """Blocks side by side, as they are asked for."""
+    """Allocates consecutive blocks of a row."""
 
     def __init__(self) -> None:
         self.width, self.components = 0, 0

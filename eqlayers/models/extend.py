@@ -1,4 +1,4 @@
-"""More species for a trained potential: what it knows stays, to rounding."""
+"""More species for a trained potential: predictions for known species stay, to rounding."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def take_weights(potential: Potential, other: Potential) -> None:
 
 
 def _rows(name: str, mine: Tensor, theirs: Tensor, before: int, after: int, averaged: bool) -> Tensor:
-    """Theirs, and behind them rows for more species: their mean, or those that are there already."""
+    """Rows of the known species, then rows for more species: the mean, or rows that exist already."""
     if mine.shape == theirs.shape:
         return theirs
     axes = [axis for axis in range(mine.ndim) if mine.ndim == theirs.ndim and mine.shape[axis] != theirs.shape[axis]]

@@ -357,7 +357,7 @@ def _some_volume(structures: Structures) -> bool:
 
 
 def places_of(species: Sequence[int]) -> Tensor:
-    """By atomic number, the place in the list, or -1; both ends are unknown, where numbers out of range are put."""
+    """The place in the list by atomic number, or -1; both ends are unknown, where numbers out of range are put."""
     index = torch.full((len(SYMBOLS) + 2,), -1)
     index[list(species)] = torch.arange(len(species))
     return index

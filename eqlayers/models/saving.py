@@ -246,7 +246,7 @@ def _saved(path: Path, content: Any) -> SavedPotential:
 
 
 def _misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str | None:
-    """In what two sets of weights differ, or None."""
+    """The difference of two sets of weights, or None."""
     wrong = {
         "missing": [name for name in mine if name not in saved],
         "unknown": [name for name in saved if name not in mine],

@@ -149,7 +149,7 @@ class BatchNorm(_OfBatch):
         return numbers if weight is None else numbers * weight
 
     def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """With the running statistics: one formula."""
+        """Normalise by the running statistics: one formula."""
         assert self.running_mean is not None
         assert self.running_var is not None
         operands = [x, self._factors(self.running_var.to(x.dtype), weight)]

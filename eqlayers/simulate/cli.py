@@ -79,7 +79,7 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
     about = "structures to check it with, at most four; a molecule and a crystal of its species by default"
     parser.add_argument("structures", nargs="?", metavar="STRUCTURES", help=about)
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda checks the kernels of a GPU")
-    parser.add_argument("--seed", type=int, default=0, help="of displacements and directions")
+    parser.add_argument("--seed", type=int, default=0, help="seed of displacements and directions")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -130,7 +130,7 @@ def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cell", action="store_true", help="relax the cell as well")
     parser.add_argument("--pressure", type=float, default=0.0, help="GPa, with --cell; 0 by default")
     parser.add_argument("--fmax", type=float, default=0.01, help="largest force at the end, eV/A; 0.01 by default")
-    parser.add_argument("--steps", type=int, default=500, help="at most; 500 by default")
+    parser.add_argument("--steps", type=int, default=500, help="largest number of steps; 500 by default")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="fire", help="fire by default")
 
 
@@ -202,7 +202,7 @@ def _md_options(parser: argparse.ArgumentParser) -> None:
     about = "a .traj, which keeps every digit, or .xyz; STRUCTURE_md.traj by default"
     parser.add_argument("-o", "--output", metavar="FILE", help=about)
     parser.add_argument("--log", metavar="FILE", help="table of time, energies and temperature")
-    parser.add_argument("--restart", action="store_true", help="go on from the last frame of the output")
+    parser.add_argument("--restart", action="store_true", help="continue from the last frame of the output")
 
 
 def _md(options: argparse.Namespace) -> int:
@@ -247,7 +247,7 @@ def _md(options: argparse.Namespace) -> int:
 def _predict_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structures", metavar="STRUCTURES", help="a file of structures")
     _common(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with all that is predicted")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="a .xyz with all predictions")
     parser.add_argument("--batch-size", type=int, default=32, help="structures at once; 32 by default")
 
 

@@ -1,4 +1,4 @@
-"""How an atom leaves: what is left of energies, dipoles and polarizabilities, slopes and curvatures at the cutoff."""
+"""Jumps of energies, dipoles, polarizabilities, slopes and curvatures where an atom leaves through the cutoff."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ class Case:
 
     @property
     def energy_rounding(self) -> float:
-        """In eV, of the sum of the energies."""
+        """The rounding error of the sum of the energies, in eV."""
         kind = self.potential.kind_of(self.batch.z)
         learned = (self.found["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
         return EPS * float(ROUNDINGS * learned.sum() + 4 * self.found["energies"].abs().sum())
 
     @property
     def force_rounding(self) -> float:
-        """In eV/Angstrom, of a component."""
+        """The rounding error of a component of the forces, in eV/Angstrom."""
         return EPS * ROUNDINGS * float(self.found["forces"].abs().max() + self.potential.scales.max())
 
     def draw(self, *shape: int) -> Tensor:
@@ -66,7 +66,7 @@ class Case:
         return self.place(2 * torch.rand(*shape, generator=self.generator, dtype=torch.float64, device="cpu") - 1)
 
     def place(self, values: Tensor) -> Tensor:
-        """On the device of the potential."""
+        """Move it to the device of the potential."""
         return values.to(self.batch.pos.device)
 
     def moved(self, pos: Tensor, cell: Tensor | None = None) -> Structures:

@@ -171,7 +171,7 @@ def _derivatives(case: Case, step: float) -> Found:
 
 
 def _stress(case: Case) -> Found:
-    """By the volume of ASE, where the structure has one; it is asked for alone, as by users."""
+    """The stress by ASE's volume, if the structure has one; requested alone, as users do."""
     if not has_volume(case.atoms):
         return []
     volume, virials = case.atoms.get_volume(), case.found["virials"][0]

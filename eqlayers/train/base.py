@@ -174,7 +174,7 @@ class TrainedModule(Restored):
         raise NotImplementedError
 
     def recomputing(self) -> AbstractContextManager[None]:
-        """In which the network is called."""
+        """The context in which the network is called."""
         again = self.hparams["checkpointing"] and self.training
         return recomputed(check_module("model", self.model)) if again else nullcontext()
 

@@ -45,7 +45,9 @@ def run(args: Sequence[str]) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
     parser.add_argument("-o", "--output", metavar="FOLDER", help=f"write {', '.join(TABLES)} and {PICTURE} to it")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier report there")
-    parser.add_argument("--against", choices=AXES, default="epochs", help="what curves are drawn against; epochs")
+    parser.add_argument(
+        "--against", choices=AXES, default="epochs", help="axis of the learning curves; epochs by default"
+    )
     options = parser.parse_args(list(args))
     if options.output is not None:
         _check_folder(Path(options.output), options.overwrite)

@@ -84,7 +84,7 @@ class Run:
 
     @property
     def order(self) -> tuple[float, float]:
-        """By the error on the test part; runs without one come last, by the one on the validation part."""
+        """Sort key: the error on the test part; runs without one come last, by the error on the validation part."""
         mae = self.errors[self.kind.quantity].mae if self.kind.quantity in self.errors else math.nan
         best = math.inf if self.best is None else self.best
         return (mae if math.isfinite(mae) else math.inf, best)

@@ -102,7 +102,7 @@ def run(args: Sequence[str]) -> None:
         description="Compile the kernels that `eqlayers fit` needs with a configuration, by one step on real data; no "
         "run begins, no weights are kept. Every key of the configuration is an option, as of `eqlayers fit`.",
     )
-    about = f"compile for this processor as well, which need not be there; one of {', '.join(TARGETS)}; may be repeated"
+    about = f"compile for this processor too, even if it is absent; one of {', '.join(TARGETS)}; may be repeated"
     parser.add_argument("--target", action="append", default=[], choices=list(TARGETS), metavar="PROCESSOR", help=about)
     chosen, rest = parser.parse_known_args(args)
     if not rest:

@@ -27,7 +27,7 @@ class Arena:
         self.writer, self.reader = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
     def add(self, name: str, data: np.ndarray, state: int) -> int:
-        """Its address."""
+        """Add a tensor, and return its address."""
         start = self.size
         self.size = -(-(start + data.nbytes + GUARD) // 512) * 512
         more = self.size - self.bytes.size

@@ -35,7 +35,7 @@ COMPARE: dict[str, Callable[[Value, Value], Value]] = {
 
 
 def fma(a: Value, b: Value, c: Value) -> Value:
-    """In the next wider type: of float32 the product is exact, and the sum rounds twice in rare cases."""
+    """Multiply and add in the next wider type: exact products of float32; the sum rounds twice in rare cases."""
     wide = np.longdouble if a.dtype == np.float64 else np.float64
     return a.astype(wide) * b.astype(wide) + c.astype(wide)
 

@@ -165,7 +165,7 @@ def _same(known: list[Tensor], now: list[Tensor]) -> bool:
 
 
 def gradients() -> AbstractContextManager[object]:
-    """Where slopes can be had, and what is made outlives `torch.inference_mode`; tensors from within it are cloned."""
+    """Enable gradients and leave `torch.inference_mode`; tensors from within it are cloned."""
     if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
         return torch.inference_mode(False)
     return torch.enable_grad()

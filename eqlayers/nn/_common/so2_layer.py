@@ -62,7 +62,7 @@ class SO2Layer(EquivariantModule):
         return check_weight(self._plan, weight)
 
     def weight_views(self, weight: Tensor | None = None) -> Iterator[tuple[int, Tensor]]:
-        """For each matrix product its order m and a view ``[matrices, in, out]`` of its weights.
+        """The order m of each matrix product, and a view ``[matrices, in, out]`` of its weights.
 
         Two matrices multiply the identity and J, without parity and for m > 0. There are two products for m = 0
         where there are irreps of both signs p (-1)^l, which do not mix.
@@ -72,7 +72,7 @@ class SO2Layer(EquivariantModule):
             yield m, part.view(shape)
 
     def scale_slices(self) -> list[tuple[int, int, slice]]:
-        """For each stretch of the scales the order m, the number of the group in irreps_in, and the columns."""
+        """The order m of each stretch of the scales, the number of the group in irreps_in, and the columns."""
         found, start = [], 0
         for block in self._plan.map.blocks_in:
             found += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.pieces]
