@@ -1,4 +1,4 @@
-"""What a command shows while kernels are compiled: one line, and a bar on a terminal."""
+"""The output of a command while kernels are compiled: one line, and a bar on a terminal."""
 
 from __future__ import annotations
 

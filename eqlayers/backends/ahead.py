@@ -1,6 +1,7 @@
 """Compiles what a step will ask of the CPU, before the step runs: on all processors at once, and their number is known.
 
-The step runs once with kernels that return ones. So it shall work on copies of what it changes, and keep nothing.
+The step runs once with kernels that return ones. So it must work on copies of the tensors that it changes, and keep
+nothing.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from .stored_bounds import TIMES_BOUND
 FILE = "first-gpu.json"
 #: Seconds of all stages together.
 BUDGET = 1500
-#: A stage with less time than that is not begun.
+#: A stage with less time is not begun.
 LEAST = 10
 #: Characters of its output that a stage which fails leaves in the JSON; all of it is in its log.
 TAIL = 4000

@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
 
 class StructureFile(NamedTuple):
-    """What a file of structures holds.
+    """The content of a file of structures.
 
     Attributes:
         structures: The structures with their labels, in the units of this package.
@@ -55,7 +55,7 @@ class StructureFile(NamedTuple):
     notes: list[str]
 
     def lines(self) -> list[str]:
-        """What was found, what was taken for granted and what was not used."""
+        """Lines on what was found, what was assumed and what was not used."""
         found = self.structures
         smallest, largest = found.n_atoms.min(), found.n_atoms.max()
         atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"

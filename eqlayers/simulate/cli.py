@@ -112,7 +112,7 @@ def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
 
 
 def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
-    """Compile the kernels of energies, forces and stress on a CPU; what is wrong with the atoms is said later."""
+    """Compile the kernels of energies, forces and stress on a CPU; faults of the atoms are reported later."""
     if potential.device.type == "cpu":
         compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms])))
 

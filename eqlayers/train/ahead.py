@@ -33,7 +33,7 @@ def _step(trainer: Trainer, twin: LightningModule) -> None:
         found = twin(batch)
         values = [*found.values()] if isinstance(found, Mapping) else [found]
         loss = torch.stack([value.double().square().sum() for value in values if value.requires_grad]).sum()
-        loss.backward()  # to positions as well, as that of the fit does
+        loss.backward()  # to positions as well, as in the fit
     twin.eval()
     with torch.no_grad(), trainer.precision_plugin.val_step_context():
         twin(batch)

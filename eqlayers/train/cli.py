@@ -222,7 +222,7 @@ class TrainingCLI(LightningCLI):
             options.model.model.init_args.species = self._species(options)
 
     def _species(self, options: Namespace) -> list[Any]:
-        """Those of the checkpoint that is read, else of the data, which are kept for the training."""
+        """The species of the checkpoint that is read, otherwise of the data, which are kept for the training."""
         path = options.get("ckpt_path")
         known: list[Any] | None = None if path is None else species_of_checkpoint(path)
         if known is None:

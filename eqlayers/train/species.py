@@ -1,4 +1,4 @@
-"""Species of a network that a configuration leaves out: those of the data, or of the checkpoint that is read."""
+"""Species of a network that a configuration leaves out: the species of the data, or of the checkpoint that is read."""
 
 from __future__ import annotations
 

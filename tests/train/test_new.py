@@ -77,7 +77,7 @@ def test_a_trajectory_of_a_molecule(capsys: pytest.CaptureFixture[str]) -> None:
     assert (data["cutoff"], data["e0s"], data["batch_size"]) == (5.0, "fit", 8)
     assert "stress_weight" not in found["model"]
     assert found["trainer"]["max_epochs"] % found["trainer"]["check_val_every_n_epoch"] == 0
-    assert "not those of free atoms" in text
+    assert "not energies of free atoms" in text
     said = capsys.readouterr().out
     assert "my.xyz: 60 structures of 9 atoms of H, C, O, not periodic; energy, forces" in said
     assert said.rstrip().endswith("type: eqlayers fit my.yaml")

@@ -175,7 +175,7 @@ def _shifts(found: Look) -> tuple[bool, Setting]:
     if found.isolated:
         about += f"; no free atom of {symbols_of(missing)} is in the file"
     elif not found.unique:
-        about += ", not those of free atoms: too few compositions; or {H: ..., O: ...} in eV"
+        about += ", not energies of free atoms: too few compositions; or {H: ..., O: ...} in eV"
     else:
         about += "; no free atoms are in the file; or {H: ..., O: ...} in eV"
     return False, Setting("fit", about)
@@ -218,7 +218,7 @@ def _network(found: Look, atoms: int) -> dict[str, Setting]:
     settings = {
         "model.model.class_path": Setting("eqlayers.models.MACE", "or NequIP, TFN, Equiformer of eqlayers.models"),
         f"{given}species": Setting(
-            [SYMBOLS[z - 1] for z in found.structures.species], "chemical symbols; those of the data without this line"
+            [SYMBOLS[z - 1] for z in found.structures.species], "symbols; without this line, the elements of the data"
         ),
         f"{given}hidden": Setting(
             f"{channels}x0e + {channels}x1o", f"irreps of the features of an atom; {size} ({atoms:,} atoms to train on)"

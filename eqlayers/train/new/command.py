@@ -88,7 +88,7 @@ def _name_of(structures: str) -> str:
 
 
 def summary(found: Look, choices: Choices) -> list[str]:
-    """What was found and chosen, in a few lines."""
+    """The findings and choices, in a few lines."""
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
     network = "MACE " + of["model.model.init_args.hidden"]

@@ -1,4 +1,4 @@
-"""What a file of structures is like: labels, units, order, distances, energies of atoms, and what looks wrong."""
+"""Facts of a file of structures: labels, units, order, distances, energies of atoms, and likely mistakes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Look:
-    """What was found.
+    """The facts of a file.
 
     Attributes:
         path: As it was given.
@@ -65,9 +65,10 @@ class Look:
         embedded: Whether it is an embedded set, whose names and units are known.
         guess: Units that were guessed, and why; or None.
         periodic: "none", "all" or "some".
-        successive: Distance of successive structures over that of any two; NaN where structures cannot be compared.
+        successive: Distance of successive structures over the distance of any two; NaN where structures cannot be
+            compared.
         isolated: Atomic numbers of which there is an atom alone, with its energy.
-        unique: Whether the energies determine those of atoms, by composition.
+        unique: Whether the energies determine the energies of atoms, by composition.
         near: Neighbours.
         noticed: Sentences on what looks wrong.
     """
@@ -205,7 +206,7 @@ def _near(structures: StructureArrays, edges: object) -> Near:
 
 
 def _successive(structures: StructureArrays) -> float:
-    """How alike successive structures are: their distance over that of any two, of the usual composition."""
+    """How alike successive structures are: their distance over the distance of any two, of the usual composition."""
     ends, num = np.cumsum(structures.n_atoms), len(structures)
     sizes, repeats = np.unique(structures.n_atoms, return_counts=True)
     size = int(sizes[repeats.argmax()])
@@ -244,7 +245,7 @@ def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDAr
     largest = np.zeros(len(structures))
     np.maximum.at(largest, rows_of_atoms(structures.n_atoms), size)
     beyond = np.flatnonzero(largest > _LARGE_FORCE)
-    if 0 < len(beyond) <= len(structures) // 20:  # of more, the unit is likelier wrong, which is said elsewhere
+    if 0 < len(beyond) <= len(structures) // 20:  # of more, the unit is likelier wrong, which is reported elsewhere
         row = int(beyond[largest[beyond].argmax()])
         said.append(
             f"{len(beyond)} structures have a force above {_LARGE_FORCE:g} eV/Angstrom, the largest "

@@ -28,7 +28,7 @@ CANDIDATES = (
     ("Hartree", "Hartree/Angstrom"),
     ("kJ/mol", "kJ/mol/nm"),
 )
-# Energies with all electrons over those of the Thomas-Fermi atom: 0.65 of hydrogen, 0.76 of ethanol, 0.9 of gold.
+# Energies with all electrons over energies of the Thomas-Fermi atom: 0.65 of hydrogen, 0.76 of ethanol, 0.9 of gold.
 _ALL_ELECTRONS = (0.55, 1.05)
 _THOMAS_FERMI = 0.768745 * ase_units.Hartree
 
@@ -68,7 +68,7 @@ def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | No
         return None
     energy, forces, all_electrons = chosen[0]
     reason = f"in eV and eV/Angstrom {wrong[0].partition(': ')[0]}" if wrong else "the file says no unit"
-    how = "energies are those of all electrons, and forces agree with them" if all_electrons else "all numbers agree"
+    how = "energies include all electrons, and forces agree with them" if all_electrons else "all numbers agree"
     return Guess({"energy": energy, "forces": forces}, f"{reason}; in these units {how}")
 
 
@@ -80,7 +80,7 @@ def _problems(structures: StructureArrays) -> list[str]:
 
 
 def _whole_atoms(structures: StructureArrays) -> bool:
-    """Whether energies are those of atoms with all their electrons."""
+    """Whether energies are of the size of atoms with all their electrons."""
     rows = rows_of_atoms(structures.n_atoms)
     free = np.bincount(rows, weights=_THOMAS_FERMI * structures.z ** (7 / 3))
     known = ~np.isnan(structures.energy)
