@@ -17,7 +17,9 @@ from eqlayers.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
-PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = ("_build", "names")  # folders that a build of the site makes
+DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if not set(page.parts) & set(WRITTEN)]
+PAGES = [*(ROOT / name for name in TOP), *DOCS]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)[^)]*\)")
 PACKAGES = {ROOT / "eqlayers": ROOT, ROOT / "kernels" / "eqlayers_kernels": ROOT / "kernels"}

@@ -1,6 +1,6 @@
 """Draws the chart of the front page from stored figures, and writes the numbers beside it.
 
-    python docs/benchmarks/chart.py            # docs/images/chart_*.svg, and the marked parts of pages
+    python docs/benchmarks/chart.py            # docs/images/chart_*.svg, and the numbers of benchmarks/README.md
 
 Each network of `docs/benchmarks/networks` is one group of bars: the package that the network comes from, every other
 package that ran the same weights, and this package. `eqlayers bench networks NAME --json FILE` makes a result.
@@ -19,7 +19,7 @@ ATOMS, THREADS = 256, 1
 FORCES, TRAINING = "energy and forces", "training step"
 #: Kinds of rows, with the colour of their bars: packages, the same numbers to rounding, radial networks by tables.
 COLOURS = {"peer": "#9aa0a6", "exact": "#3b6fb6", "tables": "#1d3f72"}
-PAGES = ("index.md", "benchmarks/README.md")
+PAGE = "benchmarks/README.md"
 BEGIN = "<!-- numbers: begin, written by docs/benchmarks/chart.py -->"
 END = "<!-- numbers: end -->"
 
@@ -63,8 +63,9 @@ def shown(bars: list[Bar], network: str, what: str = FORCES) -> list[Bar]:
 
 
 def label(bar: Bar) -> str:
-    """The name of a bar, without what all bars share."""
-    return bar.name.removeprefix("eqlayers, ") if bar.kind != "peer" else bar.name.removesuffix(", eager")
+    """The name of a bar: a package, with the way it ran where the package has several; or this package."""
+    own = {"exact": "eqlayers", "tables": "eqlayers, tables"}
+    return own.get(bar.kind, bar.name.removesuffix(", eager"))
 
 
 def draw(bars: list[Bar], path: Path, field: str, title: str) -> None:
@@ -92,7 +93,8 @@ def draw(bars: list[Bar], path: Path, field: str, title: str) -> None:
                 ticks.append(place)
                 names.append(label(bar))
             place += 1
-        axis.set(xscale="log", title=title, ylim=(place - 0.5, -0.7), xlim=(smallest / 2, largest * 4))
+        figure.suptitle(title, x=0.01, ha="left", size=9)
+        axis.set(xscale="log", ylim=(place - 0.5, -0.7), xlim=(smallest / 2, largest * 4))
         axis.set_yticks(ticks, names)
         axis.tick_params(left=False)
         axis.spines[["top", "right", "left"]].set_visible(False)
@@ -117,15 +119,18 @@ def numbers(bars: list[Bar], docs: Path = DOCS) -> str:
     ]
     machine = stored(docs, "mace")["machine"]["cpu"]
     lines = [
-        f"{ATOMS} atoms, one thread of an {machine}, float32; microseconds per atom, and peak memory:",
+        f"{ATOMS} atoms, one thread of an {machine}, float32, beside the fastest other package. Times are microseconds",
+        "per atom, memory is the peak in MiB.",
         "",
-        "| network | what | fastest other package | this package | times faster |",
-        "|---|---|--:|--:|--:|",
+        "| network | what | other | its time | our time | times faster | its memory | our memory |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
     ]
     for network, what, kind in asked:
         peer, own = row(network, what, kind)
-        cells = [f"{label(bar)}: {bar.time:,.0f} us, {bar.memory:,.0f} MiB" for bar in (peer, own)]
-        lines.append(f"| {network} | {what} | {cells[0]} | {cells[1]} | **{peer.time / own.time:.3g}** |")
+        means = f"{what}, radial tables" if kind == "tables" else what
+        times = f"{peer.time:,.0f} | {own.time:,.0f} | **{peer.time / own.time:.3g}**"
+        memory = " | ".join(f"{bar.memory:,.0f}" if bar.memory else "-" for bar in (peer, own))
+        lines.append(f"| {network} | {means} | {label(peer)} | {times} | {memory} |")
     return "\n".join(lines)
 
 
@@ -146,10 +151,9 @@ def main() -> None:
     bars = measured(docs)
     draw(bars, docs / "images" / "chart_time.svg", "time", "energy and forces, microseconds per atom")
     draw(bars, docs / "images" / "chart_memory.svg", "memory", "peak memory of it, MiB")
-    for name in PAGES:
-        page = docs / name
-        page.write_text(written(page.read_text(), numbers(bars, docs)))
-    print(f"written: chart_time.svg, chart_memory.svg in {docs / 'images'}; the numbers in {', '.join(PAGES)}")
+    page = docs / PAGE
+    page.write_text(written(page.read_text(), numbers(bars, docs)))
+    print(f"written: chart_time.svg, chart_memory.svg in {docs / 'images'}; the numbers in {page}")
 
 
 if __name__ == "__main__":
