@@ -30,6 +30,8 @@ MODULES = sorted(
     if path.name != "__main__.py"
 )
 MAX_LINES = 500
+COLUMNS = 88  # of a line of code on the site
+README_LINES = 100
 
 
 def relative(path: Path) -> str:
@@ -52,6 +54,21 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "__docs__", module)  # where torch-geometric looks up what a class is made of
     for block in found:
         exec(compile(block, str(page), "exec"), vars(module))
+
+
+CODE = re.compile(r"^(`{3,})(?:\{code-block\} )?(?:python|py|bash|yaml|toml)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_lines_of_code_fit_the_page(page: Path) -> None:
+    """Longer ones are cut off at the right edge of the site."""
+    wide = [line for found in CODE.finditer(page.read_text()) for line in found[2].splitlines() if len(line) > COLUMNS]
+    assert not wide, f"lines of code must have at most {COLUMNS} columns, got in {relative(page)}: {wide}; break them"
+
+
+def test_the_readme_is_short() -> None:
+    lines = len((ROOT / "README.md").read_text().splitlines())
+    assert lines <= README_LINES, f"README.md has {lines} lines, more than {README_LINES}: move a part to a page"
 
 
 def test_readme_and_the_guide_have_code() -> None:
