@@ -1,7 +1,8 @@
-"""The site: its chart shows stored figures."""
+"""The site: its chart shows stored figures, its reference has every name, its links lead to headings."""
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -13,12 +14,21 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture(scope="module")
-def chart() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_chart", DOCS / "benchmarks" / "chart.py")
+def loaded(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def chart() -> ModuleType:
+    return loaded(DOCS / "benchmarks" / "chart.py")
+
+
+@pytest.fixture(scope="module")
+def parts() -> ModuleType:
+    return loaded(DOCS / "extensions" / "written_parts.py")
 
 
 def test_the_page_shows_the_stored_numbers(chart: ModuleType) -> None:
@@ -50,3 +60,92 @@ def test_the_fastest_other_package_is_shown(chart: ModuleType, tmp_path: Path) -
     pytest.importorskip("matplotlib")  # absent from the environments of other torches
     chart.draw(bars, tmp_path / "chart.svg", "time", "time")
     assert (tmp_path / "chart.svg").stat().st_size > 5000
+
+
+def test_the_reference_has_every_public_name(parts: ModuleType) -> None:
+    """A class has a page, which a table links; what has no page is in a table and stands below it."""
+    for needed in ("lightning", "vesin", "ase", "rich", "matplotlib"):
+        pytest.importorskip(needed)  # absent from the environments of other torches
+    for name in parts.modules(DOCS / "reference"):
+        module, text = importlib.import_module(name), parts.names(name)
+        pages = parts.classes(module)
+        missing = [each for each in pages if f"]({parts.FOLDER}/{name}.{each}.md)" not in text]
+        if name != "eqlayers.o3":
+            missing += [each for each in module.__all__ if each not in pages and f"`{each}`" not in text]
+        assert not missing, f"the reference of {name} lacks {missing}"
+
+
+def test_layers_are_grouped_as_the_catalogue_is(parts: ModuleType) -> None:
+    text = parts.names("eqlayers.nn")
+    headings = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert set(headings) == {*parts.families().values(), "Other classes", "Functions"}
+    norms = text.partition("### Norms\n")[2].partition("###")[0]
+    assert "[`LayerNorm`](names/eqlayers.nn.LayerNorm.md)" in norms
+
+
+def test_pages_of_classes_follow_the_code(parts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sparse.md").write_text("# Page\n\n```{names} eqlayers.info\n```\n")
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names" / "eqlayers.info.Gone.md").write_text("of a class that is gone")
+    parts.write_classes(tmp_path)
+    found = sorted(page.name for page in (tmp_path / "names").iterdir())
+    assert found == [f"eqlayers.info.{name}.md" for name in ("SparseProductInfo", "SparseScaleInfo")]
+    page = tmp_path / "names" / found[0]
+    before = page.stat().st_mtime_ns
+    parts.write_classes(tmp_path)
+    assert page.stat().st_mtime_ns == before, "an unchanged page was written again, so that Sphinx reads it again"
+    assert ".. autoclass:: eqlayers.info.SparseProductInfo" in page.read_text()
+
+
+def test_keys_have_their_path_value_and_comment(parts: ModuleType) -> None:
+    rows = parts.keys("configs/ethanol.yaml").splitlines()
+    assert "| `data.cutoff` | `4.0` | Angstrom; the model takes it from here |" in rows
+    assert any(row.startswith("| `model.model.init_args.lmax` | `3` | largest degree") for row in rows)
+    assert any(row.startswith("| `ema.decay` | `0.99` |") for row in rows), "a section after a nested one"
+
+
+def test_a_help_is_printed_for_each_command(parts: ModuleType) -> None:
+    from eqlayers import cli
+
+    asked = parts.subcommands(cli.parser())
+    assert {"fit", "md", "bench", "cache"} <= set(asked)
+    assert parts.command_help("cache").startswith("```text\nusage: eqlayers cache")
+    with pytest.raises(ValueError, match="must begin with its usage"):
+        parts.command_help("no-such-command")
+
+
+def test_formulas_need_no_network() -> None:
+    path = re.search(r"^mathjax_path = (.+)$", (DOCS / "conf.py").read_text(), re.MULTILINE)[1]
+    assert "//" not in path, f"MathJax must be a file of the site, got {path}"
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub and MyST make it."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+
+
+def test_links_lead_to_headings() -> None:
+    """Sphinx warns of none: links to files beside `docs/` would be warnings as well."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    dead = []
+    for page in pages:
+        for path, anchor in re.findall(r"\]\(([^)#\s:]*\.md)?#([^)\s]+)\)", page.read_text()):
+            target = page.parent / path if path else page
+            text = re.sub(r"^```.*?^```$", "", target.read_text(), flags=re.MULTILINE | re.DOTALL)
+            if anchor not in [slug(found) for found in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]:
+                dead.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert not dead, f"no heading for {dead}: give the heading in lower case, with - for spaces"
+
+
+BROWSER = next((found for name in ("chromium", "google-chrome") if (found := shutil.which(name))), None)
+if BROWSER is not None:  # as tests beside other packages, this one is there where its program is
+
+    @pytest.mark.slow
+    def test_wide_pages_are_measured(tmp_path: Path) -> None:
+        """`python docs/extensions/phone_width.py docs/_build/html` does it with the whole site."""
+        width = loaded(DOCS / "extensions" / "phone_width.py")
+        wide, box = "<body style='margin:0'><div style='width:900px'>x</div>", "<div style='overflow:auto'>"
+        (tmp_path / "wide.html").write_text(wide)
+        (tmp_path / "narrow.html").write_text(box + wide)
+        assert width.widths(tmp_path, BROWSER, ["narrow.html", "wide.html"]) == {"narrow.html": 390, "wide.html": 900}
+        assert width.pages_of(tmp_path) == ["narrow.html", "wide.html"]
