@@ -20,7 +20,7 @@ infos = sparse_product_infos(
     in1_size=3,
     in2_size=3,
     out_size=3,
-)  # the forward view, and those of the two gradients
+)  # the forward view, and the views of the two gradients
 x, y = torch.randn(5, 3, 16), torch.randn(5, 3, 16)  # [batch, rows, channels]
 z = functional.sparse_mul(x, y, *infos)
 print(f"cross product: largest difference to torch: {(z - torch.linalg.cross(x, y, dim=1)).abs().max():.1e} (float32)")

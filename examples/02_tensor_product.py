@@ -15,7 +15,7 @@ torch.manual_seed(0)
 irreps, irreps_sh = o3.Irreps("32x0e + 32x1o + 32x2e"), o3.Irreps.spherical_harmonics(2)
 
 # 1. A message of an equivariant network: features times spherical harmonics, channel by channel ('uvu'), with weights
-# per edge. `paths` lists the instructions, which are those of e3nn.
+# per edge. `paths` lists the instructions, as in e3nn.
 args = (irreps, irreps_sh, *eq.paths(irreps, irreps_sh, irreps_out=irreps))
 theirs = o3.TensorProduct(*args, shared_weights=False)
 ours = eq.TensorProduct(*args, shared_weights=False)

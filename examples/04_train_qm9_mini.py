@@ -1,4 +1,4 @@
-"""Learn the energy of small molecules in under a minute, with the Python interface of what `eqlayers fit` does.
+"""Learn the energy of small molecules in under a minute, with the Python interface behind `eqlayers fit`.
 
     python examples/04_train_qm9_mini.py
 

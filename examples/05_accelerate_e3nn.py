@@ -56,7 +56,7 @@ def inference(model: torch.nn.Module, data: Results, train: bool = False) -> Res
 
 
 def training_step(model: torch.nn.Module, data: Results) -> Results:
-    """The same, with the gradients of a loss of the forces by parameter."""
+    """Energy and forces, with the gradients of a loss of the forces by parameter."""
     found = inference(model, data, train=True)
     model.zero_grad()
     found["forces"].square().mean().backward()

@@ -54,7 +54,7 @@ def make() -> torch.nn.Module:
 
 
 def energy_and_forces(model: torch.nn.Module) -> tuple[float, np.ndarray, float]:
-    """Of ethanol, through MACE's own calculator; and the seconds of a call once all is compiled, e3nn's code too."""
+    """Results for ethanol by MACE's own calculator; and the seconds of a call once all is compiled, e3nn's code too."""
     atoms = ase.build.molecule("CH3CH2OH")
     atoms.calc = MACECalculator(models=[model], default_dtype="float64")
     for seed in range(6):
@@ -84,7 +84,7 @@ plain = make()
 plain.load_state_dict(model.state_dict())
 model.load_state_dict(plain.state_dict())
 
-# 4. Back to MACE's own layers, for those who have only MACE: the very objects that were there.
+# 4. Back to MACE's own layers, for users without eqlayers: the same objects as before.
 eq.deaccelerate(model)
 assert not any(type(module).__name__.startswith("Accelerated") for module in model.modules())
 back_energy, back_forces, _ = energy_and_forces(model)

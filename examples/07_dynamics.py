@@ -1,4 +1,4 @@
-"""Run a trained potential at constant energy, plot the drift, and set its errors beside those of other packages.
+"""Run a trained potential at constant energy, plot the drift, and set its errors beside errors of other packages.
 
     eqlayers fit -c configs/ethanol.yaml
     python examples/07_dynamics.py runs/ethanol        # both: make train-forces
@@ -65,7 +65,7 @@ def picture(rows: np.ndarray, path: Path, caption: str) -> None:
 
 
 def table(metrics: dict) -> Table:
-    """Errors on the test part beside those of networks that `nox -s peers` trained for the same time."""
+    """Errors on the test part beside errors of networks that `nox -s peers` trained for the same time."""
     shown = Table(title="ethanol, test errors (MAE)", title_justify="left")
     shown.add_column("network")
     for heading in ("energy, meV", "forces, meV/A", "training, s", "parameters"):

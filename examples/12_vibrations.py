@@ -27,7 +27,7 @@ ZERO = 6  # modes of a molecule that is not linear: three translations, three ro
 
 
 def signed(data: VibrationsData) -> np.ndarray:
-    """Frequencies in cm^-1, ascending; those of directions in which the energy falls are negative."""
+    """Frequencies in cm^-1, ascending; negative for directions in which the energy falls."""
     found = data.get_frequencies()
     return np.sort(found.real - found.imag)
 

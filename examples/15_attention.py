@@ -3,7 +3,7 @@
     python examples/15_attention.py
 
 Weights of edges are a softmax over neighbours with the envelope within the sums, so they are smooth at the cutoff, even
-those of the last neighbour of an atom; a softmax without it jumps there. Five seconds.
+for the last neighbour of an atom; a softmax without it jumps there. Five seconds.
 """
 
 import numpy as np

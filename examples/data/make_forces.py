@@ -158,8 +158,8 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=SETS, help="which set")
-    parser.add_argument("--out", type=Path, help="folder for the new file (not examples/data: that is shipped)")
-    parser.add_argument("--frames", type=int, help="frames to make, in place of those of the shipped set")
+    parser.add_argument("--out", type=Path, help="folder for the new file (not examples/data, which is shipped)")
+    parser.add_argument("--frames", type=int, help="frames to make, in place of the number of the shipped set")
     parser.add_argument("--verify", type=int, metavar="K", help="recompute K random frames of the shipped file")
     parser.add_argument("--seed", type=int, default=0, help="which frames --verify takes (default 0)")
     parser.add_argument("--file", type=Path, help="the file to verify, in place of the shipped one")

@@ -45,7 +45,7 @@ WARMUP, DECAY, CLIP = 100, 0.99, 10.0
 
 
 class Set(NamedTuple):
-    """What is learned, and its data module from a cutoff and a number of training frames."""
+    """A learned set, and its data module from a cutoff and a number of training frames."""
 
     quantity: str
     about: str
@@ -93,7 +93,7 @@ PARTS = {
 
 
 class Point(NamedTuple):
-    """What is trained."""
+    """One training."""
 
     set: str
     frames: int | None

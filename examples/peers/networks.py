@@ -1,4 +1,4 @@
-"""Networks that are compared at equal time: this package's and those of schnetpack and torch-geometric, in one form.
+"""Networks that are compared at equal time: this package's, schnetpack's and torch-geometric's, in one form.
 
 A form is a module with ``forward(batch) -> {"energy": [G] float64, "forces": [A, 3]}`` or ``{"property": [G]}``, whose
 shifts and scale come from the training part.
@@ -19,7 +19,7 @@ from eqlayers.train.module import atom_shifts
 
 
 class PaiNN(nn.Module):
-    """Of schnetpack: energies, or with ``dipole`` the norm of a dipole of charges and atomic vectors."""
+    """PaiNN of schnetpack: energies, or with ``dipole`` the norm of a dipole of charges and atomic vectors."""
 
     def __init__(self, cutoff: float, width: int, dipole: bool) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PaiNN(nn.Module):
 
 
 class SchNet(nn.Module):
-    """Of torch-geometric: energies, or with ``dipole`` the norm of a dipole of charges."""
+    """SchNet of torch-geometric: energies, or with ``dipole`` the norm of a dipole of charges."""
 
     def __init__(self, cutoff: float, width: int, dipole: bool) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""What families of forms compute, said once against a writer that each language implements."""
+"""The arithmetic of families of forms, written once for a writer that each language implements."""

@@ -1,6 +1,6 @@
-"""What is computed, in the words of no language, and the few words that a language must have to write it down.
+"""The arithmetic of forms in no language, and the few methods that a language must have to write it down.
 
-A family of forms (``lines`` has that of products) says its arithmetic once, against a `Writer`; C and Triton are
+A family of forms (``lines`` for products) writes its arithmetic once, for a `Writer`; C and Triton are
 writers. Values are dual numbers, so second derivatives follow from first ones.
 """
 
@@ -16,7 +16,7 @@ RESULTS = {"x": "gx", "y": "gy", "w": "gw", "t": "gt", "c": "gc", "z": "z"}
 
 
 class Kind(NamedTuple):
-    """What a kernel computes.
+    """The computation of a kernel.
 
     ``order`` 0 is z; 1 is gradients of ``sum(z * g)``; 2 is the derivative of z and of those gradients along the
     ``tangents`` (of x, y, w, and of g as 'z'). ``results`` names the operands whose gradient is wanted; 'z' stands
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     factors: tuple[str, ...] = ("x", "y", "w")
 
     def part(self, value: Dual) -> str:
-        """What of a dual number is the result."""
+        """The part of a dual number that is the result."""
         return value.tangent if self.order == 2 else value.value
 
     @property
@@ -44,7 +44,7 @@ class Kind(NamedTuple):
 
     @property
     def of_paths(self) -> Kind:
-        """What paths compute of it, which know weights alone."""
+        """The part that paths compute, which know weights alone."""
         results, tangents = (
             tuple(dict.fromkeys("w" if name in "tc" else name for name in names))
             for names in (self.results, self.tangents)

@@ -18,7 +18,7 @@ from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
 
-#: Rows of an operand: one for each row of the batch; one for all; that of the row's sender; that of its receiver.
+#: Rows of an operand: one for each row of the batch; one for all; the row of the sender; the row of the receiver.
 ROWS = ("each", "one", "src", "dst")
 
 
@@ -144,7 +144,7 @@ class Formula:
         return "\n".join([head, *(line("<-", one) for one in self.operands), *(line("->", o) for o in self.results)])
 
     def with_rows(self, operands: Sequence[str], results: Sequence[str] | None = None) -> Formula:
-        """The same formula with other rows of its operands, and of its results."""
+        """Copy the formula with other rows of its operands, and of its results."""
         given = results or [one.rows for one in self.results]
         return replace(
             self,
@@ -234,7 +234,7 @@ class Formula:
         return out
 
     def part(self, numbers: Sequence[int]) -> Formula:
-        """The formula of these results alone, and of what they need."""
+        """The formula of these results alone, and of their nodes."""
         results, outputs = tuple(self.results[n] for n in numbers), tuple(self.outputs[n] for n in numbers)
         return _made(Expression(self.nodes), self.operands, results, outputs, self.channels)
 
@@ -246,7 +246,7 @@ def _made(
     outputs: Sequence[Sequence[int | None]],
     channels: int,
 ) -> Formula:
-    """The formula of what the outputs need, and nothing else."""
+    """The formula of the nodes that the outputs need, and nothing else."""
     outputs = [[None if node == expr.zero else node for node in part] for part in outputs]
     needed: set[int] = {node for part in outputs for node in part if node is not None}
     for place in range(len(expr.nodes) - 1, -1, -1):

@@ -77,7 +77,7 @@ class ProductForm:
 
     @property
     def linear(self) -> tuple[str, ...]:
-        """The operands in each of which F is linear; that of g is z."""
+        """The operands in each of which F is linear; the operand of g is z."""
         return (*self.kind.factors, "z")
 
     def _operand(self, name: str) -> Operand:
@@ -90,17 +90,17 @@ class ProductForm:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the operands: x, y, w (or t and c); then g; then tangents."""
+        """Names of the operands: x, y, w (or t and c); then g; then tangents."""
         return (*self.kind.factors, *("g" * min(self.kind.order, 1)), *(f"d{name}" for name in self.kind.tangents))
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
-        """What it reads."""
+        """The operands that it reads."""
         return tuple(self._operand(name) for name in self.names)
 
     @cached_property
     def results(self) -> tuple[Operand, ...]:
-        """What it writes."""
+        """The results that it writes."""
         return tuple(self._operand(name)._replace(name=f"gradient of {name}") for name in self.kind.results)
 
     @property
@@ -110,7 +110,7 @@ class ProductForm:
 
     @property
     def weighted(self) -> ProductForm:
-        """Of the paths with weights: what remains when another vector takes the weights' place."""
+        """The form of the paths with weights: these remain when another vector takes the weights' place."""
         paths = tuple(path for path in self.program.paths if path.weight is not None)
         return replace(self, program=replace(self.program, paths=paths))
 
@@ -135,8 +135,8 @@ class ProductForm:
     def _second(self, moving: dict[str, int], targets: dict[str, int]) -> Iterator[Part]:
         """Derivatives of first gradients along what moves: kernels have those along all but the table.
 
-        Along the table, they are first derivatives with another table; so is that of the table's gradient along
-        coefficients alone, with others of these.
+        Along the table, they are first derivatives with another table; so is the derivative of the table's gradient
+        along coefficients alone, with others of these.
         """
         count = len(self.kind.factors) + 1
         own, base = tuple(range(count)), self._like(0, ("z",))
@@ -222,7 +222,7 @@ class SumForm:
 
     @property
     def reading(self) -> Reading | None:
-        """That of its parts."""
+        """The reading of its parts."""
         return self.parts[0].form.reading if self.parts else None
 
     @classmethod
@@ -281,7 +281,7 @@ AnyForm = ProductForm | SumForm | Formula
 
 
 def _behind(count: int, flags: Sequence[bool]) -> dict[int, int]:
-    """The places of what is flagged, one after the other behind ``count`` others."""
+    """The places of the flagged operands, one after the other behind ``count`` others."""
     flagged = [number for number, flag in enumerate(flags) if flag]
     return {number: count + place for place, number in enumerate(flagged)}
 

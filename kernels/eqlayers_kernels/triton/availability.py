@@ -20,7 +20,7 @@ MOST_WORDS = 300
 
 
 def release() -> tuple[int, ...]:
-    """Of the Triton that is there, its first two numbers."""
+    """The first two numbers of the installed Triton's version."""
     import triton
 
     return tuple(map(int, triton.__version__.split(".")[:2]))
@@ -92,7 +92,7 @@ def _told(error: Exception) -> str:
 
 @cache
 def processor_of(device: torch.device) -> Processor:
-    """What kernels may take on a device; on CPUs, where only the interpreter runs, as on an NVIDIA GPU."""
+    """The resources for kernels on a device; on CPUs, where only the interpreter runs, as on an NVIDIA GPU."""
     if device.type == "cpu":
         return PROCESSORS["cuda"]
     from triton.runtime import driver

@@ -34,7 +34,7 @@ _warned: set[str] = set()  # folders whose trouble was reported; a forked child 
 
 @dataclass(frozen=True)
 class Info:
-    """What the cache holds: its folder, number of kernels, their size and its limit in bytes, and what is wrong."""
+    """Facts of the cache: its folder, number of kernels, their size and its limit in bytes, and faults."""
 
     directory: str
     entries: int
@@ -83,7 +83,7 @@ def _trailer(key: str, payload: bytes) -> bytes:
 
 
 def find(key: str) -> Path | None:
-    """The file stored under `key` if it is there, whole, and nobody else could have written it; else None."""
+    """The file stored under `key` if it is there, whole, and no other user could have written it; otherwise None."""
     try:
         folder = directory()
         _check_folder(folder)
@@ -209,7 +209,7 @@ def _evict(folder: Path, keep: Path) -> None:
 
 
 def info() -> Info:
-    """What the cache holds; changes nothing."""
+    """The facts of the cache; changes nothing."""
     where, problem = "", None
     try:
         folder = directory()

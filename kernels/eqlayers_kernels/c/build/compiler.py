@@ -84,7 +84,7 @@ def toolchain() -> Toolchain:
     """The compiler in use.
 
     Raises:
-        CompilerError: there is none that works; the message is that of `why_not`.
+        CompilerError: there is none that works; the message comes from `why_not`.
     """
     found = _toolchain()
     if isinstance(found, str):
@@ -115,7 +115,7 @@ def load(source: str, name: str) -> ctypes.CDLL:
 
 
 def load_many(sources: Sequence[str], name: str) -> ctypes.CDLL:
-    """As `load`, for several translation units: compiled side by side, linked into one shared object.
+    """Load several translation units: compiled side by side, linked into one shared object.
 
     A function that one unit calls in another is declared ``extern`` there; it needs no `EXPORT`.
 

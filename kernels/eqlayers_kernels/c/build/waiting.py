@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from ..run.threads import PerProcess
 from . import cache as disk
 
-PATIENCE = 2.0  # seconds of compiling before anything is said
+PATIENCE = 2.0  # seconds of compiling before anything is printed
 _log = logging.getLogger("eqlayers")
 
 #: Takes the number of kernels that are compiled, and of those that were handed to the compiler so far.
@@ -23,7 +23,7 @@ Listener = Callable[[int, int], None]
 
 
 def sentence(number: int | None = None) -> str:
-    """What is said: the number of kernels if it is known, and the folder that keeps them.
+    """The message: the number of kernels if it is known, and the folder that keeps them.
 
     Example:
         >>> sentence(3).split(" in ")[0]

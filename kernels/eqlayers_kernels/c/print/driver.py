@@ -299,7 +299,7 @@ class Driver:
                 for pointer, operand in self.of_paths.pointers:
                     if operand == "w":
                         self._reserve(f"s_{pointer}", self.width["w"])
-            # Tables come through an operator that anybody may call with any numbers. Looking at them here, where they
+            # Tables come through an operator that any code may call with any numbers. Looking at them here, where they
             # are read anyway, costs less than a look from outside, and nothing that they name is touched before. That
             # every edge stands there once is not looked at: numbers that are twice there give wrong sums, no crash.
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"

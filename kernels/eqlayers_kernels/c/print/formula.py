@@ -47,7 +47,7 @@ static inline void unpack_add(const T *restrict from, T *restrict to, int dim, i
 def tile_body(base: Formula, added: Sequence[bool]) -> list[str]:
     """The formula for one vector of lanes.
 
-    Component i of operand n is ``p<n>[i * s<n>]``, and that of result n ``r<n>[i * t<n>]``.
+    Component i of operand n is ``p<n>[i * s<n>]``, and component i of result n ``r<n>[i * t<n>]``.
 
     Args:
         base: What to compute.
@@ -98,7 +98,7 @@ class FormulaKernel:
     Attributes:
         formula: What is computed.
         dtype: 'float32' or 'float64'.
-        walk: 'rows', 'by_src' or 'by_dst'. Results summed at nodes must be those of the walk.
+        walk: 'rows', 'by_src' or 'by_dst'. Results summed at nodes must belong to the walk.
     """
 
     formula: Formula

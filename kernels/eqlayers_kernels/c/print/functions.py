@@ -18,7 +18,7 @@ STRICT = """#ifdef __clang__
 """
 
 #: Integer of the same size, bits of a mantissa, terms of the series, and arguments beyond which nothing changes but
-#: denormal numbers: those of exp, and of expm1 of twice the argument of a hyperbolic tangent.
+#: denormal numbers: the results of exp, and of expm1 of twice the argument of a hyperbolic tangent.
 _KINDS = {
     "float32": ("int32_t", 23, 7, (-87.0, 88.0), 20.0, (0.693359375, -2.12194440e-4)),
     "float64": ("int64_t", 52, 13, (-708.0, 709.0), 44.0, (6.93147180369123816490e-01, 1.90821492927058770002e-10)),

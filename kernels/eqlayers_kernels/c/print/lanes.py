@@ -31,7 +31,7 @@ def merged(one: Operand) -> tuple[Block, ...]:
 
 
 class Driver:
-    """What both kinds of lanes have in common: arguments, scratch, the loop over chunks."""
+    """Shared code of both kinds of lanes: arguments, scratch, the loop over chunks."""
 
     def __init__(self, base: Formula, walk: str) -> None:
         self.formula, self.walk = base, walk
@@ -52,7 +52,7 @@ class Driver:
         raise NotImplementedError
 
     def chunk(self) -> list[str]:
-        """What is done for one chunk."""
+        """The work for one chunk."""
         raise NotImplementedError
 
     def reserve(self, name: str, one: Operand) -> str:
@@ -88,7 +88,7 @@ class Driver:
             setup += [f"const int64_t *const {name} = (const int64_t *)arg[{tables + i}];"
                       for i, name in enumerate(("ptr", "edges", "others"))]  # fmt: skip
             setup.append(f"const int64_t count = arg[{tables + 3}], nodes = arg[{tables + 4}];")
-            # see driver.py: tables come through an operator that anybody may call
+            # see driver.py: tables come through an operator that any code may call
             last = "ptr[arg[0]] >= 0 && ptr[arg[0]] <= count"
             setup.append(f"if (!(ptr[0] == 0 && {last} && ptr[arg[0] + 1] == -1 - nodes)) return {NO_TABLES};")
         vectors = sum(self.scratch.values())
@@ -208,7 +208,7 @@ class ByChannel(Driver):
 
 
 class ByRow(Driver):
-    """Lanes are rows; those of one node are added one after the other."""
+    """Lanes are rows; rows of one node are added one after the other."""
 
     def adds(self, one: Operand) -> bool:
         """The lanes of a vector may be rows of one node: they are added behind the tile."""

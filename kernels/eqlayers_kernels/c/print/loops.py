@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...forms.program import Slot
 
-#: What ``run`` returns if all went well, if there was no room, and if the tables are not those of the graph.
+#: What ``run`` returns if all went well, if there was no room, and if the tables do not fit the graph.
 DONE, NO_ROOM, NO_TABLES = range(3)
 
 #: What every source begins with; -std=c11 has clocks only where they are asked for.

@@ -59,7 +59,8 @@ class Kernel:
         ``arguments`` are int64: rows (or segments), chunks, whether to store past the caches, then for each of
         ``kind.pointers`` its address and row step, then by segments the addresses of ptr, edges and others, the number
         of edges, and of nodes at their other ends. With a table follow the address of the edges' places, and their
-        number; by places that of the receivers, others being the senders. It returns one of the numbers in ``loops``.
+        number; by places the number of the receivers, others being the senders. It returns one of the numbers in
+        ``loops``.
         """
         functions: dict[tuple[str, str], str] = {}  # equal bodies are one function
 

@@ -10,8 +10,8 @@ from ...arithmetic.writer import Kind
 def print_tables(reads: int, width: int) -> str:
     """Functions of ``n`` weights of an edge, of which the rows of its place in the table lie ``width`` apart.
 
-    ``combine`` makes weights, ``compare`` adds their gradient to that of the coefficients, ``spread`` to that of the
-    rows; so does ``spread_both`` with its derivative, where coefficients have tangents.
+    ``combine`` makes weights, ``compare`` adds their gradient to the gradient of the coefficients, ``spread`` to the
+    gradient of the rows; so does ``spread_both`` with its derivative, where coefficients have tangents.
 
     Args:
         reads: Rows that are combined.

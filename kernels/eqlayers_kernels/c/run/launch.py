@@ -51,13 +51,13 @@ class Compiled:
             rows: Number of rows.
             addresses: Address of the first row and elements from row to row, for each of the kernel's pointers in
                 order; then, of a walk by segments, the addresses of the int64 tables ptr, edges and others, the number
-                of edges, and that of the nodes at their other ends.
+                of edges, and the number of the nodes at their other ends.
             chunks: Pieces; work is handed to threads by the piece.
             workers: Threads that may work at once.
             past_caches: Whether to store large results past the caches.
 
         Raises:
-            MemoryError: No room for the scratch rows. IndexError: The tables are those of another graph, or of none.
+            MemoryError: No room for the scratch rows. IndexError: The tables belong to another graph, or to none.
         """
         packed = array("q", (rows, chunks, past_caches, *addresses))
         address = packed.buffer_info()[0]

@@ -4,8 +4,8 @@ A pool of our own would fight with torch's threads, which keep spinning for a wh
 kernel that follows one took twice as long. So kernels run on torch's own team wherever its library can be found.
 
 A team waits for all its threads, also for one that another program keeps from its processor and that has nothing left
-to do. Where that costs more than the thread brings, calls run on the pool for a while, which waits for nobody who has
-not begun.
+to do. Where that costs more than the thread brings, calls run on the pool for a while, which waits for no thread that
+has not begun.
 """
 
 from __future__ import annotations

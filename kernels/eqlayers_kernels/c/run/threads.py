@@ -40,7 +40,7 @@ class PerProcess(Generic[T]):
 
 
 class _Job:
-    """One call of `run`: chunks are handed out in order to whoever asks, the caller and up to `threads - 1` helpers."""
+    """One call of `run`: chunks are handed out in order, to the caller and up to `threads - 1` helpers."""
 
     def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], total: int, chunks: int) -> None:
         self.fn, self.args, self.total, self.chunks = fn, args, total, chunks
@@ -48,7 +48,7 @@ class _Job:
         self.error: BaseException | None = None
         self.lock = threading.Lock()
         self.active = 0  # helpers inside `take_chunks`
-        self.closed = False  # the caller is leaving: who has not begun must not begin
+        self.closed = False  # the caller is leaving: no other helper may begin
         self.idle = threading.Semaphore(0)
 
     def take_chunks(self) -> None:
@@ -59,7 +59,7 @@ class _Job:
             self.fn(*self.args, self.total * index // self.chunks, self.total * (index + 1) // self.chunks)
 
     def help(self) -> None:
-        """What a thread of the pool does; never raises."""
+        """The loop of a thread of the pool; never raises."""
         with self.lock:
             if self.closed:
                 return
@@ -75,7 +75,7 @@ class _Job:
                     self.idle.release()
 
     def lead(self) -> None:
-        """What the caller does: its share of the chunks, and waiting for helpers, which still write to the buffers."""
+        """The caller's part: its share of the chunks, and waiting for helpers, which still write to the buffers."""
         try:
             self.take_chunks()
         except BaseException as error:  # KeyboardInterrupt too: helpers must stop before the caller frees anything

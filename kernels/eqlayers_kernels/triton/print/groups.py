@@ -62,7 +62,7 @@ def why_not(program: Program) -> str | None:
 
 
 def stores(program: Program, kind: Kind, shared: bool) -> bool:
-    """Whether gradients by receivers, with that of x stored for each edge and summed at senders, move less.
+    """Whether gradients by receivers, with the gradient of x stored for each edge and summed at senders, move less.
 
     By senders each edge gathers a row of g. By receivers it gathers one of x, writes one, and that is read once more.
     It has as many numbers as the gradient of the weights at most, which is stored for each edge in any case; in half
@@ -87,9 +87,9 @@ def _again(program: Program, kind: Kind, double: bool, on: Processor, reads: int
 def walks(kind: Kind, graph: bool, receivers: bool) -> Iterator[tuple[str, Kind]]:
     """The walks that compute a request; row by row without a graph.
 
-    The gradient of a table is summed by places in it, z by receivers. So are other gradients if that of x is not among
-    them, or need not be summed at senders (``receivers``): then g is read once for a receiver. Else they are computed
-    by senders, and g is gathered for every edge.
+    The gradient of a table is summed by places in it, z by receivers. So are other gradients if the gradient of x is
+    not among them, or need not be summed at senders (``receivers``): then g is read once for a receiver. Else they are
+    computed by senders, and g is gathered for every edge.
     """
     gathered = graph and "x" in kind.results and not receivers
     owners = {"by_dst": "z", "by_src": "xywc"} if gathered or not graph else {"by_dst": "xywcz"}
@@ -163,7 +163,7 @@ def plan(
 
 
 def _alike(piece: Piece, operand: str) -> bool:
-    """Whether all of its parts have the same columns: no block of channels has a part of what has channels."""
+    """Whether all of its parts have the same columns: no block of channels has only a part of them."""
     if operand not in piece.text.partial or piece.blocks == 1:
         return True
     return operand not in "tc" and not any(steps_of(path)[operand] for path in piece.text.paths)
@@ -236,7 +236,7 @@ def _groups(
 
 
 def _cost(paths: Sequence[Path], kind: Kind, walk: str, reads: int = 0) -> Cost:
-    """What a kernel of these paths takes, roughly; compiling shows what it takes (`eqlayers bench kernels`)."""
+    """A rough cost of a kernel of these paths; compiling shows the real one (`eqlayers bench kernels`)."""
     wanted, weighted = kind.results, sum(path.weight is not None for path in paths)
     kind = kind.of_paths if reads else kind
     copies = {name: 2 if name in kind.tangents else 1 for name in OPERANDS}
@@ -284,10 +284,10 @@ def _of_rows(walk: str) -> set[str]:
 def _work(
     paths: Sequence[Path], kind: Kind, walk: str, double: bool, on: Processor, reads: int, begun: set[int]
 ) -> int:
-    """Of one step of the loop, in bytes: what it moves, its instructions, or what it asks shared memory and lanes for.
+    """The work of one step of the loop, in bytes: moved data, instructions, or use of shared memory and lanes.
 
-    Whatever takes longest, roughly. A gradient of x whose slot another kernel has ``begun`` is read again; those of y
-    are sums over lanes, in a part for every block.
+    Whatever takes longest, roughly. A gradient of x whose slot another kernel has ``begun`` is read again; gradients of
+    y are sums over lanes, in a part for every block.
     """
     cost, channels = _cost(paths, kind, walk, reads), paths[0].inner.extent
     loads, numbers = cost.loads, cost.numbers

@@ -133,7 +133,7 @@ class TritonWriter(Writer):
         self.step = steps_of(path)
 
     def literal(self, value: float) -> str:
-        """Takes the type of what it multiplies."""
+        """Takes the type of the number that it multiplies."""
         return repr(value)
 
     def load(self, operand: str, component: int) -> Dual:
@@ -165,7 +165,7 @@ class TritonWriter(Writer):
         return [self.body.read(pointer, "c", str(k), False) for k in range(self.body.reads)]
 
     def _add_weights(self, value: Dual) -> None:
-        """The gradient of the weights goes to those of the coefficients and of the table's rows."""
+        """The gradient of the weights goes to the gradients of the coefficients and of the table's rows."""
         varies, per_channel = bool(self.step["w"]), self.path.inner.extent > 1
         found = self.name("gw", value, per_channel)
         own = self.kind.part(found)

@@ -171,7 +171,7 @@ class KernelText:
         return lines + self._addresses(("row",))
 
     def _row_of(self, operand: str) -> str:
-        """Of what has a row in every step of the loop."""
+        """The row of an operand that has one in every step of the loop."""
         if self.walk == "rows":
             return "step"
         ends = {"x": "other", "z": "end" if self.walk == "by_place" else "other", "t": "end"}

@@ -41,7 +41,7 @@ FEWER = (2 / 3, 1 / 2)
 
 
 class Processor(NamedTuple):
-    """What one program of a printed kernel may take of an architecture, and how it is compiled.
+    """The resources of an architecture for one program of a printed kernel, and how it is compiled.
 
     Attributes:
         lanes: Threads of a program: one warp, so that sums over channels need no barrier.
@@ -49,7 +49,7 @@ class Processor(NamedTuple):
         wide: The same for kernels with more than two channels per thread, which hold more than is counted.
         second: The same for second derivatives, of which values and their derivatives are alive together.
         narrow: The most of these where operands have 2 bytes: some are then read without a pipeline, into registers.
-        accesses: Loads and stores of a kernel: those of the next row are on their way, in registers or shared memory.
+        accesses: Loads and stores of a kernel: loads of the next row are on their way, in registers or shared memory.
         most_registers: That no compiled kernel may exceed (``eqlayers bench kernels``), for the sake of occupancy.
         shared_bytes: That no compiled kernel may exceed: what a program has if the registers bound their number.
         stages: Steps of the loop over rows that overlap, as Triton counts them: with 3 on CUDA, operands of the next
@@ -166,7 +166,7 @@ def _power(width: int) -> int:
     return 1 << max(0, width - 1).bit_length()
 
 
-#: What a load or store in the loop issues, roughly: a copy, its address, and the read of what it brought.
+#: What a load or store in the loop issues, roughly: a copy, its address, and the read of the copied data.
 ISSUED_PER_ACCESS = 3
 #: Bytes that the last cache of an H200 delivers while its schedulers issue one instruction: 5.5e12 / (528 * 1.755e9).
 BYTES_PER_INSTRUCTION = 6
@@ -185,7 +185,7 @@ FORMULA_POINTERS = 4
 #: Registers of a formula's kernel that its values take at most; with more, second derivatives of sums over rows spill.
 FORMULA_REGISTERS = 190
 #: Bounds of ptxas for a formula's kernels: what it may have, it uses to load ahead, and then moves values to memory.
-#: The second is that of sums over rows, and of values in more registers than the third, which do not fit the first.
+#: The second is for sums over rows, and for values in more registers than the third, which do not fit the first.
 FORMULA_MAXNREG, FORMULA_MAXNREG_OF_MANY, FORMULA_MANY = 192, 240, 184
 #: Work of a formula's kernels, relative to the least, that is done for the sake of more channels per thread.
 TWICE = 1.25
@@ -204,7 +204,7 @@ SUMMED_SEGMENTS = 4096
 
 
 class Cost(NamedTuple):
-    """What a kernel holds at once."""
+    """The values that a kernel holds at once."""
 
     vectors: int  # values over channels
     scalars: int
@@ -213,7 +213,7 @@ class Cost(NamedTuple):
     numbers: int = 0  # the same without channels
 
     def registers(self, per_thread: int, double: bool) -> int:
-        """Of a thread that has so many channels."""
+        """Registers of a thread that has so many channels."""
         return (self.vectors * per_thread + self.scalars) * (2 if double else 1)
 
     def shared(self, per_thread: int, double: bool, on: Processor) -> int:

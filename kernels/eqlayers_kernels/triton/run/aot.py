@@ -43,7 +43,7 @@ _DEVICES = count(1)  # kernels are kept per device number; each activation of a 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one compiled kernel takes of a multiprocessor.
+    """The resources of a multiprocessor that one compiled kernel takes.
 
     Attributes:
         registers: Vector registers per thread.

@@ -28,12 +28,12 @@ class Call(NamedTuple):
 
 
 class Planned(Protocol):
-    """What has kernels that can be planned for another processor."""
+    """A request with kernels that can be planned for another processor."""
 
     on: tuning.Processor
 
     def plan_for(self, on: tuning.Processor) -> None:
-        """Cut into kernels that take no more than that."""
+        """Cut into kernels that take no more than a limit."""
 
 
 def threads(jobs: int | None = None) -> int:

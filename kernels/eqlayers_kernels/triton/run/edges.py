@@ -114,7 +114,7 @@ def pack_places(edge_index: Tensor, place: Tensor, places: int) -> Tensor:
     """Sort ``[2, E]`` edges (src, dst) by their ``[E]`` places.
 
     Returns:
-        Packed tables ``[place_length(E, places)]``, to stand behind those of the graph.
+        Packed tables ``[place_length(E, places)]``, to stand behind the tables of the graph.
     """
     src, dst = edge_index.to(torch.int64).unbind(0)
     place = place.to(torch.int64)

@@ -77,7 +77,7 @@ class FormRunner:
         self._numbers = all(path.y.mul == 1 for path in program.paths)
 
     def plan_for(self, on: tuning.Processor) -> None:
-        """Cut the request into kernels that take no more than that."""
+        """Cut the request into kernels that take no more than a limit."""
         what, how = self._request
         self.on = on
         self._compiled: set[torch.device] = set()
@@ -119,7 +119,7 @@ class FormRunner:
     def prepare(
         self, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Call]]:
-        """Buffers of the results, those of pieces, and the launches that fill them, in the order of the plan."""
+        """Buffers of the results, buffers of pieces, and the launches that fill them, in the order of the plan."""
         rows = tensors["y"].shape[0]
         # single numbers of 2 bytes are too small to be copied ahead of the loop; the attributes of an edge are few
         narrow = self._numbers and self.dtype.itemsize < 4

@@ -34,7 +34,7 @@ class FormulaRunner:
         self.plan_for(on)
 
     def plan_for(self, on: tuning.Processor) -> None:
-        """Cut the formula into kernels that take no more than that."""
+        """Cut the formula into kernels that take no more than a limit."""
         self.on = on
         self.pieces = plan(self.base, self.acc == torch.float64, on)
         #: Results that several kernels add to

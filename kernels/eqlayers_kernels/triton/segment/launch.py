@@ -39,7 +39,7 @@ class Terms(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is to be computed, apart from the operands.
+    """The problem to compute, apart from the operands.
 
     ``flip`` says that the matrix of the op (second operand of vecmat, result of outer) has its channel axes in the
     order v, u. ``batched`` is (x, y, result); ``batch`` is N.
