@@ -103,7 +103,7 @@ def names(name: str) -> str:
     for heading in sorted(groups, key=lambda heading: (heading == "Other classes", heading)):
         rows = [row(f"[`{each}`]({FOLDER}/{name}.{each}.md)", getattr(module, each)) for each in groups[heading]]
         parts += [f"### {heading}", table("class", rows)]
-    if name != "eqlayers.o3":  # its names are those of e3nn, or have a page in eqlayers.nn
+    if name != "eqlayers.o3":  # its names are e3nn's, or have a page in eqlayers.nn
         parts += without_page(module, [each for each in module.__all__ if each not in own])
     if own:
         entries = "\n".join(f"{FOLDER}/{name}.{each}" for each in sorted(own, key=str.lower))
