@@ -87,7 +87,7 @@ def smooth(lengths: Tensor, cutoff: float, start: float) -> Tensor:
 
 
 def polynomial_cutoff(lengths: Tensor, cutoff: float = 5.0, p: float = 6) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.PolynomialCutoff`, where its formula stands.
+    """The envelope of :class:`eqlayers.nn.PolynomialCutoff`, which has the formula.
 
     Args:
         lengths: ``[...]`` Angstrom.
@@ -111,7 +111,7 @@ def polynomial_cutoff(lengths: Tensor, cutoff: float = 5.0, p: float = 6) -> Ten
 
 
 def cosine_cutoff(lengths: Tensor, cutoff: float = 5.0) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.CosineCutoff`, where its formula stands.
+    """The envelope of :class:`eqlayers.nn.CosineCutoff`, which has the formula.
 
     Args:
         lengths: ``[...]`` Angstrom.
@@ -134,7 +134,7 @@ def cosine_cutoff(lengths: Tensor, cutoff: float = 5.0) -> Tensor:
 
 
 def smooth_cutoff(lengths: Tensor, cutoff: float = 5.0, start: float = 0.0) -> Tensor:
-    """The envelope of :class:`eqlayers.nn.SmoothCutoff`, where its formula stands.
+    """The envelope of :class:`eqlayers.nn.SmoothCutoff`, which has the formula.
 
     Args:
         lengths: ``[...]`` Angstrom.

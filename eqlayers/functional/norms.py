@@ -263,7 +263,7 @@ def layer_norm(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """Layer norm of each irreps group, as :class:`eqlayers.nn.LayerNorm`, where its formula stands.
+    """Layer norm of each irreps group, as in :class:`eqlayers.nn.LayerNorm`, which has the formula.
 
     Args:
         x: ``[..., irreps.dim]``.
@@ -308,7 +308,7 @@ def rms_norm(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    """Features over the root of a mean square, as :class:`eqlayers.nn.RMSNorm`, where its formula stands.
+    """Features over the root of a mean square, as in :class:`eqlayers.nn.RMSNorm`, which has the formula.
 
     Args:
         x: ``[..., irreps.dim]``.

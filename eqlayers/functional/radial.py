@@ -113,7 +113,7 @@ def radial_basis(
     start: float = 0.0,
     inside: bool = True,
 ) -> Tensor:
-    """Functions of lengths without an envelope, where the formulas of the layers stand.
+    """Functions of lengths without an envelope; the layers have the formulas.
 
     Multiply by an envelope, as ``radial_basis(r) * polynomial_cutoff(r)[..., None]``; the layers do so.
 

@@ -170,7 +170,7 @@ def _places(irreps: Any, layout: str, device: str) -> Tensor:
 def wigner_D(
     irreps: Any, rotation: Tensor, kind: str = "matrix", *, layout: str = "mul_ir", backend: str | None = None
 ) -> Tensor:
-    r"""The matrix by which features turn, as :class:`eqlayers.nn.WignerD` has it.
+    r"""The matrix that rotates features, as in :class:`eqlayers.nn.WignerD`.
 
     Args:
         irreps: Irreps of the features, of degrees up to 12.
@@ -210,7 +210,7 @@ def rotate(
     layout: str = "mul_ir",
     backend: str | None = None,
 ) -> Tensor:
-    r"""Features turned by a rotation: :math:`y = D(R)\, x`, as :class:`eqlayers.nn.RotateFeatures` turns them.
+    r"""Rotate features: :math:`y = D(R)\, x`, as in :class:`eqlayers.nn.RotateFeatures`.
 
     Args:
         x: ``[..., irreps.dim]``.

@@ -16,7 +16,7 @@ NAMED = 3
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a model :func:`accelerate` knows, replaced or not; ``str`` gives one sentence.
+    """The part of a model that :func:`accelerate` knows, replaced or not; ``str`` gives one sentence.
 
     A module or parameter that is held in several places counts once. What is inside of an e3nn layer (its generated
     code) or of TorchScript counts as part of it.

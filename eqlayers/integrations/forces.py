@@ -16,7 +16,7 @@ MISSED = 0.01
 
 
 class ForceCheck(NamedTuple):
-    """How far forces are from what they must be; all relative to the sizes of the summed terms.
+    """Deviations of forces from the laws of a potential, relative to the sizes of the summed terms.
 
     Attributes:
         asymmetry: Of the derivatives of forces by positions, along two random directions: 0 of a gradient. Where
@@ -39,7 +39,7 @@ class ForceCheck(NamedTuple):
 
 
 def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> ForceCheck:
-    r"""Look at the forces of an energy, and at their derivatives.
+    r"""Check the forces of an energy, and their derivatives.
 
     With :math:`J = \partial F / \partial r`, :math:`u^T J v = v^T J u` for all u and v.
 

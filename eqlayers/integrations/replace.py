@@ -53,7 +53,7 @@ def accelerate(
     radial: str | None = None,
     tolerance: float = 1e-4,
 ) -> Report:
-    """Put our layers in place of the e3nn layers of a model, with the same numbers, Parameters and state-dict keys.
+    """Replace the e3nn layers of a model by our layers, with the same numbers, Parameters and state-dict keys.
 
     Optimizers built before go on working, for the Parameters are the same objects. Checkpoints load as before, in both
     directions. What cannot be replaced soundly is left as it is, with the reason in the report.
@@ -149,7 +149,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def deaccelerate(model: nn.Module) -> nn.Module:
-    """Put the original modules back, the very objects, with the parameters, mode, device and dtype of now.
+    """Put the original module objects back, with the current parameters, mode, device and dtype.
 
     Args:
         model: A model that :func:`accelerate` changed, or a copy of one, or one that was saved and loaded since.

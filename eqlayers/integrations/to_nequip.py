@@ -20,7 +20,7 @@ _STAYS = "Others stay here."
 
 
 def to_nequip(potential: Potential) -> nn.Module:
-    """A ``GraphModel`` of the package nequip with the weights of a potential; the way back of :func:`from_nequip`.
+    """A ``GraphModel`` of the package nequip with the weights of a potential; the inverse of :func:`from_nequip`.
 
     Args:
         potential: Of a :class:`eqlayers.models.NequIP` that predicts energies, without repulsion.

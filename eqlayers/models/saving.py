@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class SavedPotential(NamedTuple):
-    """The content of a file.
+    """The content of a file of a potential.
 
     Attributes:
         description: Classes and arguments; see :func:`describe_potential`.

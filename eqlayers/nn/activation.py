@@ -70,7 +70,7 @@ class NormalizedActivation(torch.nn.Module):
 
 
 class GatedNonlinearity(FormulaModule):
-    r"""Scalars through an activation; other irreps times an activated scalar each.
+    r"""Applies an activation to scalars, and multiplies each other irrep by an activated scalar.
 
     The input carries, before the irreps of the output, one even scalar per irrep copy that is gated. All of it is one
     pass over the rows, forward and in every derivative; a second input that is to be added before, and one that is to

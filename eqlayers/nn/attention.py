@@ -118,7 +118,7 @@ class AttentionAggregate(EquivariantModule):
 
 
 class EquivariantAttention(EquivariantModule):
-    r"""Message passing in which invariants say how much each neighbour counts.
+    r"""Message passing with attention: invariants weight the message of each neighbour.
 
     .. math:: z_i = W_2 \sum_{e = (j \to i)} a_e \big((W_1 x_j) \otimes_{R(t_e)} Y_e\big), \qquad
               a_e = \frac{f_e\, e^{s_e}}{e^{s_0} + \sum_{k \to i} f_k\, e^{s_k}}

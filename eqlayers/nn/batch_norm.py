@@ -188,7 +188,7 @@ class BatchNorm(_OfBatch):
 
 
 class BatchRMSNorm(_OfBatch):
-    r"""Every irrep copy over the root of its mean square in the batch, without means and biases.
+    r"""Divides every irrep copy by the root of its mean square in the batch, without means and biases.
 
     .. math:: y_{nu} = w_u\, x_{nu} / \sqrt{\nu_u + \epsilon}, \quad \nu_u = \langle |x_{nu}|^2 / (2l+1) \rangle_n
 

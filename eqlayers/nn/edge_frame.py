@@ -10,7 +10,7 @@ from ._common.base import FormulaModule
 
 
 class EdgeFrame(FormulaModule):
-    r"""Matrices :math:`D^l(e)` that take features to the frame of an edge, in which its direction is +y.
+    r"""Matrices :math:`D^l(e)` that rotate features into the frame of an edge, in which its direction is +y.
 
     .. math:: D^1(e)\, e / |e| = (0, 1, 0), \qquad x' = D^l(e)\, x
 

@@ -14,7 +14,7 @@ def explain(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> str:
-    """Say which backend runs the layers of ``module`` on ``device``, and what the others answer.
+    """Say which backend runs the layers of ``module`` on ``device``, and why the others do not.
 
     Args:
         module: A layer or a model; None asks the backends about a small product.

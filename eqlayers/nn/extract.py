@@ -128,7 +128,7 @@ class ExtractIr(Extract):
 
 
 class Split(EquivariantModule):
-    """Parts of a feature that follow each other, by numbers of irrep copies or by irreps.
+    """Splits a feature into adjacent parts, by numbers of irrep copies or by irreps.
 
     In 'mul_ir' all parts are views; in 'ir_mul' those that do not cut through the copies of a group above degree 0.
     As with torch.split, they must not be changed in place where gradients are recorded.

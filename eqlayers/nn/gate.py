@@ -33,7 +33,7 @@ _Runs = Sequence[tuple[int, Source]]
 
 @compile_mode("trace")  # for e3nn.util.jit
 class Activation(TracedLayer, EquivariantModule):
-    r"""Scalars through functions, scaled to unit second moment; a drop-in for ``e3nn.nn.Activation``.
+    r"""Applies functions to scalars, scaled to unit second moment; a drop-in for ``e3nn.nn.Activation``.
 
     The factor of each is e3nn's estimate, so that checkpoints keep their numbers.
 
@@ -117,7 +117,7 @@ class Activation(TracedLayer, EquivariantModule):
 
 @compile_mode("script")  # for e3nn.util.jit
 class Gate(TracedLayer, FormulaModule):
-    r"""Scalars through functions, other irreps times activated scalars; a drop-in for ``e3nn.nn.Gate``.
+    r"""Applies functions to scalars, and multiplies other irreps by activated scalars; a drop-in for ``e3nn.nn.Gate``.
 
     .. math:: \Big(\bigoplus_i \phi_i(x_i)\Big) \oplus \Big(\bigoplus_j \phi_j(g_j)\, y_j\Big)
 

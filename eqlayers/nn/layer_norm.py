@@ -85,7 +85,7 @@ class LayerNorm(CopyModule):
 
 
 class RMSNorm(CopyModule):
-    r"""Each sample over the root of a mean square, of each irreps group or of all groups together.
+    r"""Divides each sample by the root of a mean square, of each irreps group or of all groups together.
 
     .. math:: y_u = w_u\, x_u / \sqrt{\nu + \epsilon}, \quad
               \nu_g = \langle |x_v|^2 / (2l+1) \rangle_{v \in g} \ \text{('irrep')}, \qquad

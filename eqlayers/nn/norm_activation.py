@@ -23,7 +23,7 @@ SMALLEST = 1e-8
 
 @compile_mode("trace")  # for e3nn.util.jit
 class NormActivation(TracedLayer, CopyModule):
-    r"""Every irrep copy times a function of its norm; a drop-in for ``e3nn.nn.NormActivation``.
+    r"""Multiplies every irrep copy by a function of its norm; a drop-in for ``e3nn.nn.NormActivation``.
 
     .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
 

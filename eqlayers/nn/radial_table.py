@@ -51,7 +51,7 @@ class Off(NamedTuple):
 
 
 class RadialTable(KeepsTable):
-    r"""A radial network by interpolation: the network runs at K knots, not at E lengths.
+    r"""A radial network by interpolation: the network runs at K knots instead of E lengths.
 
     .. math:: W(r) \approx \sum_k c_k(u)\, T_{i + k}, \quad i + u = (r - r_0) / h
 

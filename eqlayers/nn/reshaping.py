@@ -24,7 +24,7 @@ from .extract import Split
 
 
 class Merge(EquivariantModule):
-    """Features side by side, with their irreps: the way back of :class:`Split`.
+    """Joins features and their irreps: the inverse of :class:`Split`.
 
     Args:
         irreps: Irreps of each feature.
@@ -78,7 +78,7 @@ class Merge(EquivariantModule):
 
 
 class Sort(EquivariantModule):
-    """Groups in e3nn's order, equal irreps joined to one group; and the way back.
+    """Sorts groups in e3nn's order and joins equal irreps to one group; ``back`` undoes it.
 
     Args:
         irreps: Irreps of the feature.
@@ -201,7 +201,7 @@ class Identity(TracedLayer, EquivariantModule):
 
 
 class Separable(EquivariantModule):
-    """A module for each part of a feature; the results side by side.
+    """Applies a module to each part of a feature, and joins the results.
 
     Args:
         irreps: Irreps of the feature.

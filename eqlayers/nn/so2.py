@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SO2Linear(SO2Layer):
-    r"""A linear map of features in the frame of an edge along y: it commutes with all that leaves the edge in place.
+    r"""A linear map of features in the frame of an edge along y: it commutes with rotations about the edge.
 
     For every pair of irreps and every order :math:`0 \le m \le \min(l_{in}, l_{out}, m_{max})` there is a matrix W
     over the channels. With :math:`\eta = p (-1)^l`, the components (m, -m) of a copy as one vector, and

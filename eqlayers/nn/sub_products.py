@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FullyConnectedTensorProduct(TensorProduct):
-    r"""Every allowed path, fully connected: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v`.
+    r"""Product along every allowed path, fully connected: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v`.
 
     Args:
         irreps_in1, irreps_in2, irreps_out: Irreps of the inputs and of the output.
@@ -55,7 +55,7 @@ class FullyConnectedTensorProduct(TensorProduct):
 
 
 class ElementwiseTensorProduct(TensorProduct):
-    r"""Copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
+    r"""Product copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
 
     Args:
         irreps_in1, irreps_in2: Irreps of equal number; groups are split so that they pair up, and 'ir_mul' is the
@@ -113,7 +113,7 @@ def _cut(irreps: o3.Irreps, muls: list[int]) -> o3.Irreps:
 
 
 class FullTensorProduct(TensorProduct):
-    r"""All pairs of copies, without weights: :math:`z_{uv} = x_u \otimes y_v`; the output is sorted.
+    r"""Product of all pairs of copies, without weights: :math:`z_{uv} = x_u \otimes y_v`; the output is sorted.
 
     Args:
         irreps_in1, irreps_in2: Irreps of the inputs; simplified first.

@@ -36,7 +36,7 @@ from ._common.base import FormulaModule
 
 
 class WignerD(FormulaModule):
-    r"""The matrix by which features turn: :math:`D(R)` with :math:`x \to D(R)\, x`, e3nn's ``Irreps.D_from_*``.
+    r"""The matrix that rotates features: :math:`D(R)` with :math:`x \to D(R)\, x`, e3nn's ``Irreps.D_from_*``.
 
     Polynomials of a unit quaternion, so that derivatives of every order are finite and right for every rotation, where
     derivatives by Euler angles of a matrix are not at :math:`\beta = 0` and :math:`\pi`. A matrix is taken to be
@@ -148,7 +148,7 @@ def _inverted(blocks: Tensor, k: Tensor | None) -> Tensor:
 
 
 class RotateFeatures(FormulaModule):
-    r"""Features turned by a rotation: :math:`y = D(R)\, x`, or :math:`D(R)^T x` for the way back.
+    r"""Rotates features: :math:`y = D(R)\, x`, or :math:`D(R)^T x` for the inverse.
 
     Args:
         irreps: Irreps of input and output, of degrees up to 12.

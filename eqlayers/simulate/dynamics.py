@@ -27,7 +27,7 @@ _LONGEST_WAY = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,0
 
 @dataclass(frozen=True)
 class DynamicsSettings:
-    """How to move atoms.
+    """Settings of molecular dynamics.
 
     Attributes:
         ensemble: A key of ``ENSEMBLES``.
@@ -64,7 +64,7 @@ class DynamicsSettings:
 
 
 class DynamicsOutcome(NamedTuple):
-    """The outcome of a run.
+    """The outcome of a molecular dynamics run.
 
     Attributes:
         atoms: In their last state, with ``info["step"]``.

@@ -72,7 +72,7 @@ def check_potential(
     step: float = 1e-3,
     seed: int = 0,
 ) -> PotentialReport:
-    """Measure what every potential must satisfy, in float64.
+    """Measure the properties that every potential must have, in float64.
 
     Forces, virials and Hessian are compared with central differences; sums of forces and of torques, the symmetry of
     the Hessian, rotation, inversion, translation, permutation, and copies with their laws. At the cutoff an atom that

@@ -30,7 +30,7 @@ def _wanted(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Hide what a user of this package can neither use nor mend; every other message and warning is left.
+    """Hide messages that a user of this package cannot act on; every other message and warning is shown.
 
     Example:
         >>> with quiet_lightning():

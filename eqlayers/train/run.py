@@ -34,7 +34,7 @@ FOLDERS = ("checkpoints", "csv", "tensorboard")
 
 
 def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
-    """Where a run keeps its checkpoint `best` or `last`.
+    """The path of a run's checkpoint `best` or `last`.
 
     Example:
         >>> checkpoint_path("runs/qm9_mini").as_posix()
