@@ -1,0 +1,71 @@
+"""Mistakes in the parts of a split: copies, species that training has not seen, labels that are missing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.errors import DataError
+
+__all__ = ["check_parts"]
+
+IntArray = NDArray[np.int64]
+
+
+def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
+    """Search the parts of a split for copies, unknown species and labels that are not there.
+
+    Args:
+        structures: The data set.
+        rows: Rows of "train", "val" and "test".
+
+    Returns:
+        A sentence for each thing that looks wrong.
+
+    Raises:
+        DataError: The training part has no label that a potential can be trained on.
+    """
+    train = check_structures(structures).take(rows["train"])
+    if not {"energy", "forces", "dipole", "polarizability"} & set(train.labels):
+        raise DataError(
+            f"the training part of {structures.source} must have energies, forces, dipoles or polarizabilities, got "
+            f"labels {list(train.labels)}. Name them with keys={{'energy': 'my_energy'}}."
+        )
+    said, seen = [], list(_contents(train))
+    copies = len(seen) - len(set(seen))
+    if copies:
+        said.append(
+            f"{copies} of {len(seen)} training structures are copies of others among them, to 0.0001 Angstrom: remove "
+            "them, or their weight is doubled"
+        )
+    for name in ("val", "test"):
+        if len(rows[name]) == 0:
+            continue
+        part = structures.take(rows[name])
+        shared = sum(content in set(seen) for content in _contents(part)) if seen else 0
+        if shared:
+            said.append(
+                f"{shared} of {len(part)} {name} structures are in the training part as well, to 0.0001 Angstrom: "
+                "errors on them say nothing of new structures"
+            )
+        unknown = [number for number in part.species if number not in train.species]
+        if unknown:
+            said.append(
+                f"atomic numbers {unknown} are in the {name} part but in none of the {len(train)} training structures: "
+                "predictions for them mean nothing"
+            )
+    return said
+
+
+def _contents(structures: StructureArrays) -> Iterator[bytes]:
+    """A key of each structure: species, rounded positions and cell."""
+    ends = np.cumsum(structures.n_atoms)
+    pos, cell = np.round(structures.pos, 4) + 0.0, np.round(structures.cell, 4) + 0.0  # no negative zeros
+    for row, (end, num) in enumerate(zip(ends.tolist(), structures.n_atoms.tolist(), strict=True)):
+        atoms = slice(end - num, end)
+        parts = (structures.z[atoms], pos[atoms], cell[row])
+        yield hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()

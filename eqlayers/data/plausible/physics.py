@@ -1,0 +1,81 @@
+"""Labels against each other and against nature: wrong units and signs, virials in place of stress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from eqlayers.data.plausible.magnitudes import all_electrons, far_neighbors, large_energies, large_forces, net_forces
+from eqlayers.data.plausible.pair_model import PairModel, drawn, fitted, pairs_within_reach
+from eqlayers.data.plausible.ratios import Ratio, energy_over_forces, stiffness, stress_over_forces
+from eqlayers.data.plausible.verdict import Comparison, verdict
+from eqlayers.data.plausible.work import work_between_cells, work_of_forces
+from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.errors import DataError
+
+__all__ = ["check_physics"]
+
+_POWERS = (0, -1, 1)  # of the volume
+
+
+def check_physics(structures: StructureArrays) -> list[str]:
+    """Search labels for wrong units and signs.
+
+    Between frames of a trajectory, or between cells, energies change by the work of forces and stress. In independent
+    structures a pair potential is fitted to the forces, and its energies and stress are compared with the labels. Bonds
+    of nonmetals tell of the forces themselves. The mistakes that explain best what is found are said.
+
+    Args:
+        structures: The data set.
+
+    Returns:
+        A text for each thing that looks wrong.
+
+    Raises:
+        DataError: Energies change against the work of forces or stress.
+    """
+    check_structures(structures)
+    model = None
+    if (part := drawn(structures)) is not None:
+        pairs = pairs_within_reach(part)
+        if far := list(far_neighbors(part, pairs)):
+            return far  # all else would follow from it
+        model = fitted(part, pairs)
+    said = list(net_forces(structures))
+    comparisons = _comparisons(structures, model)
+    found = verdict(comparisons)
+    if found is None:
+        known = any("forces" in (each.label, each.other) and each.found for each in comparisons)
+        return [*said, *large_energies(structures), *([] if known else large_forces(structures))]
+    if any(each.found.exact and each.found.value < 0 for each in comparisons if each.found):
+        raise DataError(f"labels of {structures.source} must have the signs of ASE, got others: {found}")
+    return [*said, found]
+
+
+def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[Comparison]:
+    """All that can be told; work goes before what a pair potential says."""
+    found, bonds, between_cells = [], None, None
+    if "stress" in structures.labels:
+        volume = np.abs(np.linalg.det(structures.cell))[:, None, None]
+        volume = np.where(volume > 0, volume, 1.0)
+        scaled = {power: replace(structures, stress=structures.stress * volume**power) for power in _POWERS}
+        work = {power: work_between_cells(each) for power, each in scaled.items()}
+        between_cells = work[0][1]
+        found.append(Comparison("energy", "stress", _known({power: each for power, (each, _) in work.items()})))
+        if model is not None:
+            of_model = {power: stress_over_forces(model, power) for power in _POWERS}
+            found.append(Comparison("stress", "forces", _known(of_model)))
+    energy = work_of_forces(structures)
+    if model is not None:
+        energy, bonds = energy or energy_over_forces(model), stiffness(model)
+    energy = energy or between_cells
+    found += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
+    if not all(each is not None and each.right for each in (energy, bonds)):  # else it is so by chance
+        found.append(Comparison("energy", None, _known({0: all_electrons(structures)})))
+    return [each for each in found if each.ratios]
+
+
+def _known(ratios: Mapping[int, Ratio | None]) -> dict[int, Ratio]:
+    return {power: ratio for power, ratio in ratios.items() if ratio is not None}

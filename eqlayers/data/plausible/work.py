@@ -1,0 +1,111 @@
+"""Energies between similar structures against the work that forces and stress do on the way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eqlayers.data.plausible.ratios import Ratio
+from eqlayers.data.structures import StructureArrays
+
+__all__ = ["work_between_cells", "work_of_forces"]
+
+FloatArray = NDArray[np.float64]
+
+_PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
+_SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
+_OF_CELLS = (0.4, 2.5)  # cells change by more than frames
+_ERRORS = 10.0  # standard errors of a slope that is one
+_SURE = 0.9  # correlation from which on a slope is one
+
+
+def work_of_forces(structures: StructureArrays) -> Ratio | None:
+    """Change of the energy between neighbours in the file over the work of the forces, by the trapezoidal rule.
+
+    The rule is exact for harmonic energies.
+
+    Returns:
+        The ratio; None where the two are not proportional.
+    """
+    ends = np.cumsum(structures.n_atoms)
+    candidates = np.flatnonzero(
+        (np.diff(structures.n_atoms) == 0) & ~np.isnan(np.diff(structures.energy)) & (structures.n_atoms[1:] > 1)
+    )
+    work, change = [], []
+    for row in candidates[:: max(1, len(candidates) // _PAIRS)].tolist():
+        num = int(structures.n_atoms[row])
+        before, after = slice(ends[row] - num, ends[row]), slice(ends[row], ends[row] + num)
+        moved = structures.pos[after] - structures.pos[before]
+        same = np.array_equal(structures.z[before], structures.z[after])
+        same &= np.array_equal(structures.cell[row], structures.cell[row + 1])
+        if same and 0 < np.abs(moved).max() < 1.0:  # farther ones crossed a boundary or are no neighbours
+            done = (structures.forces[before] + structures.forces[after]) * moved
+            work.append(-0.5 * float(np.where(moved == 0, 0.0, done).sum()))  # atoms that are held have no forces
+            change.append(float(structures.energy[row + 1] - structures.energy[row]))
+    return _slope(np.array(work), np.array(change), "the work of the forces between frames")
+
+
+def work_between_cells(structures: StructureArrays) -> tuple[Ratio | None, Ratio | None]:
+    """Change of the energy from one cell to the next larger one of its composition, over two kinds of work.
+
+    Returns:
+        The ratio to the work of the stress and to the work of the forces, which in a rattled crystal is most of the
+        change; None where the change is not a sum of both, or hardly depends on one.
+    """
+    nothing = (None, None)
+    known = np.flatnonzero(~np.isnan(structures.stress[:, 0, 0]) & ~np.isnan(structures.energy))
+    if len(known) <= _ENOUGH:
+        return nothing
+    _, group = np.unique(structures.counts(structures.species)[known], axis=0, return_inverse=True)
+    volume = np.abs(np.linalg.det(structures.cell))
+    sorting = np.lexsort((volume[known], group.reshape(-1)))
+    order, group = known[sorting], group.reshape(-1)[sorting]
+    ends, work, change = np.cumsum(structures.n_atoms), [], []
+    pairs = np.stack([order[:-1], order[1:]], axis=1)[group[:-1] == group[1:]]
+    for pair in pairs[:: max(1, len(pairs) // _PAIRS)].tolist():
+        (cell, larger), (start, end) = (
+            structures.cell[pair],
+            (slice(ends[k] - structures.n_atoms[k], ends[k]) for k in pair),
+        )
+        grown = np.linalg.solve(cell, larger) - np.eye(3)
+        if not 1e-4 < np.abs(grown).max() < 0.2:
+            continue
+        moved = structures.pos[end] - structures.pos[start] @ (np.eye(3) + grown)
+        moved -= moved.mean(axis=0)
+        by_forces = -0.5 * float(((structures.forces[start] + structures.forces[end]) * moved).sum())
+        if not np.isnan(by_forces) and (np.abs(moved).max() > 1.0 or (structures.z[start] != structures.z[end]).any()):
+            continue  # atoms crossed a boundary, or come in another order
+        stress = 0.5 * (volume[pair, None, None] * structures.stress[pair]).sum(axis=0)
+        work.append((float((stress * grown).sum()), float(np.nan_to_num(by_forces))))
+        change.append(float(structures.energy[pair[1]] - structures.energy[pair[0]]))
+    if len(work) < _ENOUGH:
+        return nothing
+    both, total = np.array(work), np.array(change)
+    slopes, _, rank, _ = np.linalg.lstsq(both, total, rcond=1e-9)
+    left = np.linalg.norm(total - both @ slopes)
+    if left > math.sqrt(1 - _SURE**2) * np.linalg.norm(total):
+        return nothing
+    used = np.flatnonzero(np.linalg.norm(both, axis=0) > 0)
+    errors = np.full(2, np.inf)
+    if rank == len(used):
+        inverse = np.linalg.inv(both[:, used].T @ both[:, used])
+        errors[used] = left / math.sqrt(max(len(total) - rank, 1)) * np.sqrt(np.diag(inverse))
+    stress, forces = (
+        Ratio(float(slope), *_OF_CELLS, f"the work of the {label} between cells", usual=1.6, exact=label == "stress")
+        if abs(slope) > _ERRORS * error
+        else None
+        for slope, error, label in zip(slopes, errors, ("stress", "forces"), strict=True)
+    )
+    return stress, forces
+
+
+def _slope(work: FloatArray, change: FloatArray, product: str) -> Ratio | None:
+    """The slope of energies by work."""
+    finite = np.isfinite(work)
+    work, change = work[finite], change[finite]
+    size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))
+    if len(work) < _ENOUGH or size == 0 or abs(float(work @ change)) < _SURE * size:
+        return None
+    return Ratio(float(work @ change / (work @ work)), *_SLOPES, product, usual=1.4, exact=True)
