@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -74,9 +73,14 @@ def test_units(ethanol, energy, forces, pos, told):
 
 
 def test_signs(ethanol, copper):
-    with pytest.raises(DataError, match=r"signs of ASE, got others: .* -0.948 times the work of the forces .* The fix: negate the forces"):
+    with pytest.raises(
+        DataError,
+        match=r"signs of ASE, got others: .* -0.948 times the work of the forces .* The fix: negate the forces",
+    ):
         physics(replace(ethanol, forces=-ethanol.forces))
-    with pytest.raises(DataError, match=r"signs of ASE, got others: .* the work of the stress .* The fix: negate the stress"):
+    with pytest.raises(
+        DataError, match=r"signs of ASE, got others: .* the work of the stress .* The fix: negate the stress"
+    ):
         physics(replace(copper, stress=-copper.stress))
 
 

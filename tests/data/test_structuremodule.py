@@ -135,7 +135,7 @@ def test_mistakes_are_found_in_structures_that_are_not_drawn(module, tmp_path):
         arrays = {name: archive[name] for name in ("z", "R", "E", "F")}
     np.savez(tmp_path / "a.npz", **arrays | {"F": -arrays["F"]})
     units = {"energy": "eV", "forces": "eV/Angstrom"}
-    with pytest.raises(DataError, match="must have the signs of ASE, got others: .* The fix: negate the forces"):
+    with pytest.raises(DataError, match=r"must have the signs of ASE, got others: .* The fix: negate the forces"):
         module(tmp_path / "a.npz", units=units, train=12, val=4, test=4)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.data.structures import StructureArrays, check_structures
+from eqlayers.elements import symbols_of
 from eqlayers.errors import DataError
 
 __all__ = ["check_parts"]
@@ -55,8 +56,8 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
         unknown = [number for number in part.species if number not in train.species]
         if unknown:
             said.append(
-                f"atomic numbers {unknown} are in the {name} part but in none of the {len(train)} training structures: "
-                "predictions for them mean nothing"
+                f"species {symbols_of(unknown)} are in the {name} part but in none of the {len(train)} training "
+                "structures: predictions for them mean nothing"
             )
     return said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -67,7 +68,7 @@ def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | No
     if len(chosen) != 1:
         return None
     energy, forces, all_electrons = chosen[0]
-    reason = f"in eV and eV/Angstrom {wrong[0].partition(': ')[0]}" if wrong else "the file says no unit"
+    reason = f"in eV and eV/Angstrom {re.split(': |[.] The', wrong[0])[0]}" if wrong else "the file says no unit"
     how = "energies include all electrons, and forces agree with them" if all_electrons else "all numbers agree"
     return Guess({"energy": energy, "forces": forces}, f"{reason}; in these units {how}")
 
