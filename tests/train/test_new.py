@@ -113,6 +113,7 @@ def test_the_cutoff_follows_the_distances() -> None:
     [
         (units.Hartree, units.Hartree / units.Bohr, ("Hartree", "Hartree/Bohr")),
         (1.0, units.kcal / units.mol, ("eV", "kcal/mol/Angstrom")),
+        (units.Hartree, 1.0, ("Hartree", "eV/Angstrom")),
     ],
 )
 def test_units_are_guessed_and_said(
@@ -129,11 +130,16 @@ def test_units_are_guessed_and_said(
 
 
 def test_units_that_leave_a_doubt_are_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Energies in Hartree look as forces in kcal/mol/Angstrom do."""
-    found, text = written(ethanol(energy=units.Hartree))
+    """Energies in Hartree look as forces in kcal/mol/Angstrom do; in metals no bond tells."""
+    doubtful = crystals(20)[:20]
+    for atoms in doubtful:
+        energy, forces = atoms.get_potential_energy() / units.Hartree, atoms.get_forces()
+        atoms.numbers[:] = 29
+        atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+    found, text = written(doubtful)
     assert found["data"]["units"] == {"energy": "eV", "forces": "eV/Angstrom"}
     assert "taken for granted" in text
-    assert "as by energies in Hartree, or forces in kcal/mol/Angstrom" in capsys.readouterr().out
+    assert "energies are in Hartree, or forces are in kcal/mol/Angstrom" in capsys.readouterr().out
 
 
 def test_mistakes_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +175,7 @@ def test_nothing_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
         (lambda: crystals()[-2:], [], "must have structures of more than one atom"),
         (lambda: ethanol(5), ["--keys", "energy"], "--keys must be a mapping, got 'energy'"),
         (lambda: ethanol(5), ["--output", "my.txt"], r"--output must end in \.yaml"),
-        (lambda: ethanol(30, forces=-1.0), [], "forces must have the sign of ASE"),
+        (lambda: ethanol(30, forces=-1.0), [], "must have the signs of ASE, got others: .* negate the forces"),
     ],
 )
 def test_what_cannot_be_used(
