@@ -25,7 +25,7 @@ def check_physics(structures: StructureArrays) -> list[str]:
 
     Between frames of a trajectory, or between cells, energies change by the work of forces and stress. In independent
     structures a pair potential is fitted to the forces, and its energies and stress are compared with the labels. Bonds
-    of nonmetals tell of the forces themselves. The mistakes that explain best what is found are said.
+    of nonmetals tell of the forces themselves. The mistakes that best explain the findings are reported.
 
     Args:
         structures: The data set.

@@ -12,7 +12,7 @@ from eqlayers.data.plausible.ratios import Ratio
 
 __all__ = ["Comparison", "verdict"]
 
-_ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are said, so many at most
+_ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are given, so many at most
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Comparison:
 
 
 def verdict(comparisons: Sequence[Comparison]) -> str | None:
-    """What is wrong, why, and what to do, in a sentence each; None where all that is known may be right."""
+    """The mistake, its reason and the fix, in a sentence each; None if all known labels may be right."""
     found = "; ".join(clause for each in comparisons if (clause := each.wrong))
     if not found:
         return None

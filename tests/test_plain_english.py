@@ -1,0 +1,127 @@
+"""Pages, docstrings, comments and messages are free of phrases that make a sentence hard to read.
+
+"That of", "whoever" or "what is given" make the reader look for the thing that is meant. Write the subject first, one
+fact a sentence, and repeat the noun. Not read, so far: the folder ``tests``, ``docs/decisions`` and the pages that
+`eqlayers bench report` writes. Not to be read: C and Triton code, which are part of the keys of compiled kernels.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("eqlayers", "kernels", "examples")
+LEFT_OUT = (
+    *("docs/decisions/", "docs/benchmarks/cpu/", "docs/benchmarks/networks/", "docs/benchmarks/accelerate/"),
+    *("kernels/eqlayers_kernels/c/print/loops.py", "kernels/eqlayers_kernels/triton/run/sorting.py"),
+)
+
+#: Phrase -> what to write in its place.
+PHRASES = {
+    r"who(?:m|so)?ever": "a user, a caller, any process",
+    r"nobody|somebody|anybody": "a user, a caller, no process, none",
+    r"whom": "name the person or the part",
+    r"who ha(?:s|ve|d)(?: no| not)?": "without a GPU, with a checkout",
+    r"that of|those of": "repeat the noun: the dtype of, the weights of",
+    r"that which|those which": "name the thing",
+    r"(?:as|than) those": "repeat the noun",
+    r"of what": "name the thing",
+    r"what is given": "the argument, the input",
+    r"and its kin": "and similar functions",
+    r"(?:is|are) said": "is printed, is reported",
+    r"unasked": "by default",
+    r"lest": "so that ... not",
+}
+#: Between two words: space, the start of a comment, or the end of one part of a string and the start of the next.
+BETWEEN = r"""(?:\s|#:?|["']|[rfb]+(?=["']))+"""
+FORBIDDEN = {
+    re.compile(rf"\b(?:{phrase.replace(' ', BETWEEN)})\b", re.IGNORECASE): instead
+    for phrase, instead in PHRASES.items()
+}
+#: The first words of a docstring that leave out what it is about.
+OPENING = re.compile(r"(?:Those|That of|Of|What|Whatever|Who|The same|As|Nobody|Somebody)\b|None:")
+
+
+def pages() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *(ROOT / "docs").rglob("*.md")]
+    return sorted(page for page in found if not relative(page).startswith(LEFT_OUT))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def prose(path: Path) -> str:
+    """The text of a file; of the changelog, the section of the next release."""
+    text = path.read_text()
+    return re.split(r"^## \[\d", text, maxsplit=1, flags=re.MULTILINE)[0] if path.name == "CHANGELOG.md" else text
+
+
+def phrases_in(text: str) -> list[str]:
+    """Forbidden phrases with their lines; a phrase may go on in the next line, comment or part of a string."""
+    found = []
+    for pattern, instead in FORBIDDEN.items():
+        for hit in pattern.finditer(text):
+            words = " ".join(re.sub(r"""["'#:]+[frb]?""", " ", hit[0]).split())
+            found.append(f"line {text.count(chr(10), 0, hit.start()) + 1}: {words!r}; write {instead}")
+    return found
+
+
+def openings_in(text: str) -> list[str]:
+    """Docstrings that do not begin with their subject or a verb, with their lines."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            begin = OPENING.match(ast.get_docstring(node) or "")
+            if begin:
+                where = node.body[0].lineno
+                found.append(f"line {where}: a docstring begins with {begin[0]!r}; begin with the thing or a verb")
+    return found
+
+
+@pytest.mark.parametrize("page", pages(), ids=relative)
+def test_pages(page: Path) -> None:
+    found = phrases_in(prose(page))
+    assert not found, f"{relative(page)} is hard to read: " + "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", SOURCES)
+def test_sources(folder: str) -> None:
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if relative(path).startswith(LEFT_OUT):
+            continue
+        text = path.read_text()
+        found += [f"{relative(path)}, {problem}" for problem in phrases_in(text) + openings_in(text)]
+    assert not found, "hard to read:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The dtype is that of x.",
+        "The dtype is that\nof x.",
+        "# whoever\n# reads this",
+        '"the weights, those " "of a layer"',
+        'f"the weights are those "\n    f"of {layer}"',
+        "Frames in two parts are found and are said.",
+        "Who has no GPU sets it.",
+    ],
+)
+def test_phrases_are_found(text: str) -> None:
+    assert len(phrases_in(text)) == 1
+
+
+@pytest.mark.parametrize("text", ["the part that often fails", "those offered", "that_of", "It said: what gives"])
+def test_other_words_are_not(text: str) -> None:
+    assert not phrases_in(text)
+
+
+def test_openings_are_found() -> None:
+    text = '"""What it is."""\n\n\ndef f():\n    """As g."""\n\n\nclass C:\n    r"""Asks whatever."""\n'
+    assert [line.split(";")[0] for line in openings_in(text)] == [
+        "line 1: a docstring begins with 'What'",
+        "line 5: a docstring begins with 'As'",
+    ]
