@@ -1,4 +1,4 @@
-"""Causes of a label that is a certain number of times too large: units, conversions, signs, virials in place of stress."""
+"""Causes of a label that is some number of times too large: units, conversions, signs, virials in place of stress."""
 
 from __future__ import annotations
 
