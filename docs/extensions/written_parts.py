@@ -25,6 +25,7 @@ DOCS = Path(__file__).resolve().parents[1]
 FOLDER = "names"  # of the pages of classes, in docs/reference; git ignores it
 BLOCK = re.compile(r"^```\{(names|commands|keys)\}(.*)\n```$", re.MULTILINE)
 COLUMNS = 88
+EVERY = "--help-all"  # of training commands; --help is one page
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -156,6 +157,9 @@ def commands(_: str = "") -> str:
     from eqlayers import bench, cli
 
     found = {"eqlayers": (), **{f"eqlayers {name}": (name,) for name in subcommands(cli.parser())}}
+    every = (EVERY,) if EVERY in command_help("fit") else ()
+    for task in ("property", "potential"):
+        found[f"eqlayers fit --task {task}, every option"] = ("fit", "--task", task, *every)
     found["eqlayers predict -m FILE"] = ("predict", "-m", "FILE")
     found["eqlayers info FILE"] = ("info", "FILE")
     parts = [f"## {title}\n\n{command_help(*words)}" for title, words in sorted(found.items(), key=in_order)]
@@ -175,13 +179,13 @@ def subcommands(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def command_help(*words: str) -> str:
-    """What a command prints when it is asked for help."""
+    """What a command prints when it is asked for help; for every option, where it has two helps."""
     from eqlayers.cli import main
 
     printed = io.StringIO()
     width = mock.patch.dict(os.environ, {"COLUMNS": str(COLUMNS)})
     with width, redirect_stdout(printed), redirect_stderr(printed), suppress(SystemExit):
-        main([*words, "--help"])
+        main([*words] if words[-1:] == (EVERY,) else [*words, "--help"])
     text = printed.getvalue().rstrip()
     if not text.startswith("usage: eqlayers"):
         raise ValueError(f"`eqlayers {' '.join(words)} --help` must begin with its usage, got:\n{text}")
