@@ -1,4 +1,4 @@
-"""Pages, docstrings, comments and messages are free of phrases that make a sentence hard to read.
+"""Pages, configurations, docstrings, comments and messages are free of phrases that are hard to read.
 
 "That of", "whoever" or "what is given" make the reader look for the thing that is meant. Write the subject first, one
 fact a sentence, and repeat the noun. Not read, so far: the folder ``tests``, ``docs/decisions`` and the pages that
@@ -46,6 +46,7 @@ OPENING = re.compile(r"(?:Those|That of|Of|What|Whatever|Who|The same|As|Nobody|
 
 def pages() -> list[Path]:
     found = [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *(ROOT / "docs").rglob("*.md")]
+    found += (ROOT / "configs").rglob("*.yaml")
     return sorted(page for page in found if not relative(page).startswith(LEFT_OUT))
 
 

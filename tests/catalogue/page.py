@@ -11,9 +11,9 @@ from .properties import PROPERTIES
 
 HEAD = """# Layers by property
 
-Every row is a layer of `eqlayers.nn` in the list that drives the tests (`tests/catalogue`); a new layer is a new row
-there. A dot is a test that passed; a number is a property that the layer has not, with the reason below; an empty field
-is one that it cannot have, as there is nothing of it in e3nn or it has no features to lay out. Made by
+Every row is a layer of `eqlayers.nn` in the list of the tests (`tests/catalogue`). A dot is a test that passed. A
+number is a property that the layer does not have; the reason is below. A field is empty if the property does not apply:
+e3nn has no such layer, or the layer has no features in a layout. Made by
 `python -m tests.catalogue.page docs/reference/catalogue.md`.
 
 | property | what is tested, in float64 unless said |
@@ -41,7 +41,7 @@ def page(cases: list[Case]) -> str:
                     fields.append("·" if has(case, name) else "")
             text += f"| `{case.name}` | {' | '.join(fields)} |\n"
     if notes:
-        text += "\n## What is not there, and why\n\n"
+        text += "\n## Missing properties, with the reason\n\n"
         text += "".join(f"{number}. {note}\n" for number, note in enumerate(notes, 1))
     return text
 

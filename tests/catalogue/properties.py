@@ -62,7 +62,7 @@ def rotation(case: Case) -> None:
 
 
 def inversion(case: Case) -> None:
-    """The same for a rotation times the inversion."""
+    """Operands under a rotation times the inversion give results under it."""
     _turn(case, -1)
 
 
@@ -109,7 +109,7 @@ def permutation(case: Case) -> None:
 
 
 def sizes(case: Case) -> None:
-    """No rows and one row: the shapes of several, finite gradients, and of the same dtype."""
+    """No rows and one row give results and finite gradients of the right shapes and dtypes."""
     several = call(case.layer(), case.arguments())
     for rows in (0, 1):
         layer, given = case.layer(), case.arguments(rows)
@@ -143,7 +143,7 @@ def layouts(case: Case) -> None:
 
 
 def precision(case: Case) -> None:
-    """float32 agrees with float64; constants are float64's, whatever the dtype that the layer was made in."""
+    """float32 agrees with float64; constants are exact in float64, for a layer made in any dtype."""
     layer, given = case.layer(), case.arguments()
     wanted = call(layer, given)
     single = case.layer(dtype=torch.float32)
@@ -158,7 +158,7 @@ def precision(case: Case) -> None:
 
 
 def autocast(case: Case) -> None:
-    """Runs under autocast to bfloat16, to the digits of bfloat16; results have the dtype of their kind of layer."""
+    """Under autocast to bfloat16, results have the digits of bfloat16 and the dtype of their kind of layer."""
     layer, given = case.layer(dtype=torch.float32), case.arguments(dtype=torch.float32)
     wanted = call(case.layer(dtype=torch.float32), given)
     with torch.autocast("cpu", torch.bfloat16):
@@ -177,7 +177,7 @@ def autocast(case: Case) -> None:
 
 
 def device(case: Case) -> None:
-    """Every tensor that the layer computes with is a parameter or a buffer, so that it moves along."""
+    """Every tensor of the computation is a parameter or a buffer, so it moves with the layer."""
     layer = case.layer()
     call(layer, case.arguments())
     for name, module in layer.named_modules():
@@ -238,7 +238,7 @@ def compiled(case: Case) -> None:
 
 
 def exported(case: Case) -> None:
-    """torch.export holds it."""
+    """torch.export exports the layer."""
     layer, given = case.layer(), case.arguments()
     program = torch.export.export(layer, (), given, strict=False)
     close(call(program.module(), given), call(case.layer(), given))
@@ -262,7 +262,7 @@ def functional(case: Case) -> None:
 
 
 def shown(case: Case) -> None:
-    """The repr has the class, and what was not the default."""
+    """The repr has the class, and the options that are not the default."""
     text, name = repr(case.layer()), case.name.partition(",")[0]
     assert text.startswith(f"{name}(")
     assert "object at 0x" not in text

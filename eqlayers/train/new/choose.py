@@ -97,9 +97,9 @@ def choose(found: Look) -> Choices:
         "trainer.gradient_clip_val": Setting(10.0, "largest norm of the gradient of the (dimensionless) loss"),
         "trainer.check_val_every_n_epoch": Setting(every, "epochs from validation to validation"),
         "trainer.log_every_n_steps": Setting(min(50, steps), "optimizer steps between two rows of the logs"),
-        "ema.decay": Setting(0.99, "per step, of the averaged weights that are validated, tested and saved"),
+        "ema.decay": Setting(0.99, "per step; the averaged weights are validated, tested and saved"),
         "early_stopping.patience": Setting(
-            epochs // every + 1, "validations without a lower error; more than there are: never"
+            epochs // every + 1, "stop after this many validations without a lower error; there are fewer"
         ),
     }
     return Choices(settings, noticed, steps, epochs)
@@ -199,11 +199,11 @@ def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
     """Weights of the loss."""
     settings = {}
     if "energy" in labels:
-        settings["model.energy_weight"] = Setting(1.0, "of the energies' part of the loss")
+        settings["model.energy_weight"] = Setting(1.0, "weight of the energies in the loss")
     if "forces" in labels:
-        settings["model.forces_weight"] = Setting(1.0, "of the forces' part")
+        settings["model.forces_weight"] = Setting(1.0, "weight of the forces in the loss")
     if "stress" in labels:
-        settings["model.stress_weight"] = Setting(1.0, "of the part of the stress")
+        settings["model.stress_weight"] = Setting(1.0, "weight of the stress in the loss")
     if {"energy", "forces"} <= set(labels):
         settings["model.second_stage"] = Setting(0.75, "from three quarters of the training on ...")
         settings["model.second_energy_weight"] = Setting(10.0, "... energies weigh more")
