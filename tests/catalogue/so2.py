@@ -13,7 +13,7 @@ import eqlayers.nn as nn
 from .cases import Case, Turn, edges, features, turned
 
 IN, OUT = "2x0e + 1x1o + 1x1e + 2x2e", "2x0e + 1x0o + 2x1o + 1x2o"
-ABOUT_Y = "it commutes with what leaves the edge, the axis y, in place, and with no other rotation: see the row below"
+ABOUT_Y = "it commutes with rotations about the edge, the axis y, and with no other rotation: see the row below"
 
 
 def about_y(irreps: str) -> Turn:
