@@ -35,6 +35,7 @@ training commands take a configuration file, and every key in it as an option:
   eqlayers fit -c configs/qm9_mini.yaml
   eqlayers fit -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
   eqlayers fit -c configs/qm9_mini.yaml --resume                                           (go on)
+  eqlayers fit -c configs/ethanol.yaml --committee 4                                       (a committee)
   eqlayers test -c configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers report runs/* --output report                                                   (compare runs)
@@ -134,12 +135,14 @@ def compute(args: Sequence[str]) -> int:
 def train(args: Sequence[str]) -> int:
     """Hand over to the training command line, or say how to install what it needs."""
     try:
-        from .train import cli, comparison, new, warmup
+        from .train import cli, committee, comparison, new, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
     own = {"new": new.run, "warmup": warmup.run, "report": comparison.run}
     if args[0] in own:
         own[args[0]](args[1:])
+    elif committee.asked(args):
+        committee.run(args)
     else:
         cli.run(args)
     return 0

@@ -110,8 +110,13 @@ def check_rows(name: str, rows: Any, num: int) -> IntArray:
     return array
 
 
-def limited(rows: IntArray, limit: int | None) -> IntArray:
+def limited(rows: IntArray, limit: int | float | None, seed: int = SPLIT_SEED) -> IntArray:
     """Some rows of the training part: drawn once, and nested for growing numbers; all if ``limit`` is None.
+
+    Args:
+        rows: Of the training part.
+        limit: How many, or as a float which fraction.
+        seed: Of the draw.
 
     Raises:
         ConfigError: There are not so many.
@@ -122,11 +127,12 @@ def limited(rows: IntArray, limit: int | None) -> IntArray:
     """
     if limit is None:
         return rows
+    limit = max(1, round(limit * len(rows))) if isinstance(limit, float) else limit
     if limit > len(rows):
         raise ConfigError(
             f"limit_train must be at most the {len(rows)} of the training part, got {limit}. Lower it or leave it out."
         )
-    return rows[np.random.default_rng(SPLIT_SEED).permutation(len(rows))[:limit]]
+    return rows[np.random.default_rng(seed).permutation(len(rows))[:limit]]
 
 
 def check_split(name: str, dataset: str) -> None:

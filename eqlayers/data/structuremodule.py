@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
-from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_path, check_seed
+from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
 from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
@@ -64,8 +64,10 @@ class StructureDataModule(LightningDataModule):
             `split_structures`. With a ``val_path`` and no ``test_path`` there is no test part unless ``test`` or
             ``train`` asks for one.
         published: "rmd17" or "3bpa": every file must be one of this set, whole, and with its molecule; else None.
-        limit_train: Train on this many structures of the training part, drawn once and nested for growing numbers; all
-            if None. ``train`` with the split "time" takes the first ones, which are alike.
+        limit_train: Train on this many structures of the training part, or on this fraction of them (a float up to
+            1.0), drawn once and nested for growing numbers; all if None. ``train`` with the split "time" takes the
+            first ones, which are alike.
+        limit_seed: Seed of this draw.
         keys: Name in the file by label, where it is not one that is recognised; see `read_structures`.
         units: Unit by quantity; see `read_structures`.
         e0s: Energies of free atoms: "fit", "isolated", "none", or eV by element; see `compute_structure_statistics`.
@@ -129,7 +131,8 @@ class StructureDataModule(LightningDataModule):
         split_seed: int = SPLIT_SEED,
         dtype: str | torch.dtype = "float32",
         cache_dir: str | None = None,
-        limit_train: int | None = None,
+        limit_train: int | float | None = None,
+        limit_seed: int = SPLIT_SEED,
     ) -> None:
         super().__init__()
         check_path("path", path, "a file of structures, or the name of an embedded set")
@@ -153,7 +156,11 @@ class StructureDataModule(LightningDataModule):
         self.cutoff = check_cutoff(cutoff)
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
-        self.limit_train = None if limit_train is None else check_integer("limit_train", limit_train, 1)
+        if isinstance(limit_train, float):
+            check_number("limit_train", limit_train, above=0, at_most=1, fix="A fraction, or an integer for a number.")
+        elif limit_train is not None:
+            check_integer("limit_train", limit_train, 1)
+        self.limit_train, self.limit_seed = limit_train, check_seed("limit_seed", limit_seed)
         self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
         self.num_workers = check_integer("num_workers", num_workers, 0)
         self.seed, self.split_seed = check_integer("seed", seed, 0), check_seed("split_seed", split_seed)
@@ -262,7 +269,7 @@ class StructureDataModule(LightningDataModule):
         parts = {name: drawn_from[rows] for name, rows in zip(_PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
         parts |= {name: own[name][usable[name]] for name in ("val", "test") if name in own}
-        parts["train"] = limited(parts["train"], self.limit_train)
+        parts["train"] = limited(parts["train"], self.limit_train, self.limit_seed)
         self._num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
@@ -26,6 +28,8 @@ from .structures import Structures
 MARK = "committee.json"
 #: Name of a result -> name of its deviation.
 DEVIATION = "{}_deviation"
+Array = NDArray[np.float64]
+_FEWEST = 3  # pairs that have a correlation
 
 
 class Committee(nn.Module):
@@ -87,9 +91,19 @@ class Committee(nn.Module):
         self.training = first.training
 
     @property
+    def potentials(self) -> list[Potential]:
+        """The members."""
+        return list(self.members)  # type: ignore[arg-type]
+
+    @property
     def first(self) -> Potential:
         """The first member, with which all agree in species, properties, dtype and device."""
         return self.members[0]  # type: ignore[return-value]
+
+    @property
+    def network(self) -> nn.Module:
+        """The network of the first member."""
+        return self.first.network
 
     @property
     def properties(self) -> tuple[str, ...]:
@@ -154,7 +168,7 @@ class Committee(nn.Module):
         """Energies and tensors of each member; edges are made once for members that need the same."""
         near: dict[float, tuple[Structures, Graph]] = {}
         shared: dict[tuple[Any, ...], EdgeVectors] = {}
-        for member in self._listed():
+        for member in self.potentials:
             if member.cutoff not in near:
                 own = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
                 near[member.cutoff] = own, Graph(own.edge_index, own.z.shape[0], copy=False)
@@ -163,9 +177,6 @@ class Committee(nn.Module):
             if key not in shared:
                 shared[key] = member._edges_of(own, graph)
             yield member._from_edges(own, graph, shared[key])
-
-    def _listed(self) -> list[Potential]:
-        return list(self.members)  # type: ignore[arg-type]
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
         """The mean of the second derivatives of the energy of one structure.
@@ -180,8 +191,8 @@ class Committee(nn.Module):
             ShapeError, ConfigError: As of :meth:`Potential.hessian`.
         """
         checked = self.first._checked(structures)
-        own = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self._listed())
-        found = [one.hessian(part, chunk_size) for one, part in zip(self._listed(), own, strict=True)]
+        own = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self.potentials)
+        found = [one.hessian(part, chunk_size) for one, part in zip(self.potentials, own, strict=True)]
         return torch.stack(found).mean(0)
 
     def extra_repr(self) -> str:
@@ -220,6 +231,27 @@ def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         found[name] = mean
         found[DEVIATION.format(name)] = torch.linalg.vector_norm(apart, dim=1) / (len(results) - 1) ** 0.5
     return found
+
+
+def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
+    """How deviations and errors go together.
+
+    Args:
+        deviations: ``[N]``, not negative.
+        errors: ``[N]``, sizes of the errors of the means.
+
+    Returns:
+        The correlation of both, and how many times larger errors are, by root mean squares; None of fewer than three
+        pairs, or where one of both is the same everywhere.
+
+    Example:
+        >>> calibration(np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.4, 0.6]))
+        (1.0, 2.0)
+    """
+    if len(errors) < _FEWEST or not np.ptp(deviations) > 0 or not np.ptp(errors) > 0:
+        return None
+    larger = np.sqrt(np.square(errors).mean() / np.square(deviations).mean())
+    return round(float(np.corrcoef(deviations, errors)[0, 1]), 6), round(float(larger), 6)
 
 
 def within(structures: Structures, cutoff: float) -> Structures:

@@ -23,9 +23,11 @@ from ..database import database_units, size_of_unit
 from ..errors import ConfigError
 from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
-from ..models import Committee, Potential, load_potential, read_potential
+from ..models import Committee, Potential, load_committee, load_potential, read_potential
+from ..models.committee import DEVIATION, committee_files
 from ..testing import check_potential
-from .describe import describe, lines
+from .committee import MODELS, Deviations, add_members, chosen, one_option_each
+from .describe import describe, describe_members, lines
 from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
 from .relaxation import OPTIMIZERS, relax
@@ -33,6 +35,7 @@ from .watch import progress
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
+_UNITS = {"energy": "meV/atom", "forces": "meV/A", "dipole": "me A"}  # of what `predict` compares, times 1000
 _PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 
@@ -59,14 +62,13 @@ def run(args: Sequence[str]) -> int:
     command = COMMANDS[args[0]]
     parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=command.about)
     command.options(parser)
-    options = parser.parse_args(list(args[1:]))
+    options = parser.parse_args(one_option_each(args[1:], first=args[0] in ("check", "info")))
     options.typed = list(args)
     return command.run(options)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    about = "a file of save_potential, or a checkpoint of `eqlayers fit`"
-    parser.add_argument("-m", "--model", required=True, metavar="MODEL", help=about)
+    parser.add_argument("-m", "--model", required=True, action="append", metavar="MODEL", help=MODELS)
     parser.add_argument("--dtype", choices=_DTYPES, help="dtype of the network; the model's by default")
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
 
@@ -75,7 +77,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a file of a potential")
+    add_members(parser)
     about = "structures to check it with, at most four; a molecule and a crystal of its species by default"
     parser.add_argument("structures", nargs="?", metavar="STRUCTURES", help=about)
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda checks the kernels of a GPU")
@@ -83,21 +85,32 @@ def _check_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    potential = load_potential(options.model, torch.float64, options.device)
+    files = committee_files([options.model, *options.members])
+    if len(files) > 1:
+        potentials = load_committee(files, torch.float64, options.device).potentials
+    else:
+        potentials = [load_potential(files[0], torch.float64, options.device)]
     structures = None if options.structures is None else list(frames(options.structures, ":4"))
-    report = check_potential(potential, structures, seed=options.seed)
-    print(report)
-    failed = len(report.failures)
-    print(f"{len(report.rows) - failed} of {len(report.rows)} properties hold")
+    failed = 0
+    for file, potential in zip(files, potentials, strict=True):
+        report = check_potential(potential, structures, seed=options.seed)
+        failed += bool(report.failures)
+        if len(files) > 1:
+            print(f"member {file}")
+        print(report)
+        print(f"{len(report.rows) - len(report.failures)} of {len(report.rows)} properties hold", flush=True)
+    if len(files) > 1:
+        print(f"{len(files) - failed} of {len(files)} members have all properties, and so has their mean")
     return _FAILED if failed else 0
 
 
 def _info_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a file of a potential")
+    add_members(parser)
 
 
 def _info(options: argparse.Namespace) -> int:
-    print(lines(describe(options.model)))
+    files = committee_files([options.model, *options.members])
+    print(lines(describe(files[0]) if len(files) == 1 else describe_members(files)))
     return 0
 
 
@@ -106,7 +119,7 @@ def _info(options: argparse.Namespace) -> int:
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
-    calculator = Calculator(options.model, dtype, options.device)
+    calculator = Calculator(chosen(options.model), dtype, options.device)
     _compile_for(calculator.potential, atoms)
     return calculator
 
@@ -119,7 +132,16 @@ def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
 
 def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:
     dtype = str(calculator.potential.dtype).removeprefix("torch.")
-    return ("model", f"{options.model} in {dtype} on {options.device}")
+    members = f", {len(calculator.potential)} members" if isinstance(calculator.potential, Committee) else ""
+    return ("model", f"{' '.join(options.model)}{members} in {dtype} on {options.device}")
+
+
+def _apart(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Deviations of a committee for one structure; nothing of one potential."""
+    if "forces_deviation" not in results:
+        return []
+    forces, energy = results["forces_deviation"].max(), results["energy_deviation"]
+    return [("deviation", f"{forces:.4g} eV/A of forces at most, {energy:.4g} eV of the energy")]
 
 
 def _relax_options(parser: argparse.ArgumentParser) -> None:
@@ -170,6 +192,7 @@ def _relax(options: argparse.Namespace) -> int:
         rows.append(("stress", f"{found.stress / GPa:.4g} GPa at most is left along periodic axes"))
         rows.append(("force on the cell", f"{found.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
         rows.append(("volume", f"{atoms.get_volume():.4f} -> {found.atoms.get_volume():.4f} A^3"))
+    rows += _apart(calculator.results)
     after = f"after {found.steps} steps"
     rows.append(
         ("state", f"{'converged' if found.converged else 'stopped' if found.stopped else 'not converged'} {after}")
@@ -199,6 +222,8 @@ def _md_options(parser: argparse.ArgumentParser) -> None:
     for name, about in helps.items():
         value = getattr(default, name)
         parser.add_argument(f"--{name}", type=type(value), default=value, help=f"{about}; {value:g} by default")
+    about = "stop where the members of a committee deviate by more in the force on an atom, eV/A"
+    parser.add_argument("--max-deviation", type=float, metavar="X", help=about)
     about = "a .traj, which keeps every digit, or .xyz; STRUCTURE_md.traj by default"
     parser.add_argument("-o", "--output", metavar="FILE", help=about)
     parser.add_argument("--log", metavar="FILE", help="table of time, energies and temperature")
@@ -210,7 +235,17 @@ def _md(options: argparse.Namespace) -> int:
     output = options.output or str(source.with_name(f"{source.stem}_md.traj"))
     taken = None if options.restart else source  # a restart may be of the trajectory itself
     check_different(("STRUCTURE", taken), ("--output", output), ("--log", options.log))
-    names = ("ensemble", "steps", "timestep", "temperature", "pressure", "friction", "interval", "seed")
+    names = (
+        "ensemble",
+        "steps",
+        "timestep",
+        "temperature",
+        "pressure",
+        "friction",
+        "interval",
+        "seed",
+        "max_deviation",
+    )
     settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
     atoms = one_frame(source)
     calculator = _calculator(options, atoms)
@@ -231,9 +266,19 @@ def _md(options: argparse.Namespace) -> int:
     if ENSEMBLES[settings.ensemble].periodic:
         pressure = -moved.get_stress(include_ideal_gas=True)[:3].mean() / GPa
         rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
+    if found.deviation is not None:
+        rows.insert(-1, ("deviation", f"{found.deviation:.4g} eV/A of forces at most, in this run"))
     print(lines(rows))
     if options.restart and found.first == found.last:
         print(f"Nothing was left to do: --steps is the number in all, and there are {found.last}.")
+    if found.exceeded is not None:
+        atom, deviation = found.exceeded
+        print(
+            f"Stopped at step {found.last}: the members deviate by {deviation:.4g} eV/A in the force on atom {atom} "
+            f"({moved.symbols[atom]}), more than --max-deviation {settings.max_deviation:g}. {output} ends with this "
+            "frame: label it and train with it."
+        )
+        return _FAILED
     if not found.stopped:
         return 0
     typed = [word for word in options.typed if word != "--restart"]
@@ -257,7 +302,7 @@ def _predict(options: argparse.Namespace) -> int:
         raise ConfigError(f"--output must end in .xyz or .extxyz, got {options.output!r}. Change it.")
     check_different(("STRUCTURES", options.structures), ("--output", output))
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
-    potential = as_potential(options.model, dtype, options.device)
+    potential = as_potential(chosen(options.model), dtype, options.device)
     for atoms in islice(frames(options.structures), 1):
         _compile_for(potential, atoms)
     kept: list[Any] = []
@@ -267,41 +312,49 @@ def _predict(options: argparse.Namespace) -> int:
             kept.append(atoms)
             yield atoms
 
-    facts = read_potential(options.model).facts
+    facts = read_potential(committee_files(options.model)[0]).facts
     trained = {label: facts.get(LABEL_NAMES, {}).get(label, "") for label in KEYS}
     sizes = facts.get(LABEL_SIZES, {})
     source = Path(options.structures)
     units = database_units(source) if source.suffix == ".db" else {}
-    errors: dict[str, list[Any]] = {"energy": [], "forces": [], "dipole": []}
+    errors: dict[str, list[Any]] = {name: [] for name in _UNITS}
     used: set[str] = set()
     differ: set[str] = set()
+    apart: dict[str, Deviations] = {}
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
         text = io.TextIOWrapper(file, encoding="utf-8", write_through=True)
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
             known = _references(atoms, trained)
+            apart = apart or Deviations.of(result, _UNITS)
+            missing: dict[str, Any] = {}
             for name in errors.keys() & known.keys() & result.keys():
                 unit = units.get(known[name].name)
                 size = sizes.get(name, 1.0) if unit is None else size_of_unit(source, name, unit)
                 difference = np.ravel(np.asarray(result[name]) - known[name].value * size)
+                missing[name] = difference
                 difference = difference[np.isfinite(difference)]
                 if difference.size:
                     used.add(known[name].name)
                     differ |= known[name].differ
                     errors[name].append(difference / len(atoms) if name == "energy" else difference)
+            for name, deviations in apart.items():
+                own = result[DEVIATION.format(name)]
+                deviations.add(own, missing.get(name), len(atoms) if name == "energy" else 1)
             predicted = with_results(atoms, result)
-            predicted.info[_PREDICTED] = str(options.model)
+            predicted.info[_PREDICTED] = " ".join(options.model)
             ase.io.write(text, predicted, format="extxyz")
             count += 1
             say(count, f"{count} structures")
         text.detach()
     rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    for (name, found), unit in zip(errors.items(), ("meV/atom", "meV/A", "me A"), strict=True):
+    for name, found in errors.items():
         if found:
             values = 1000 * np.hstack(found)
             mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
-            rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {unit}"))
+            rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {_UNITS[name]}"))
+    rows += [deviations.row() for deviations in apart.values()]
     said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
     rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
     print(lines(rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,24 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
     rows += _flat(saved.facts)
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         rows.append((f"kernels on {device}", explain(potential, device, potential.dtype)))
+    return rows
+
+
+def describe_members(paths: Sequence[Path]) -> list[tuple[str, str]]:
+    """Names and values of a committee: what all members share once, the rest by member.
+
+    Args:
+        paths: Files of the members.
+
+    Raises:
+        ConfigError, DataError: One cannot be used.
+    """
+    each = [dict(describe(path)) for path in paths]
+    rows = [("members", f"{len(paths)}")]
+    for name in dict.fromkeys(name for one in each for name in one):
+        values = [one.get(name, "-") for one in each]
+        same = len(set(values)) == 1
+        rows.append((name, values[0] if same else "\n".join(f"{n}: {value}" for n, value in enumerate(values, 1))))
     return rows
 
 

@@ -22,6 +22,7 @@ from ..files import check_output
 from .frames import check_trajectory, one_frame, written_to
 from .watch import progress, stop_asked
 
+_DEVIATION = "forces_deviation"
 _LONGEST_WAY = 1.0  # Angstrom in a step, the length of a bond; hydrogen at 10,000 K moves by 0.16 in a femtosecond
 
 
@@ -38,6 +39,8 @@ class DynamicsSettings:
         friction: 1/ps, of Langevin's thermostat.
         interval: Steps between two frames, and between two lines of the log.
         seed: Of velocities and of Langevin's noise.
+        max_deviation: eV/Angstrom; the run stops where the members of a committee deviate by more in the force on an
+            atom. None never stops it.
     """
 
     ensemble: str = "nve"
@@ -48,6 +51,7 @@ class DynamicsSettings:
     friction: float = 10.0
     interval: int = 10
     seed: int = 0
+    max_deviation: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("ensemble", self.ensemble, ENSEMBLES)
@@ -61,6 +65,9 @@ class DynamicsSettings:
         check_number("friction", self.friction, at_least=0, unit=" per ps", fix="1 to 10 are usual.")
         check_integer("interval", self.interval, 1)
         check_seed("seed", self.seed)
+        if self.max_deviation is not None:
+            fix = "0.2 is usual; None never stops."
+            check_number("max_deviation", self.max_deviation, above=0, unit=" of eV/Angstrom", fix=fix)
 
 
 class DynamicsOutcome(NamedTuple):
@@ -71,12 +78,17 @@ class DynamicsOutcome(NamedTuple):
         first: Step that it began at; above 0 after a restart.
         last: Step that it ended at.
         stopped: Whether Ctrl-C ended it.
+        deviation: eV/Angstrom, the largest deviation of a committee in the force on an atom, over all steps of this
+            run; None of one potential.
+        exceeded: Atom and its deviation in eV/Angstrom that ended the run; None if it was not ended so.
     """
 
     atoms: Atoms
     first: int
     last: int
     stopped: bool
+    deviation: float | None = None
+    exceeded: tuple[int, float] | None = None
 
 
 class Ensemble(NamedTuple):
@@ -144,14 +156,15 @@ def run_dynamics(
         calculator: Of ASE, such as :class:`eqlayers.integrations.ase.Calculator`.
         settings: Ensemble, steps and the rest.
         trajectory: A ``.traj``, which keeps every digit, or ``.xyz``; None keeps none.
-        log: A text file for time, energies and temperature.
+        log: A text file for time, energies and temperature; of a committee also for the largest deviation in a force.
         restart: Go on from the last frame of the trajectory.
 
     Returns:
         A :class:`DynamicsOutcome`.
 
     Raises:
-        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there.
+        ConfigError: An ensemble that needs a cell, a trajectory that is there or not there, a largest deviation
+            without a committee.
         DataError: Atoms that fly apart, or a file that cannot be read; frames until then are kept.
 
     Source:
@@ -194,6 +207,12 @@ def run_dynamics(
             f"{settings.ensemble} must be of atoms that all move with the cell, got {len(moved.constraints)} "
             "constraints such as fixed atoms. Use nvt, or remove them: atoms.set_constraint()."
         )
+    committee = _DEVIATION in getattr(calculator, "implemented_properties", ())
+    if settings.max_deviation is not None and not committee:
+        raise ConfigError(
+            f"max_deviation must be left out for one potential, got {settings.max_deviation:g}. Run a committee: "
+            "Calculator([...]), or -m with several models."
+        )
     if not restart and not moved.get_momenta().any() and settings.temperature > 0:
         give_velocities(moved, settings)
     moved.calc = calculator
@@ -204,6 +223,7 @@ def run_dynamics(
     dynamics.nsteps = int(first)
     logger = None if log is None else _logger(dynamics, moved, log, restart, ensemble.periodic)
     stopped, left = False, set(_alone(moved))
+    largest, exceeded = None, None
     with stop_asked() as stop, written_to(place, restart) as write, progress("dynamics", settings.steps) as say:
         try:
             written = int(first) if restart else -1
@@ -213,20 +233,34 @@ def run_dynamics(
                 dynamics.rng = np.random.default_rng((settings.seed, 0, step))  # of the next step
                 due = step % settings.interval == 0
                 stopped = stop() and step < settings.steps
+                if committee:
+                    atom, deviation = _largest_deviation(moved)
+                    largest = max(largest or 0.0, deviation)
+                    if settings.max_deviation is not None and not deviation <= settings.max_deviation:
+                        exceeded = atom, deviation
                 if due or step == settings.steps:
                     _say_who_left(moved, step, left)
-                if (due or stopped or step == settings.steps) and step > written:
+                if (due or stopped or exceeded or step == settings.steps) and step > written:
                     write(moved)
                     written = step
                     if logger is not None:
                         logger()
-                say(step, f"{moved.get_temperature():.0f} K")
-                if stopped:
+                apart = f", {deviation:.3g} eV/A apart" if committee else ""
+                say(step, f"{moved.get_temperature():.0f} K{apart}")
+                if stopped or exceeded:
                     break
         finally:
             if logger is not None:
                 logger.close()
-    return DynamicsOutcome(moved, int(first), int(moved.info["step"]), stopped)
+    last = int(moved.info["step"])
+    return DynamicsOutcome(moved, int(first), last, stopped and not exceeded, largest, exceeded)
+
+
+def _largest_deviation(atoms: Atoms) -> tuple[int, float]:
+    """The atom on which a committee agrees least, and the deviation of the force on it in eV/Angstrom."""
+    deviations = atoms.calc.get_property(_DEVIATION, atoms)
+    atom = int(np.argmax(deviations))
+    return atom, float(deviations[atom])
 
 
 def _check_speed(atoms: Atoms, settings: DynamicsSettings) -> None:
@@ -282,4 +316,24 @@ def _logger(dynamics: Any, atoms: Atoms, path: str | Path, restart: bool, stress
     """ASE's table of time, energies and temperature."""
     place = check_output(path, "the log")
     mode = "a" if restart else "w"
-    return MDLogger(dynamics, atoms, str(place), header=not restart, stress=stress, mode=mode)
+    return _Logger(dynamics, atoms, str(place), header=not restart, stress=stress, mode=mode)
+
+
+class _Logger(MDLogger):
+    """ASE's table; of a committee with a column more, the largest deviation in the force on an atom."""
+
+    def __init__(self, dynamics: Any, atoms: Atoms, logfile: str, *, header: bool, stress: bool, mode: str) -> None:
+        super().__init__(dynamics, atoms, logfile, header=False, stress=stress, mode=mode)
+        self.committee = _DEVIATION in getattr(atoms.calc, "implemented_properties", ())
+        if self.committee:
+            self.hdr += " Fdev[eV/A]"
+            self.fmt = self.fmt.removesuffix("\n")
+        if header:
+            self.logfile.write(self.hdr + "\n")
+
+    def __call__(self) -> None:
+        """Write a line."""
+        super().__call__()
+        if self.committee:
+            self.logfile.write(f" {_largest_deviation(self.atoms)[1]:10.4f}\n")
+            self.logfile.flush()

@@ -22,6 +22,8 @@ from ..files import FREE, KEYS, atomic_write, check_output
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.
 TRAJECTORIES = {".traj": "traj", ".xyz": "extxyz", ".extxyz": "extxyz"}
+#: Endings of results that have a number for each atom and are no property of ASE.
+OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
 def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
@@ -130,7 +132,11 @@ def with_results(atoms: Atoms, results: dict[str, Any]) -> Atoms:
             free = (f"{prefix}_{name}" for prefix in chain(("REF", "given"), (f"given{n}" for n in count(2))))
             values[next(one for one in free if one not in values)] = values.pop(name)
     kept.calc = SinglePointCalculator(kept, **{name: results[name] for name in results if name in all_properties})
-    kept.info |= {name: results[name] for name in results if name not in all_properties}
+    for name in results.keys() - set(all_properties):
+        if name.endswith(OF_ATOMS):
+            kept.arrays[name] = results[name]
+        elif not name.endswith("_members"):  # as many numbers as members, which no format has a place for
+            kept.info[name] = results[name]
     return kept
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import ConfigError, DataError
+from ..models.committee import read_mark
 from .checkpoints import read_checkpoint
 from .run import checkpoint_path, results_of
 
@@ -39,6 +40,9 @@ def said_of(folder: Path) -> str:
     last = checkpoint_path(folder, "last")
     if not found:
         return "nothing"
+    if (mark := read_mark(folder)) is not None:
+        trained = len(mark.get("trained", ()))
+        return f"a committee of {mark['members']} members, of which {trained} are trained"
     try:
         epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in found else ""
     except DataError:  # a broken one is not lost either
@@ -67,6 +71,11 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
         other = "--overwrite" if overwrite else "--ckpt_path"
         raise ConfigError(f"--resume must be alone, as it finds the checkpoint itself, got {other} as well. Drop one.")
     last = checkpoint_path(folder, "last")
+    if resume and (mark := read_mark(folder)) is not None:
+        raise ConfigError(
+            f"--resume must go on with what was begun, got {folder} with {said_of(folder)}. Pass --committee "
+            f"{mark['members']} as well."
+        )
     if resume:
         return str(last) if last.exists() else None
     if first_process() and results_of(folder) and not (overwrite or inside):

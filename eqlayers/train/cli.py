@@ -72,6 +72,12 @@ FINE_TUNING = {
 FIT_FLAGS = {**FLAGS, "verbose": "Print the table of all layers, in place of one line."}
 
 
+COMMITTEE = {
+    "committee": "Number of potentials to train, with seeds one after the other, in folders member-1, ... of the run.",
+    "committee_share": "Fraction of the training part that each member is trained on, drawn by its seed; null for all.",
+}
+
+
 class SaveConfig(SaveConfigCallback):
     """Writes the complete configuration to the run's folder when training starts, with all restored that it resumes."""
 
@@ -131,6 +137,8 @@ class TrainingCLI(LightningCLI):
         if self.task.module is PotentialModule:
             parser.add_argument("--start_from", type=str | None, default=None, help=FINE_TUNING["start_from"])
             parser.add_argument("--refit_shifts", type=bool, default=True, help=FINE_TUNING["refit_shifts"])
+            parser.add_argument("--committee", type=int | None, default=None, help=COMMITTEE["committee"])
+            parser.add_argument("--committee_share", type=float | None, default=None, help=COMMITTEE["committee_share"])
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.set_defaults(
@@ -397,12 +405,17 @@ def as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI) -> None:
+def run(
+    args: Sequence[str],
+    command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI,
+    typed: Sequence[str] | None = None,
+) -> None:
     """Run one command of the training command line.
 
     Args:
         args: Subcommand and options, as on the command line.
         command: What runs them.
+        typed: What was typed, for the command that goes on, where that is not ``args``.
 
     Raises:
         EqlayersError: The input cannot be used; the message says what to change.
@@ -425,13 +438,13 @@ def run(args: Sequence[str], command: Callable[[Sequence[str]], TrainingCLI] = T
             f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
     except SIGTERMException:
-        raise stopped("SIGTERM", 143, args) from None
+        raise stopped("SIGTERM", 143, typed or args) from None
     except KeyboardInterrupt:  # before or after the trainer ran
-        raise stopped("Ctrl-C", 130, args) from None
+        raise stopped("Ctrl-C", 130, typed or args) from None
     except SystemExit as error:  # which Lightning makes of Ctrl-C
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        raise stopped("Ctrl-C", 130, args) from None
+        raise stopped("Ctrl-C", 130, typed or args) from None
 
 
 def stopped(by: str, status: int, args: Sequence[str]) -> SystemExit:

@@ -12,7 +12,8 @@ from torchmetrics import MetricCollection
 from ..checks import check_choice, check_items, check_number
 from ..elements import by_element
 from ..errors import ConfigError, DataError
-from ..models import Potential, Structures, describe_potential
+from ..models import Committee, Potential, Structures, describe_potential
+from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
 from .agreement import check_network
 from .base import STAGES, Values, error_metrics, share_of_rows
@@ -120,6 +121,11 @@ class PotentialModule(FineTuned):
         """The network."""
         return self.potential.network
 
+    def judge(self, committee: Committee) -> None:
+        """Test a committee in place of the potential, with its deviations; its members are not trained."""
+        self.potential = committee  # type: ignore[assignment]
+        self.test_values.update({DEVIATION.format(label): Values() for label in LABELS})
+
     def main_error(self) -> tuple[str, str]:
         """The error of the forces, or of the next label that the validation part has, and its unit."""
         labels = self.watched or self.judged or self.labels
@@ -171,7 +177,7 @@ class PotentialModule(FineTuned):
                 f"{', '.join(data.statistics.labels) or 'nothing'}. Name their keys in data.keys, or set "
                 "model.model.properties to what they have."
             )
-        check_network(self.potential, data)
+        check_network(self.potential.first if isinstance(self.potential, Committee) else self.potential, data)
         if getattr(data, "dtype", self.potential.dtype) != self.potential.dtype:
             mine, theirs = (str(dtype).removeprefix("torch.") for dtype in (self.potential.dtype, data.dtype))
             raise ConfigError(
@@ -302,6 +308,8 @@ class PotentialModule(FineTuned):
             self._keep(f"{name}_true", label[:, 0] if name == "energy" else label)
             error = value.detach().double() - label.double()
             self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)
+        for name in self.test_values.keys() & found.keys():  # deviations
+            self._keep(name, found[name])
         self._keep("z", batch.z)
         self._keep("group", batch.group)
         self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))

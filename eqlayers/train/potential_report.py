@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..files import LABEL_NAMES, LABEL_SIZES
-from ..models import save_potential
+from ..models import Potential, save_potential
+from ..models.committee import DEVIATION
 from ..units import unit_size
 from .base import is_dry_run
 from .history import write_json
@@ -52,6 +53,7 @@ class PotentialTestReport(TestReport):
             "atoms",
             "group",
             *(f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")),
+            *(name for name in map(DEVIATION.format, pl_module.judged) if name in kept),
         ]
         values = {name: kept[name].compute().cpu().numpy() for name in names}
         if not trainer.is_global_zero:
@@ -65,8 +67,9 @@ class PotentialTestReport(TestReport):
             print(f"errors of the {len(groups)} groups: in metrics.json")
         if is_dry_run(trainer):
             return
-        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, [*rows, *of_groups]))
-        if hasattr(pl_module.model, "options"):
+        more = self.more(pl_module, values)
+        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, [*rows, *of_groups]) | more)
+        if hasattr(pl_module.model, "options") and isinstance(pl_module.potential, Potential):
             errors = {f"{row.name}, {SHOWN[row.unit]}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
             facts = {"data": data.dataset, "split": data.split, "units": "eV, Angstrom, e", "test errors (MAE)": errors}
@@ -95,6 +98,10 @@ class PotentialTestReport(TestReport):
             figure = learning_curve(history, main.name, SHOWN[main.unit], {"no geometry": main.baseline}, test=main.mae)
             save_figure(figure, self.folder / pictures[-1])
         print(f"report: {self.folder}/metrics.json, {', '.join(pictures)}")
+
+    def more(self, module: PotentialModule, values: dict[str, Array]) -> dict[str, Any]:
+        """Further facts of the test, from the values that the module kept."""
+        return {}
 
     def _rows(self, module: PotentialModule, values: dict[str, Array]) -> list[Row]:
         rows, z, atoms = [], values["z"], values["atoms"]

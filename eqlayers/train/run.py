@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from ..checks import check_flag, check_path
 from ..errors import ConfigError
 from ..files import plain_name, stays_inside
+from ..models.committee import MARK
 from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
@@ -22,6 +23,7 @@ from .summary import LayerSummary
 __all__ = [
     "checkpoint_path",
     "clear_run",
+    "members_of",
     "results_of",
     "run_callbacks",
     "run_folder",
@@ -85,8 +87,9 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
         ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
     """
     folder = Path(folder)
-    for part in FOLDERS:
-        stays_inside(folder / part, folder, "Remove the link.")
+    members = members_of(folder)
+    for inner in [*members, *(place / part for place in (folder, *members) for part in FOLDERS)]:
+        stays_inside(inner, folder, "Remove the link.")
     for path in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
         path.unlink(missing_ok=True)
     if keep:
@@ -96,7 +99,7 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
 
 
 def results_of(folder: str | Path) -> list[Path]:
-    """Files of an earlier run that a new one in the same folder would write over.
+    """Files of an earlier run that a new one in the same folder would write over; of a committee those of all members.
 
     Example:
         >>> results_of("no/such/run")
@@ -105,7 +108,20 @@ def results_of(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "potential.pt"]
     paths = [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in names)]
-    return [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
+    own = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
+    if not (folder / MARK).exists():
+        return own
+    return [*(path for member in members_of(folder) for path in results_of(member)), *own, folder / MARK]
+
+
+def members_of(folder: Path) -> list[Path]:
+    """Folders of the members of a committee; none of another folder.
+
+    Example:
+        >>> members_of(Path("no/such/run"))
+        []
+    """
+    return sorted(path for path in folder.glob("member-*") if path.is_dir()) if (folder / MARK).exists() else []
 
 
 def run_callbacks(

@@ -1,0 +1,369 @@
+"""`eqlayers fit --committee 4`: several trainings with seeds that follow each other, and the test of them together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from ..checks import check_integer, check_number
+from ..data import StructureDataModule
+from ..errors import ConfigError, EqlayersError
+from ..files import atomic_write, read_json, read_yaml
+from ..models import load_committee
+from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
+from . import cli
+from .again import FLAGS, first_process, said_of
+from .base import is_dry_run
+from .configuration import given_values
+from .history import write_json
+from .labels import LABELS, SHOWN
+from .plots import number
+from .potential import PotentialModule
+from .potential_report import PotentialTestReport
+from .run import checkpoint_path, clear_run, members_of, results_of, run_folder, trainer_options
+
+__all__ = ["asked", "run"]
+
+Array = NDArray[np.float64]
+#: Commands that a committee has; the others are of one run.
+COMMANDS = ("fit", "validate", "test", "predict")
+#: What differs between a member's configuration and what a committee was asked for, or says nothing about the result.
+FREE = ("ckpt_path", "name", "runs")
+FIX = "Train the members again, or leave the file out."
+
+
+def asked(args: Sequence[str]) -> bool:
+    """Whether a command is of a committee: an option or a configuration has a number of members.
+
+    Example:
+        >>> asked(["fit", "--committee", "4"]), asked(["fit", "--committee", "4", "--help"]), asked(["fit"])
+        (True, False, False)
+    """
+    if not args or args[0] not in COMMANDS or any(re.match(r"-h$|--help|--print_config|--\S+\.help", w) for w in args):
+        return False
+    try:
+        return _last(cli.with_flag(args), "committee") is not None
+    except EqlayersError:  # of a file that cannot be read, which the command of one run says better
+        return False
+
+
+def _last(args: Sequence[str], key: str, default: Any = None) -> Any:
+    """What counts of what files and options give for a key."""
+    given = given_values(args, key)
+    return default if not given or given[-1] in ("", "null", "None") else given[-1]
+
+
+@dataclass
+class Committee:
+    """A committee that is trained.
+
+    Attributes:
+        args: Subcommand and options, as they were typed.
+        folder: Of the committee.
+        number: Of members.
+        share: Fraction of the training part of each member, or None.
+        dry: Whether a few batches were run, and no file written.
+        begun: Whether the folder is ready for members.
+    """
+
+    args: list[str]
+    folder: Path
+    number: int
+    share: float | None
+    dry: bool = False
+    begun: bool = False
+
+    @classmethod
+    def of(cls, args: Sequence[str]) -> Committee:
+        """What a command line asks for.
+
+        Raises:
+            ConfigError: Numbers that cannot be, a checkpoint, another task than a potential, or a folder that leads
+                elsewhere.
+        """
+        args = cli.with_flag(args)
+        if (task := cli.task_of(args)) != "potential":
+            raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
+        if (given := _last(args, "ckpt_path")) is not None:
+            raise ConfigError(
+                f"ckpt_path must be left out with --committee, got {given}. Each member has its own; --resume goes on "
+                "with all."
+            )
+        fix = "4 is usual."
+        members = check_integer("committee", _number(_last(args, "committee")), 2, 1000, fix=fix)
+        share = _last(args, "committee_share")
+        if share is not None:
+            share = check_number("committee_share", _number(share), above=0, at_most=1, fix="0.8 is usual.")
+        folder = run_folder(str(_last(args, "runs", "runs")), str(_last(args, "name", "default")))
+        return cls(args, folder, members, share)
+
+    def member(self, place: int) -> list[str]:
+        """The command line of a member, counted from 1; its seeds are so many less one above those that were given."""
+        added = {"runs": str(self.folder), "name": member_name(place), "committee": "null", "committee_share": "null"}
+        defaults = signature(StructureDataModule).parameters
+        seed = _last(self.args, "seed_everything", 2026)
+        if str(seed).lower() not in ("true", "false"):
+            added["seed_everything"] = self._next("seed_everything", seed, place)
+        for key in ("seed", "limit_seed") if self.share else ("seed",):
+            given = _last(self.args, f"data.{key}", defaults[key].default)
+            added[f"data.{key}"] = self._next(f"data.{key}", given, place)
+        if self.share:
+            if (limit := _last(self.args, "data.limit_train")) is not None:
+                raise ConfigError(
+                    f"data.limit_train must be left out with committee_share, got {limit}. Keep one of them."
+                )
+            added["data.limit_train"] = str(float(self.share))
+        return [*self.args, *(word for key, value in added.items() for word in (f"--{key}", value))]
+
+    def _next(self, key: str, seed: Any, place: int) -> str:
+        return str(check_integer(key, _number(seed), 0, 2**32 - 1 - self.number) + place - 1)
+
+    # ---- what is there ----------------------------------------------------------------------------------------------
+
+    def check_folder(self) -> None:
+        """Refuse a folder with results that nothing was said about.
+
+        Raises:
+            ConfigError: There are some; or a run goes on that is no committee, or one of more members.
+        """
+        resume, overwrite = (f"--{flag}" in self.args for flag in FLAGS)
+        if resume and overwrite:
+            raise ConfigError("--resume must be alone, as it keeps the members, got --overwrite as well. Drop one.")
+        there, mark = results_of(self.folder), read_mark(self.folder)
+        if there and not (resume or overwrite):
+            raise ConfigError(
+                f"a committee must have a folder without results, got {self.folder} with {said_of(self.folder)}. Go on "
+                "with --resume, remove the results with --overwrite, or give this run another name with --name."
+            )
+        if resume and there and mark is None:
+            raise ConfigError(
+                f"--resume must go on with what was begun, got {self.folder} with {said_of(self.folder)} of one run. "
+                "Leave out --committee, or give the committee another --name."
+            )
+        if resume and mark is not None and mark["members"] > self.number:
+            raise ConfigError(
+                f"committee must be {mark['members']} or more to go on with {self.folder}, got {self.number}. Raise "
+                "it, or begin anew with --overwrite."
+            )
+
+    def begin(self) -> None:
+        """Clear the folder, if that was asked for, and mark it: once, and not before the first member can train."""
+        if self.dry or self.begun or not first_process():
+            return
+        if "--overwrite" in self.args:
+            clear_run(self.folder)
+        self._write(self.trained)
+        self.begun = True
+
+    @property
+    def trained(self) -> list[str]:
+        """Members that ended by themselves."""
+        return list(self._mark().get("trained", []))
+
+    def _mark(self) -> dict[str, Any]:
+        return read_mark(self.folder) or {}
+
+    def note(self, place: int) -> None:
+        """Note that a member was trained and tested."""
+        if not self.dry and first_process():
+            self._write(list(dict.fromkeys([*self.trained, member_name(place)])))
+
+    def _write(self, trained: list[str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / MARK, {"members": self.number, "trained": trained})
+
+    def remove_if_empty(self) -> None:
+        """Remove the folder of a committee none of whose members has a checkpoint."""
+        places = [self.folder, *members_of(self.folder)]
+        if not any(checkpoint_path(place, name).exists() for place in places for name in ("best", "last")):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _number(value: Any) -> Any:
+    """A number that was typed as a text; other values as they are."""
+    try:
+        return yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        return value
+
+
+class Finished(Exception):
+    """A member that was trained to its end, with the same configuration."""
+
+
+class MemberCLI(cli.TrainingCLI):
+    """The command of one member."""
+
+    def __init__(self, args: Sequence[str], committee: Committee) -> None:
+        self.committee = committee
+        super().__init__(args)
+
+    def before_instantiate_classes(self) -> None:
+        """Leave a member as it is that was trained and tested, if nothing changed since."""
+        super().before_instantiate_classes()
+        if self.subcommand == "fit" and self.flags["resume"] and self._is_finished():
+            raise Finished
+
+    def _is_finished(self) -> bool:
+        if self.folder.name not in self.committee.trained or not (self.folder / "config.yaml").is_file():
+            return False
+        dumped = self._parser(self.subcommand).dump(self.config[str(self.subcommand)], skip_none=False)
+        mine, kept = yaml.safe_load(dumped), read_yaml(self.folder / "config.yaml", "a configuration", FIX)
+        return all(mine.get(key) == kept.get(key) for key in (mine.keys() | kept.keys()).difference(FREE))
+
+    def before_fit(self) -> None:
+        """Begin the committee with its first member."""
+        self.committee.dry = is_dry_run(self.trainer)
+        self.committee.begin()
+        super().before_fit()
+
+
+class CommitteeTestCLI(cli.TrainingCLI):
+    """The test of all members together, with the data of the first."""
+
+    def __init__(self, args: Sequence[str], committee: Committee) -> None:
+        self.committee = committee
+        super().__init__(args)
+
+    def own_options(self) -> dict[str, Any]:
+        """Results go to the committee's folder."""
+        facts = {"name": self.committee.folder.name, "committee": self.committee.number}
+        bar = self.configured.get("enable_progress_bar")
+        folder = self.committee.folder
+        return trainer_options(folder, facts, bar, False, CommitteeReport) | self.task.trainer
+
+    def test(self, model: Any, **options: Any) -> None:
+        """Test the mean of the members; the checkpoint of the first is not needed for it."""
+        assert isinstance(model, PotentialModule)
+        model.judge(load_committee(self.committee.folder))
+        self.trainer.test(model, datamodule=self.datamodule, verbose=False)
+
+
+class CommitteeReport(PotentialTestReport):
+    """The report of a test, and how deviations and errors go together."""
+
+    def more(self, module: PotentialModule, values: dict[str, Array]) -> dict[str, Any]:
+        """Mean deviations, their correlation with the errors, and how many times larger errors are."""
+        facts: dict[str, Any] = {}
+        for label in module.judged:
+            unit, factor = LABELS[label].unit, LABELS[label].factor
+            deviations, errors = values[DEVIATION.format(label)] * factor, values[f"{label}_error"] * factor
+            errors = np.linalg.norm(errors.reshape(len(errors), -1), axis=1)
+            if label == "energy":
+                deviations, errors = deviations / values["atoms"], errors / values["atoms"]
+            there = np.isfinite(deviations) & np.isfinite(errors)
+            if not there.any():
+                continue
+            name = "energy_per_atom" if label == "energy" else label
+            facts[f"test_{name}_deviation_{unit}"] = float(deviations[there].mean())
+            text = (
+                f"deviation of {name.replace('_', ' ')}: mean {number(float(deviations[there].mean()))} {SHOWN[unit]}"
+            )
+            if found := calibration(deviations[there], errors[there]):
+                correlation, larger = found
+                facts[f"test_{name}_deviation_correlation"], facts[f"test_{name}_error_by_deviation"] = found
+                text += f", correlation with the error {correlation:.2f}, errors are {larger:.1f} times as large"
+            print(text)
+        return facts
+
+
+def run(args: Sequence[str]) -> None:
+    """Run a command for every member, and test them together after a fit or a test.
+
+    Args:
+        args: Subcommand and options, as on the command line.
+
+    Raises:
+        EqlayersError: The input cannot be used; the message says what to change.
+        SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    committee = Committee.of(args)
+    fits = args[0] == "fit"
+    if fits and first_process():
+        committee.check_folder()
+    was_there = committee.folder.exists()
+    try:
+        for place in range(1, committee.number + 1):
+            if first_process():
+                print(f"member {place} of {committee.number}", flush=True)
+            try:
+                cli.run(committee.member(place), partial(MemberCLI, committee=committee), args)
+            except Finished:
+                print(f"{committee.folder / member_name(place)} was trained to its end and stays as it is", flush=True)
+            if fits:
+                committee.note(place)
+        tested = _last(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
+        if tested and not committee.dry:
+            _test(committee, args)
+    except KeyboardInterrupt:  # between two members
+        raise cli.stopped("Ctrl-C", 130, args) from None
+    except BaseException:
+        if fits and first_process() and not was_there:
+            committee.remove_if_empty()
+        raise
+
+
+def _test(committee: Committee, typed: Sequence[str]) -> None:
+    """Test the mean of the members, and print the table of all."""
+    folders = [committee.folder / member_name(place) for place in range(1, committee.number + 1)]
+    if not all((folder / "potential.pt").is_file() for folder in folders):
+        print("the committee is not tested: its members have no potential.pt, as networks without `options` have none")
+        return
+    if first_process():
+        print("the committee", flush=True)
+    words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in FLAGS)]
+    cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee), typed)
+    if first_process():
+        _write_config(committee, folders[0])
+        Console().print(_table(committee, folders))
+
+
+def _write_config(committee: Committee, first: Path) -> None:
+    """The configuration of the committee, with every default spelled out: that of its first member, but for names."""
+    if not (first / "config.yaml").is_file():
+        return
+    config = read_yaml(first / "config.yaml", "a configuration", FIX)
+    config |= {"name": committee.folder.name, "runs": str(committee.folder.parent), "committee": committee.number}
+    config |= {"committee_share": committee.share, "ckpt_path": None}
+    if committee.share:
+        config["data"] = config["data"] | {"limit_train": None}
+    with atomic_write(committee.folder / "config.yaml") as file:
+        file.write(yaml.safe_dump(config, sort_keys=False).encode())
+
+
+def _table(committee: Committee, folders: Sequence[Path]) -> Table:
+    """Errors of the members, their mean, and those of the committee."""
+    read = partial(read_json, what="the errors of a run", fix=FIX)
+    each, together = [read(folder / "metrics.json") for folder in folders], read(committee.folder / "metrics.json")
+    names = {
+        key: (found[1].replace("_", " "), SHOWN.get(found[2], found[2]))
+        for key in together
+        if (found := re.fullmatch(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)", key))
+    }
+    table = Table(title="test errors (MAE)", title_justify="left")
+    table.add_column("")
+    for name, unit in names.values():
+        table.add_column(f"{name} ({unit})", justify="right")
+    rows = {folder.name: found for folder, found in zip(folders, each, strict=True)}
+    for label, found in rows.items():
+        table.add_row(label, *(_cell(found.get(key)) for key in names))
+    known = {key: [found[key] for found in each if isinstance(found.get(key), float)] for key in names}
+    table.add_row("mean of the members", *(_cell(float(np.mean(own)) if own else None) for own in known.values()))
+    table.add_row("committee", *(_cell(together[key]) for key in names), style="bold")
+    return table
+
+
+def _cell(value: Any) -> str:
+    return number(value) if isinstance(value, float) else "-"

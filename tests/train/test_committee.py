@@ -1,0 +1,231 @@
+"""`eqlayers fit --committee`: members, their test together, and a folder in which nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from eqlayers.cli import main
+from eqlayers.models import load_committee
+from eqlayers.models.committee import MARK
+from eqlayers.train.potential import PotentialModule
+from tests.train.test_again import CONFIG
+
+RUN = Path("runs/own")
+FIT = ["fit", "-c", "run.yaml", "--name", "own", "--trainer.max_epochs", "1"]
+TWO = [*FIT, "--committee", "2"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a committee of two, and what the training printed."""
+    place, before, text = tmp_path_factory.mktemp("committee"), Path.cwd(), io.StringIO()
+    os.chdir(place)
+    try:
+        Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+        with contextlib.redirect_stdout(text):
+            assert main(TWO) == 0
+    finally:
+        os.chdir(before)
+    return place, text.getvalue()
+
+
+@pytest.fixture
+def place(trained: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a copy of it."""
+    shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(yaml.safe_dump(CONFIG))
+
+
+def content(folder: Path = RUN) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def state(member: int) -> dict[str, torch.Tensor]:
+    return torch.load(RUN / f"member-{member}" / "potential.pt", weights_only=True)["state_dict"]
+
+
+@pytest.mark.usefixtures("place")
+def test_what_a_committee_leaves(trained: tuple[Path, str]) -> None:
+    """Two runs that differ in their seeds alone, and the test of their mean."""
+    configs = [yaml.safe_load((RUN / f"member-{n}" / "config.yaml").read_text()) for n in (1, 2)]
+    assert [config["seed_everything"] for config in configs] == [2026, 2027]
+    assert [config["data"].pop("seed") for config in configs] == [2026, 2027]
+    assert configs[0]["data"] == configs[1]["data"]
+    assert configs[0]["committee"] is None
+    committee = load_committee(RUN)
+    assert not torch.equal(*(next(one.network.parameters()) for one in committee.potentials))
+    each, together = [metrics(RUN / f"member-{n}") for n in (1, 2)], metrics(RUN)
+    name = "test_forces_mae_meV_A"
+    assert together[name] < np.mean([one[name] for one in each])  # of a mean, always
+    assert together["test_forces_deviation_meV_A"] > 0
+    assert -1 <= together["test_forces_deviation_correlation"] <= 1
+    assert together["num_test"] == each[0]["num_test"] == 3
+    text = trained[1]
+    assert all(f"member {n} of 2" in text for n in (1, 2))
+    assert "deviation of forces: mean" in text
+    table = text.partition("test errors (MAE)")[2]
+    assert [word for word in ("member-1", "member-2", "mean of the members", "committee") if word not in table] == []
+    assert not (RUN / "potential.pt").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_the_errors_are_those_of_the_mean() -> None:
+    """By the predictions of a folder of a committee for the structures of the test part."""
+    import ase
+
+    from eqlayers.data import StructureDataModule
+    from eqlayers.integrations.ase import predict
+
+    data = StructureDataModule(**CONFIG["data"])
+    data.setup()
+    parts = [data.test_set[n] for n in range(3)]
+    true = [one.forces.numpy() for one in parts]
+    frames = [ase.Atoms(numbers=one.z.numpy(), positions=one.pos.numpy()) for one in parts]
+    found = list(predict(str(RUN), frames))
+    errors = np.concatenate([result["forces"] - label for result, label in zip(found, true, strict=True)])
+    deviations = np.concatenate([result["forces_deviation"] for result in found])
+    assert metrics(RUN)["test_forces_mae_meV_A"] == pytest.approx(1000 * np.abs(errors).mean(), rel=1e-4)
+    assert metrics(RUN)["test_forces_deviation_meV_A"] == pytest.approx(1000 * deviations.mean(), rel=1e-3)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (TWO, ["--resume", "--overwrite", "--name", "a committee of 2 members, of which 2 are trained"]),
+        (FIT, ["without results, got runs/own with a committee of 2 members"]),
+        ([*FIT, "--resume"], ["with a committee of 2 members", "Pass --committee 2 as well"]),
+        ([*FIT, "--committee", "1"], ["committee must be", "got 1"]),
+        ([*FIT, "--committee", "x"], ["committee must be", "got 'x'"]),
+        ([*TWO, "--resume", "--overwrite"], ["--resume must be alone"]),
+        ([*TWO, "--committee_share", "1.5"], ["committee_share must be", "got 1.5"]),
+        (
+            [*TWO, "--committee_share", "0.5", "--data.limit_train", "3", "--overwrite"],
+            ["data.limit_train must be left"],
+        ),
+        ([*TWO, "--ckpt_path", "x.ckpt"], ["ckpt_path must be left out with --committee, got x.ckpt"]),
+        ([*TWO, "--task", "property"], ["committee must be of the task potential, got property"]),
+        ([*TWO, "--overwrite", "--model.loss", "l3"], ["model.loss"]),
+        ([*TWO, "--overwrite", "--data.cutof", "3"], ["data.cutof"]),
+        ([*TWO, "--name", "../out"], ["name must be"]),
+    ],
+)
+def test_nothing_is_lost(typed: list[str], said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also by options that cannot be, although --overwrite is there."""
+    before = content()
+    assert main(typed) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert [words for words in said if words not in error] == [], error
+    assert content() == before
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # of a copy
+@pytest.mark.usefixtures("place")
+def test_a_committee_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """Members that were trained stay as they are; fewer members than there are cannot go on."""
+    before = content(RUN / "member-1")
+    assert main([*FIT, "--committee", "3", "--resume"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("was trained to its end and stays as it is") == 2
+    assert content(RUN / "member-1") == before
+    assert metrics(RUN)["committee"] == len(load_committee(RUN)) == 3
+    assert main([*TWO, "--resume"]) == 2
+    assert "committee must be 3 or more" in capsys.readouterr().err
+    assert main(["test", "-c", str(RUN / "config.yaml")]) == 0
+    assert content(RUN / "member-1").keys() == before.keys()
+    assert main(["report", str(RUN)]) == 0
+    assert "committee.json" in os.listdir(RUN)
+
+
+def test_an_interrupted_committee_goes_on_at_its_member(
+    empty: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, trained: tuple[Path, str]
+) -> None:
+    """By the line that Ctrl-C prints; the weights are those of a committee that was not interrupted."""
+    step = PotentialModule.training_step
+    stop_at: Callable[[Any], bool] = lambda self: "member-2" in str(self.trainer.default_root_dir)  # noqa: E731
+
+    def stopping(self: Any, *args: Any) -> Any:
+        if stop_at(self):
+            raise KeyboardInterrupt
+        return step(self, *args)
+
+    monkeypatch.setattr(PotentialModule, "training_step", stopping)
+    with pytest.raises(SystemExit) as caught:
+        main(TWO)
+    assert caught.value.code == 130
+    line = re.search(r"to go on: eqlayers (.*)", capsys.readouterr().err)[1]
+    assert line == shlex.join([*TWO, "--resume"])
+    assert json.loads((RUN / MARK).read_text()) == {"members": 2, "trained": ["member-1"]}
+    assert main(["predict", "no.xyz", "-m", str(RUN), "-o", "out.xyz"]) == 2
+    assert "1 of 2 members lack a potential.pt (member-2)" in capsys.readouterr().err
+    monkeypatch.setattr(PotentialModule, "training_step", step)
+    assert main(shlex.split(line)) == 0
+    assert "member-1 was trained to its end" in capsys.readouterr().out
+    for number in (1, 2):
+        mine = state(number)
+        kept = torch.load(trained[0] / RUN / f"member-{number}" / "potential.pt", weights_only=True)["state_dict"]
+        assert all(torch.equal(mine[name], kept[name]) for name in kept)
+
+
+@pytest.mark.usefixtures("place")
+def test_members_of_other_parts_of_the_data() -> None:
+    """--overwrite begins anew, and no member of before stays."""
+    assert main([*FIT, "--committee", "2", "--overwrite", "--committee_share", "0.5", "--test_after_fit", "false"]) == 0
+    assert not (RUN / "metrics.json").exists()
+    assert not (RUN / "member-1" / "potential.pt").exists()
+    configs = [yaml.safe_load((RUN / f"member-{n}" / "config.yaml").read_text())["data"] for n in (1, 2)]
+    assert [config["limit_train"] for config in configs] == [0.5, 0.5]
+    assert configs[1]["limit_seed"] == configs[0]["limit_seed"] + 1
+    summaries = [json.loads((RUN / f"member-{n}" / "summary.json").read_text()) for n in (1, 2)]
+    assert [summary["num_train"] for summary in summaries] == [3, 3]
+
+
+def test_a_committee_that_fails_before_its_first_epoch_leaves_no_folder(
+    empty: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PotentialModule, "training_step", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(TWO)
+    assert not RUN.exists()
+
+
+def test_a_dry_run_writes_nothing(empty: None) -> None:
+    assert main([*TWO, "--trainer.fast_dev_run", "1"]) == 0
+    assert not RUN.exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_a_run_takes_the_place_of_a_committee() -> None:
+    """Only where --overwrite says so, and then no member stays."""
+    assert main([*FIT, "--overwrite", "--test_after_fit", "false"]) == 0
+    assert not (RUN / MARK).exists()
+    assert not list(RUN.glob("member-*/potential.pt"))
