@@ -110,6 +110,7 @@ SAME: dict[str, tuple[str, ...]] = {
         "potential", "model", "model_path", "model_paths", "models", "path", "checkpoint", "filename"),
     "path": ("filename", "file", "model_path", "file_name"),
     "potential": ("model", "module"),
+    "members": ("potentials", "models", "networks", "calculators"),
     "skin": ("verlet_skin", "neighbor_skin", "buffer"),
 }  # fmt: skip
 

@@ -124,6 +124,8 @@ def limited(rows: IntArray, limit: int | float | None, seed: int = SPLIT_SEED) -
     Example:
         >>> len(limited(np.arange(10), 3)), set(limited(np.arange(10), 3)) < set(limited(np.arange(10), 4))
         (3, True)
+        >>> len(limited(np.arange(10), 0.5)), set(limited(np.arange(10), 3)) == set(limited(np.arange(10), 3, seed=1))
+        (5, False)
     """
     if limit is None:
         return rows

@@ -90,7 +90,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         (3, "", [], [3], ["x", "x"], {}),
     ),
     "StructureDataModule, published": (lambda v: data.StructureDataModule(published=v), (3, "", ["rmd17"], "md17")),
-    "StructureDataModule, limit_train": (lambda v: data.StructureDataModule(limit_train=v), (0, -1, "3", 1.5, True)),
+    "StructureDataModule, limit_train": (
+        lambda v: data.StructureDataModule(limit_train=v),
+        (0, -1, "3", 1.5, True, 0.0, -0.5),
+    ),
+    "StructureDataModule, limit_seed": (lambda v: data.StructureDataModule(limit_seed=v), (-1, "3", 1.5, None, True)),
     "StructureDataModule, dtype": (lambda v: data.StructureDataModule(dtype=v), (None, 3, "x", torch.int64)),
     "StructureDataModule, replay": (
         lambda v: data.StructureDataModule(replay=v),
