@@ -29,6 +29,7 @@ from .base import is_dry_run
 from .configuration import given_values
 from .history import write_json
 from .labels import LABELS, SHOWN
+from .new import for_structures
 from .plots import number
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
@@ -289,7 +290,11 @@ def run(args: Sequence[str]) -> None:
         EqlayersError: The input cannot be used; the message says what to change.
         SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
-    committee = Committee.of(args)
+    with for_structures(args) as words:
+        _run(Committee.of(words), args)
+
+
+def _run(committee: Committee, args: Sequence[str]) -> None:
     fits = args[0] == "fit"
     if fits and first_process():
         committee.check_folder()
@@ -324,6 +329,7 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
     if first_process():
         print("the committee", flush=True)
     words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in FLAGS)]
+    words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # the network is that of any member
     cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee), typed)
     if first_process():
         _write_config(committee, folders[0])
