@@ -174,7 +174,10 @@ def test_a_committee_is_tested_again() -> None:
     before = metrics(RUN)
     (RUN / "metrics.json").unlink()
     assert main(["test", "-c", str(RUN / "config.yaml")]) == 0
-    assert metrics(RUN) == before
+    again = metrics(RUN)
+    assert {name: again[name] for name in before if name.startswith("test_")} == {
+        name: value for name, value in before.items() if name.startswith("test_")
+    }
 
 
 def test_an_interrupted_committee_goes_on_at_its_member(
