@@ -35,7 +35,11 @@ from .watch import progress
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
-_UNITS = {"energy": "meV/atom", "forces": "meV/A", "dipole": "me A"}  # of what `predict` compares, times 1000
+_UNITS = {
+    "energy": "meV/atom",
+    "forces": "meV/A",
+    "dipole": "me A",
+}  # of quantities that `predict` compares, times 1000
 _PREDICTED = "predicted_by"  # name in files that `predict` wrote
 
 

@@ -61,7 +61,7 @@ def asked(args: Sequence[str]) -> bool:
 
 
 def _last(args: Sequence[str], key: str, default: Any = None) -> Any:
-    """What counts of what files and options give for a key."""
+    """The value of a key: files and options may give several, and the last one counts."""
     given = given_values(args, key)
     return default if not given or given[-1] in ("", "null", "None") else given[-1]
 
@@ -88,7 +88,7 @@ class Committee:
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Committee:
-        """What a command line asks for.
+        """The committee of a command line.
 
         Raises:
             ConfigError: Numbers that cannot be, a checkpoint, another task than a potential, or a folder that leads
@@ -329,7 +329,7 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
     if first_process():
         print("the committee", flush=True)
     words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in FLAGS)]
-    words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # the network is that of any member
+    words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # any member has the network
     cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee), typed)
     if first_process():
         _write_config(committee, folders[0])
@@ -337,7 +337,7 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
 
 
 def _write_config(committee: Committee, first: Path) -> None:
-    """The configuration of the committee, with every default spelled out: that of its first member, but for names."""
+    """Write the configuration of the committee, with every default: the first member's with other names."""
     if not (first / "config.yaml").is_file():
         return
     config = read_yaml(first / "config.yaml", "a configuration", FIX)
@@ -350,7 +350,7 @@ def _write_config(committee: Committee, first: Path) -> None:
 
 
 def _table(committee: Committee, folders: Sequence[Path]) -> Table:
-    """Errors of the members, their mean, and those of the committee."""
+    """Errors of the members, the mean of these errors, and the errors of the committee."""
     read = partial(read_json, what="the errors of a run", fix=FIX)
     each, together = [read(folder / "metrics.json") for folder in folders], read(committee.folder / "metrics.json")
     names = {

@@ -99,7 +99,7 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
 
 
 def results_of(folder: str | Path) -> list[Path]:
-    """Files of an earlier run that a new one in the same folder would write over; of a committee those of all members.
+    """Files of an earlier run that a new one in the same folder would write over; a committee's with all members.
 
     Example:
         >>> results_of("no/such/run")
