@@ -75,6 +75,14 @@ def test_the_reference_has_every_public_name(parts: ModuleType) -> None:
         assert not missing, f"the reference of {name} lacks {missing}"
 
 
+def test_top_level_classes_lead_to_their_pages(parts: ModuleType) -> None:
+    pytest.importorskip("lightning")  # absent from the environments of other torches
+    text = parts.filled((DOCS / "reference" / "index.md").read_text())
+    assert "| [`eqlayers.Linear`](names/eqlayers.nn.Linear.md) |" in text
+    assert "| [`eqlayers.Potential`](names/eqlayers.models.Potential.md) |" in text
+    assert "| `eqlayers.accelerate` |" in text, "a function has no page of its own"
+
+
 def test_layers_are_grouped_as_the_catalogue_is(parts: ModuleType) -> None:
     text = parts.names("eqlayers.nn")
     headings = re.findall(r"^### (.+)$", text, re.MULTILINE)

@@ -39,13 +39,26 @@ def setup(app: Any) -> dict[str, Any]:
 def with_blocks() -> list[str]:
     """The pages that hold a block: they are read in every build, as the code may have changed."""
     pages = (DOCS / "reference").glob("*.md")
-    return [f"reference/{page.stem}" for page in pages if BLOCK.search(page.read_text())]
+    return ["reference/index", *(f"reference/{page.stem}" for page in pages if BLOCK.search(page.read_text()))]
 
 
 def filled(text: str) -> str:
-    """A page with its blocks replaced."""
+    """A page with its blocks replaced, and with links from the top-level names to their pages."""
     writers = {"names": names, "commands": commands, "keys": keys}
-    return BLOCK.sub(lambda found: writers[found[1]](found[2].strip()), text)
+    text = BLOCK.sub(lambda found: writers[found[1]](found[2].strip()), text)
+    return re.sub(r"^\| `eqlayers\.(\w+)` \|", linked, text, flags=re.MULTILINE)
+
+
+def linked(found: re.Match[str]) -> str:
+    """The cell of a top-level name, with a link if the name is a class that has a page."""
+    import eqlayers
+
+    value = getattr(eqlayers, found[1])
+    homes = [
+        name for name in modules(DOCS / "reference") if getattr(importlib.import_module(name), found[1], 0) is value
+    ]
+    pages = [f"{home}.{found[1]}.md" for home in homes if found[1] in classes(importlib.import_module(home))]
+    return f"| [`eqlayers.{found[1]}`]({FOLDER}/{pages[0]}) |" if pages else found[0]
 
 
 def modules(reference: Path) -> list[str]:
