@@ -56,7 +56,10 @@ def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         exec(compile(block, str(page), "exec"), vars(module))
 
 
-CODE = re.compile(r"^(`{3,})(?:\{code-block\} )?(?:python|py|bash|yaml|toml)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(
+    r"^(`{3,})(?:\{code-cell\}[^\n]*|(?:\{code-block\} )?(?:python|py|bash|yaml|toml))\n(.*?)^\1$",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
