@@ -172,12 +172,12 @@ def commands(_: str = "") -> str:
     found = {"eqlayers": (), **{f"eqlayers {name}": (name,) for name in subcommands(cli.parser())}}
     every = (EVERY,) if EVERY in command_help("fit") else ()
     for task in ("property", "potential"):
-        found[f"eqlayers fit --task {task}, every option"] = ("fit", "--task", task, *every)
+        found[f"eqlayers fit --task {task}"] = ("fit", "--task", task, *every)
     found["eqlayers predict -m FILE"] = ("predict", "-m", "FILE")
     found["eqlayers info FILE"] = ("info", "FILE")
-    parts = [f"## {title}\n\n{command_help(*words)}" for title, words in sorted(found.items(), key=in_order)]
+    parts = [f"## `{title}`\n\n{command_help(*words)}" for title, words in sorted(found.items(), key=in_order)]
     benches = importlib.import_module(f"{bench.__name__}.cli").parser()
-    parts += [f"## eqlayers bench {name}\n\n{command_help('bench', name)}" for name in subcommands(benches)]
+    parts += [f"## `eqlayers bench {name}`\n\n{command_help('bench', name)}" for name in subcommands(benches)]
     return "\n\n".join(parts)
 
 
@@ -202,7 +202,8 @@ def command_help(*words: str) -> str:
     text = printed.getvalue().rstrip()
     if not text.startswith("usage: eqlayers"):
         raise ValueError(f"`eqlayers {' '.join(words)} --help` must begin with its usage, got:\n{text}")
-    return f"```text\n{text}\n```"
+    lines = [re.sub(r" {3,}\(", "  (", line) if len(line) > COLUMNS else line for line in text.splitlines()]
+    return "```text\n" + "\n".join(lines) + "\n```"
 
 
 def keys(file: str) -> str:
