@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import tempfile
@@ -24,6 +25,7 @@ __all__ = [
     "LABEL_SIZES",
     "atomic_write",
     "check_output",
+    "cpu_model",
     "few",
     "free_directions",
     "held_atoms",
@@ -381,6 +383,21 @@ def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Excep
         raise error_type(f"{what} must be JSON, got {place}. {fix}") from None
     except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
         raise error_type(f"{what} must be JSON, got a {type(error).__name__} from {path}. {fix}") from None
+
+
+def cpu_model() -> str:
+    """The name of this machine's processor.
+
+    Example:
+        >>> cpu_model() != ""
+        True
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def source_commit() -> str | None:

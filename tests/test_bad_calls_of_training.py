@@ -224,6 +224,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "History, verbose": (lambda v: train.History("x", v), (None, "no", 2)),
     "PredictionTable": (train.PredictionTable, (None, 3, "", ["x"])),
     "TestReport, folder": (train.TestReport, (None, 3, "", ["x"])),
+    "TestReport, page": (lambda v: train.TestReport("x", page=v), (None, "no", 2)),
     "TestReport, facts": (lambda v: train.TestReport("x", v), (3, "x", [1])),
     "best_and_last, folder": (train.best_and_last, (None, 3, "", ["x"])),
     "best_and_last, monitor": (lambda v: train.best_and_last("x", v), (None, 3, ["x"])),
@@ -250,6 +251,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "parity_plot": (
         lambda v: train.parity_plot(v, [1.0, 2.0], "mu", "D", "x"),
         (None, "x", [], [1.0], ["a", "b"], [NAN, 1.0], [[1.0, 2.0]]),
+    ),
+    "parity_plot, groups": (
+        lambda v: train.parity_plot([1.0, 2.0], [1.0, 2.0], "mu", "D", "x", v),
+        (3, "x", [], ["a"], [["a", "b"]]),
     ),
     "learning_curve": (
         lambda v: train.learning_curve(v, "mu", "D", {}),

@@ -46,9 +46,10 @@ BELOW = {
     "periodic": ("checks",),  # neighbour lists by vesin
     "data": ("database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
-    "train": ("models", "data", "__version__", "arguments"),
+    "pages": ("files",),  # HTML files about results
+    "train": ("testing", "data", "pages", "__version__", "arguments"),
     "integrations": ("models", "testing", "memory", "arguments"),
-    "simulate": ("integrations", "database", "arguments"),
+    "simulate": ("integrations", "database", "pages", "arguments"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory", "compiling", "notices"),
     "__main__": ("cli",),

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 # parts whose functions and classes each show their use, in a doctest; dataclasses are made by those that do
 WITH_EXAMPLES = ("functional", "info", "models", "nn", "testing")
-# the command line is documented as a command; the checks and what is private in torch are for this package
+# the command line is documented as a command; checks, pages and what is private in torch are for this package
 HIDDEN = (
     "arguments",
     "checks",
@@ -27,6 +27,7 @@ HIDDEN = (
     "keywords",
     "names",
     "notices",
+    "pages",
     "torch_internals",
     "__main__",
 )

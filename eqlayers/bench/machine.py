@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..arguments import check_threads
 from ..errors import ConfigError
-from ..files import source_commit
+from ..files import cpu_model, source_commit
 
 PACKAGES = (
     "eqlayers",
@@ -30,15 +29,6 @@ PACKAGES = (
     "nequip",
     "mace-torch",
 )
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _cores() -> int:
@@ -88,7 +78,7 @@ def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
     """
     device = torch.device(device)
     machine: dict[str, Any] = {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": _cores(),
         "threads": torch.get_num_threads(),
         "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,

@@ -186,6 +186,7 @@ class MoleculeDataset(torch.utils.data.Dataset[Data]):
     def __init__(self, molecules: MoleculeArrays, edges: Edges, rows: NDArray[np.int64] | None = None) -> None:
         check_edges(edges, check_molecules(molecules))
         num = len(molecules.n_atoms)
+        self.molecules = molecules
         self.rows: list[int] = list(range(num)) if rows is None else check_rows("rows", rows, num).tolist()
         self._z = torch.from_numpy(molecules.z)
         self._pos = torch.from_numpy(molecules.pos)

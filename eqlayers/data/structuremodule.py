@@ -51,8 +51,8 @@ class StructureDataModule(LightningDataModule):
     `[A]` and `num_graphs`. A label that a structure lacks is NaN; `labels` names those that occur.
 
     After `setup`: `train_set`, `val_set`, `test_set`, `statistics`, `labels` of the new structures of the training
-    part, and `report`, the lines that say what was read, which are logged as well. Mistakes that may be none are
-    warnings.
+    part, `report`, the lines that say what was read, which are logged as well, and `findings`, the warnings about
+    mistakes that may be none.
 
     Args:
         path: A file that ASE reads, an npz archive as of rMD17, or an embedded set of GFN2-xTB frames: "ethanol_md",
@@ -167,6 +167,7 @@ class StructureDataModule(LightningDataModule):
         self.dtype = _read_dtype(dtype)
         self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
         self.report: list[str] = []
+        self.findings: list[str] = []
         self._said: list[str] = []
         self._loaded: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
         self._rows: dict[str, NDArray[np.int64]] = {}
@@ -193,7 +194,7 @@ class StructureDataModule(LightningDataModule):
             return
         structures, rows = self._load()
         edges = self._edges(structures)
-        said = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
+        self.findings = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
         self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
         self.labels = structures.take(rows["train"][: self._num_new]).labels
         self.train_set, self.val_set, self.test_set = (
@@ -210,7 +211,7 @@ class StructureDataModule(LightningDataModule):
         ]
         for line in self.report:
             rank_zero_info(line)
-        for sentence in said:
+        for sentence in self.findings:
             warnings.warn(sentence, stacklevel=2)
         self._rows = rows
 

@@ -232,6 +232,8 @@ def _md_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help=about)
     parser.add_argument("--log", metavar="FILE", help="table of time, energies and temperature")
     parser.add_argument("--restart", action="store_true", help="continue from the last frame of the output")
+    about = "write a picture and a page of energies and temperature beside the output; true by default"
+    parser.add_argument("--report", choices=("true", "false"), default="true", help=about)
 
 
 def _md(options: argparse.Namespace) -> int:
@@ -272,6 +274,13 @@ def _md(options: argparse.Namespace) -> int:
         rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
     if found.deviation is not None:
         rows.insert(-1, ("deviation", f"{found.deviation:.4g} eV/A of forces at most, in this run"))
+    if options.report == "true":
+        from .course import write_course  # here: other commands need no matplotlib
+
+        facts = {name: dict(rows)[name] for name in ("structure", "model", "steps")}
+        facts["command"] = f"eqlayers {shlex.join(options.typed)}"
+        written = write_course(output, settings, facts)
+        rows += [("report", ", ".join(map(str, written)))] if written else []
     print(lines(rows))
     if options.restart and found.first == found.last:
         print(f"Nothing was left to do: --steps is the number in all, and there are {found.last}.")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -108,6 +110,7 @@ class TrainingCLI(LightningCLI):
     read: LightningDataModule | None = None
 
     def __init__(self, args: Sequence[str]) -> None:
+        self.typed = args
         args = with_flag(args)
         self.task = TASKS[task_of(args)]
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
@@ -134,6 +137,7 @@ class TrainingCLI(LightningCLI):
         parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
         parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
         parser.add_argument("--test_after_fit", type=bool, default=True, help="Test the best weights after `fit`.")
+        parser.add_argument("--report", type=bool, default=True, help="Write report.html into the folder after a test.")
         if self.task.module is PotentialModule:
             parser.add_argument("--start_from", type=str | None, default=None, help=FINE_TUNING["start_from"])
             parser.add_argument("--refit_shifts", type=bool, default=True, help=FINE_TUNING["refit_shifts"])
@@ -252,10 +256,12 @@ class TrainingCLI(LightningCLI):
             "seed": self.option("seed_everything"),
             "threads": torch.get_num_threads(),
             "name": self.option("name"),
+            "command": f"eqlayers {shlex.join(self.typed)}",
         }
         bar = self.configured.get("enable_progress_bar")
         fitting = self.subcommand == "fit"
-        options = trainer_options(self.folder, facts, bar, fitting, self.task.report) | self.task.trainer
+        report = partial(self.task.report, page=self.option("report"))
+        options = trainer_options(self.folder, facts, bar, fitting, report) | self.task.trainer
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
                 callback.whole = self.flags["verbose"]

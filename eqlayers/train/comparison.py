@@ -7,6 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from rich.table import Table
 from ..arguments import ArgumentParser
 from ..errors import ConfigError
 from ..files import atomic_write, check_output, few
-from .plots import comparison_curves, number, save_figure
+from ..pages import Block, Picture, Section, Text, number, write_page
+from ..pages import Table as PageTable
+from .plots import comparison_curves
 from .runs import Kind, Run, is_run, read_run, what_is
 
 __all__ = ["differences", "find_runs", "run", "sorted_runs", "validated"]
@@ -28,7 +31,7 @@ IGNORED = ("name", "runs", "ckpt_path")
 NETWORK = "model.model.init_args."
 #: What curves are drawn against -> key of the history, and the label of the axis.
 AXES = {"epochs": ("epoch", "epoch"), "steps": ("step", "optimizer step"), "time": ("time_s", "time of training (s)")}
-TABLES, PICTURE = ("report.md", "report.csv", "report.json"), "learning_curves.png"
+FILES = ("report.html", "report.csv", "report.json")
 
 
 def run(args: Sequence[str]) -> None:
@@ -43,7 +46,7 @@ def run(args: Sequence[str]) -> None:
     about = "Compare runs: their errors, sorted, what differs between their configurations, and their learning curves."
     parser = ArgumentParser(prog="eqlayers report", description=about)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help=f"write {', '.join(TABLES)} and {PICTURE} to it")
+    parser.add_argument("-o", "--output", metavar="FOLDER", help=f"write {', '.join(FILES)} to it")
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier report there")
     parser.add_argument(
         "--against", choices=AXES, default="epochs", help="axis of the learning curves; epochs by default"
@@ -239,13 +242,13 @@ def _single(found: Run) -> Table:
 
 
 def _check_folder(folder: Path, overwrite: bool) -> None:
-    there = [name for name in (*TABLES, PICTURE) if (folder / name).exists()]
+    there = [name for name in FILES if (folder / name).exists()]
     if there and not overwrite:
         raise ConfigError(
             f"--output must be a folder without an earlier report, got {folder} with {few(there)}. "
             "Name another, or pass --overwrite."
         )
-    check_output(folder / TABLES[0], "--output")
+    check_output(folder / FILES[0], "--output")
 
 
 def _facts(found: Run) -> dict[str, Any]:
@@ -258,21 +261,29 @@ def _facts(found: Run) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in facts.items()}
 
 
-def _markdown(groups: dict[Kind, list[Run]], differing: dict[str, Any], notes: list[str], picture: bool) -> str:
-    def row(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
-
-    text = "# Runs\n"
+def _sections(
+    groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
+) -> list[Section]:
+    """Of the page: a table and a figure for each kind of runs, then what differs."""
+    key, label = AXES[axis]
+    sections = []
     for kind, group in groups.items():
         columns = _columns(kind, group)
-        text += f"\nBy the error of {kind}; test errors are mean absolute ones.\n\n" + row(columns)
-        text += row("---" for _ in columns) + "".join(row(of(found) for of in columns.values()) for found in group)
-    if differing:
-        text += "\nWhat differs between the configurations:\n\n" + row(("key", "values")) + row(("---", "---"))
-        for key, values in differing.items():
-            text += row((key, "; ".join(f"{value} ({', '.join(names)})" for value, names in values.items())))
-    text += "".join(["\n", *(f"- {note}\n" for note in notes)]) if notes else ""
-    return text + (f"\n![Validation errors]({PICTURE})\n" if picture else "")
+        rows = [[text(found) for text in columns.values()] for found in group]
+        blocks: list[Block] = [PageTable(list(columns), rows, "Test errors are mean absolute ones.", left=3)]
+        drawn = {found.label: validated(found.history, key) for found in group}
+        drawn = {name: curve for name, curve in drawn.items() if curve[0]}
+        if drawn:
+            figure = comparison_curves({f"{kind}": drawn}, label)
+            blocks.append(Picture(figure, f"Errors on the validation parts against the {label}."))
+        sections.append(Section(f"By the error of {kind}", blocks))
+    about = "Keys of the configurations that differ, with the runs of each value."
+    values = [
+        (name, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in found.items()))
+        for name, found in differing.items()
+    ]
+    sections.append(Section("What differs", [PageTable(("key", "values"), values, about, left=2)] if values else []))
+    return [*sections, Section("Notes", [Text(note) for note in notes])]
 
 
 def validated(history: Sequence[dict[str, float]], key: str) -> tuple[list[float], list[float]]:
@@ -291,12 +302,6 @@ def _write(
     folder: Path, groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
 ) -> None:
     runs = [found for group in groups.values() for found in group]
-    key, label = AXES[axis]
-    panels: dict[str, dict[str, Any]] = {}
-    for found in runs:
-        curve = validated(found.history, key)
-        if curve[0]:
-            panels.setdefault(f"{found.kind}", {})[found.label] = curve
     rows_of = [_facts(found) for found in runs]
     table = io.StringIO()
     names = dict.fromkeys(name for facts in rows_of for name in facts)
@@ -305,12 +310,9 @@ def _write(
     writer.writerows(rows_of)
     whole = [facts | {"notes": found.notes} for facts, found in zip(rows_of, runs, strict=True)]
     stored = json.dumps({"runs": whole, "differences": differing, "notes": notes}, indent=1, allow_nan=False) + "\n"
-    texts = (_markdown(groups, differing, notes, bool(panels)), table.getvalue(), stored)
-    for name, text in zip(TABLES, texts, strict=True):
+    about = f"{len(runs)} runs, written {datetime.now():%Y-%m-%d %H:%M}."
+    write_page(folder / FILES[0], "Runs", about, _sections(groups, differing, notes, axis))
+    for name, text in zip(FILES[1:], (table.getvalue(), stored), strict=True):
         with atomic_write(folder / name) as file:
             file.write(text.encode())
-    if panels:
-        save_figure(comparison_curves(panels, label), folder / PICTURE)
-    else:
-        (folder / PICTURE).unlink(missing_ok=True)  # of an earlier report
-    print(f"report: {folder}/{', '.join((*TABLES, PICTURE) if panels else TABLES)}")
+    print(f"report: {folder}/{', '.join(FILES)}")

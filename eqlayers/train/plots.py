@@ -3,50 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from ..checks import check_items, got
 from ..errors import ConfigError, ShapeError
-from ..files import atomic_write
+from ..pages import COLOURS, GREY, new_figure, number
 
-__all__ = ["comparison_curves", "learning_curve", "number", "parity_plot", "save_figure"]
+__all__ = ["comparison_curves", "histogram", "learning_curve", "parity_plot"]
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#d9730d", "#666666"
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write a PNG atomically.
-
-    Args:
-        figure: What :func:`parity_plot` or :func:`learning_curve` returned.
-        path: The file.
-    """
-    with atomic_write(Path(path)) as file:
-        figure.savefig(file, format="png")
-
-
-def number(value: float) -> str:
-    """Four digits, never with an exponent where the number is large.
-
-    Example:
-        >>> number(0.0123456), number(58765.4)
-        ('0.01235', '58,765')
-    """
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+BLUE, ORANGE = COLOURS[0], COLOURS[3]
+MOST_GROUPS = 7  # with a colour of their own
+MARKERS = "os^Dv<>P"
+MANY = 500  # points from which on a page holds a picture of them, and not each one
 
 
 def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -60,7 +34,9 @@ def _values(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, caption: str) -> Figure:
+def parity_plot(
+    true: ArrayLike, predicted: ArrayLike, name: str, unit: str, caption: str, groups: Sequence[str] | None = None
+) -> Figure:
     """Predicted against true values with the diagonal, and below them the errors on a scale of their own.
 
     The errors of a good model are too small to be seen beside the values: total energies span 100 eV, errors 0.1.
@@ -71,9 +47,13 @@ def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, cap
         name: Name of the property.
         unit: Its unit.
         caption: Title, e.g. the errors in numbers.
+        groups: What each point belongs to `[N]`, such as an element. The largest groups have a colour each.
 
     Returns:
         The figure.
+
+    Raises:
+        ShapeError: Values are not finite, or the lengths differ.
 
     Example:
         >>> figure = parity_plot([1.0, 2.0], [1.1, 1.9], "mu", "D", "MAE 0.1 D")
@@ -85,20 +65,79 @@ def parity_plot(true: ArrayLike, predicted: ArrayLike, name: str, unit: str, cap
         raise ShapeError(
             f"true and predicted must have one length, at least 1, got {len(x)} and {len(y)}. Pass the same molecules."
         )
-    figure = _figure(4.6, 5.6)
+    names = np.full(len(x), "") if groups is None else np.asarray(check_items("groups", groups, "names", "Pass [N]."))
+    if names.shape != x.shape:
+        raise ShapeError(f"groups must have a name for each of the {len(x)} points, got {len(names)}. Pass [N] names.")
+    figure = new_figure(4.6, 5.6)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     margin = 0.04 * (high - low) or 1.0
     span = (low - margin, high + margin)
     top.plot(span, span, color=GREY, linewidth=0.8, zorder=1)
-    top.scatter(x, y, s=9, alpha=0.6, color=BLUE, linewidths=0, zorder=2)
+    bottom.axhline(0.0, color=GREY, linewidth=0.8)
+    kinds = _kinds(names)
+    for (label, own), colour, marker in zip(kinds.items(), COLOURS, MARKERS, strict=False):
+        look = {"color": colour, "marker": marker, "s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 2}
+        look["rasterized"] = len(x) > MANY
+        top.scatter(x[own], y[own], label=label, **look)
+        bottom.scatter(x[own], (y - x)[own], **look)
     top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span)
     top.set_title(caption, fontsize=9)
-    bottom.axhline(0.0, color=GREY, linewidth=0.8)
-    bottom.scatter(x, y - x, s=9, alpha=0.6, color=BLUE, linewidths=0)
+    if len(kinds) > 1:
+        handles = dict(sorted(zip(*top.get_legend_handles_labels()[::-1], strict=True)))
+        top.legend(handles.values(), handles, fontsize=8, markerscale=2, loc="upper left")
     bottom.set(xlabel=f"true {name} ({unit})", ylabel=f"error ({unit})")
     for axis in (top, bottom):
         axis.grid(alpha=0.25)
+        axis.locator_params(nbins=6)
+        axis.ticklabel_format(useOffset=False)
+    return figure
+
+
+def _kinds(names: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
+    """Points of each group, the largest group first; small groups beyond the colours are one."""
+    found, counts = np.unique(names, return_counts=True)
+    order = found[np.argsort(-counts, kind="stable")].tolist()
+    shown = order if len(order) <= MOST_GROUPS + 1 else order[:MOST_GROUPS]
+    kinds = {str(name): names == name for name in shown}
+    if len(shown) < len(order):
+        kinds[f"{len(order) - len(shown)} others"] = ~np.isin(names, shown)
+    return kinds
+
+
+def histogram(values: Mapping[str, ArrayLike], name: str, count: str, logarithmic: bool = True) -> Figure:
+    """How often each value occurs, as a line for each series.
+
+    Args:
+        values: By the label of a series: numbers `[N]`.
+        name: What they are, with the unit.
+        count: What is counted.
+        logarithmic: Whether the counts have a logarithmic scale, on which single values are seen beside thousands.
+
+    Returns:
+        The figure.
+
+    Example:
+        >>> histogram({"train": [1.0, 1.5, 2.0], "test": [1.2]}, "energy (eV)", "structures").axes[0].get_ylabel()
+        'structures'
+    """
+    series = {label: _values(label, numbers) for label, numbers in values.items()}
+    series = {label: numbers for label, numbers in series.items() if len(numbers)}
+    whole = np.concatenate(list(series.values()))
+    bins = int(np.clip(2 * len(whole) ** (1 / 3), 12, 60)) if logarithmic else 80
+    edges = np.histogram_bin_edges(whole, bins)
+    figure = new_figure()
+    axis = figure.subplots()
+    for (label, numbers), colour in zip(series.items(), COLOURS, strict=False):
+        axis.stairs(np.histogram(numbers, edges)[0], edges, label=label, color=colour, linewidth=1.4)
+    if logarithmic:
+        _logarithmic(axis)
+        axis.set_ylim(bottom=0.7)
+    axis.set(xlabel=name, ylabel=count)
+    axis.locator_params("x", nbins=6)
+    axis.grid(alpha=0.25)
+    if len(series) > 1:
+        axis.legend(fontsize=8)
     return figure
 
 
@@ -128,7 +167,7 @@ def learning_curve(
             f"rows must have step, train_mae and val_mae, got {got(rows)}. Take what read_history returns."
         )
     steps = np.array([row["step"] for row in rows], dtype=float)
-    figure = _figure(5.6, 4.0)
+    figure = new_figure()
     axis = figure.subplots()
     series = (("train_mae", "training (current weights)", ORANGE), ("val_mae", "validation (averaged weights)", BLUE))
     marker = "o" if len(rows) < 40 else ""
@@ -143,7 +182,7 @@ def learning_curve(
     if test is not None and len(steps):
         axis.plot(steps[-1:], [test], "*", color="black", markersize=9, label=f"test: {number(test)} {unit}", zorder=5)
     _logarithmic(axis)
-    axis.set(xlabel="optimizer step", ylabel=f"mean absolute error of {name} ({unit})")
+    axis.set(xlabel="optimizer step", ylabel=f"MAE of {name} ({unit})")
     axis.legend(fontsize=8)
     return figure
 
@@ -173,7 +212,8 @@ def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLi
     """
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = _figure(7.2 * columns, 4.2 * rows)
+    many = max(len(curves) for curves in panels.values()) > 6  # a legend beside the curves needs space
+    figure = new_figure((7.2 if many else 4.6) * columns, (4.2 if many else 3.6) * rows)
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis, (label, curves) in zip(axes, panels.items(), strict=False):
         few = len(curves) <= 10
@@ -184,7 +224,8 @@ def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLi
             axis.plot(x, y, label=name, color=colour, linewidth=1.3, marker=marker, markersize=2.5)
         _logarithmic(axis)
         axis.set(xlabel=against, ylabel=f"validation error, {label}")
-        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), ncols=1 + (len(curves) - 1) // 24)
+        beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "ncols": 1 + (len(curves) - 1) // 24}
+        axis.legend(fontsize=7, **beside if many else {"loc": "best"})
     for axis in axes[len(panels) :]:
         axis.set_axis_off()
     return figure

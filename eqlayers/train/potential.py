@@ -110,7 +110,7 @@ class PotentialModule(FineTuned):
         self.test_values = nn.ModuleDict(
             {f"{label}_{kind}": Values() for label in LABELS for kind in ("true", "error")}
         )
-        self.test_values.update({"z": Values(), "atoms": Values(), "group": Values()})
+        self.test_values.update({name: Values() for name in ("z", "atoms", "group", "idx", "energies")})
         self._logged: set[tuple[str, str]] = set()  # metrics that the trainer has in this epoch, by stage and name
         self.labels: tuple[str, ...] = ()
         self.judged: tuple[str, ...] = ()  # without those that replayed structures alone have
@@ -200,10 +200,10 @@ class PotentialModule(FineTuned):
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def forward(self, batch: Any) -> dict[str, Tensor]:
-        """The predictions of the labels that the data have; see :class:`eqlayers.models.Potential`."""
+    def forward(self, batch: Any, more: tuple[str, ...] = ()) -> dict[str, Tensor]:
+        """Predictions of the labels that the data have, and more outputs; see :class:`eqlayers.models.Potential`."""
         with self.recomputing():
-            found: dict[str, Tensor] = self.potential(Structures.of(batch), self.labels or None)
+            found: dict[str, Tensor] = self.potential(Structures.of(batch), (*self.labels, *more) or None)
         return found
 
     def _rows(self, batch: Any, found: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
@@ -301,7 +301,7 @@ class PotentialModule(FineTuned):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
-        found = self(batch)
+        found = self(batch, ("energies",) if "energy" in self.potential.properties else ())
         for name, value, label, _ in self._rows(batch, found):
             there = torch.isfinite(label).all(-1)
             self._log_errors("test", name, value.detach()[there], label[there], batch)
@@ -312,6 +312,8 @@ class PotentialModule(FineTuned):
             self._keep(name, found[name])
         self._keep("z", batch.z)
         self._keep("group", batch.group)
+        self._keep("idx", batch.idx)
+        self._keep("energies", found["energies"].detach() if "energies" in found else batch.z[:0])
         self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
 
     def _keep(self, name: str, values: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""After the test of a potential: errors of energies, forces and stress, `metrics.json`, and the pictures."""
+"""After the test of a potential: errors of energies, forces and stress, `metrics.json`, the pictures and the page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ase.data import chemical_symbols
 from lightning.pytorch import LightningModule, Trainer
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -14,19 +15,21 @@ from rich.table import Table
 from ..files import LABEL_NAMES, LABEL_SIZES
 from ..models import Potential, save_potential
 from ..models.committee import DEVIATION
+from ..pages import Picture, Section, Text, number
+from ..pages import Table as PageTable
 from ..units import unit_size
 from .base import is_dry_run
 from .history import write_json
 from .labels import LABELS, SHOWN
-from .plots import learning_curve, number, parity_plot, save_figure
+from .plots import learning_curve
 from .potential import PotentialModule
 from .report import TestReport, environment
+from .run_page import common, potentials
 from .summary import count_parameters
 
 __all__ = ["PotentialTestReport"]
 
 Array = NDArray[np.float64]
-MOST_POINTS = 20_000  # of a parity plot
 MOST_GROUPS = 20  # of test structures in the table
 
 
@@ -42,7 +45,7 @@ class Row(NamedTuple):
 
 
 class PotentialTestReport(TestReport):
-    """Prints the table of errors, and writes `metrics.json`, `parity_*.png` and `learning_curve.png`."""
+    """Prints the table of errors, and writes `metrics.json`, `parity_*.png`, `learning_curve.png` and `report.html`."""
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""
@@ -52,6 +55,8 @@ class PotentialTestReport(TestReport):
             "z",
             "atoms",
             "group",
+            "idx",
+            "energies",
             *(f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")),
             *(name for name in map(DEVIATION.format, pl_module.judged) if name in kept),
         ]
@@ -68,7 +73,8 @@ class PotentialTestReport(TestReport):
         if is_dry_run(trainer):
             return
         more = self.more(pl_module, values)
-        write_json(self.folder / "metrics.json", self._facts(trainer, pl_module, [*rows, *of_groups]) | more)
+        metrics = self._facts(trainer, pl_module, [*rows, *of_groups]) | more
+        write_json(self.folder / "metrics.json", metrics)
         if hasattr(pl_module.model, "options") and isinstance(pl_module.potential, Potential):
             errors = {f"{row.name}, {SHOWN[row.unit]}": row.mae for row in rows}
             data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -77,27 +83,60 @@ class PotentialTestReport(TestReport):
             facts[LABEL_SIZES] = {label: unit_size(label, unit) for label, unit in data.units.items()}
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
-        pictures = []
+        tested = potentials.Tested(values, groups)
+        found: dict[str, list[Figure]] = {}
         for label in pl_module.judged:
-            true = values[f"{label}_true"].ravel()
-            predicted = true + values[f"{label}_error"].ravel()
-            there = np.flatnonzero(np.isfinite(true))
-            there = there[:: len(there) // MOST_POINTS + 1]
-            if not len(there):  # the training part has labels that the test part lacks
-                continue
-            row = next(row for row in rows if row.name == label)
-            caption = f"{label}: MAE {number(row.mae)} {SHOWN[row.unit]}"
-            figure = parity_plot(true[there], predicted[there], label, LABELS[label].values, caption)
-            pictures.append(f"parity_{label}.png")
-            save_figure(figure, self.folder / pictures[-1])
+            row = next((row for row in rows if row.name == label), None)
+            caption = "" if row is None else f"{label}: MAE {number(row.mae)} {SHOWN[row.unit]}"
+            found[label] = potentials.parity(tested, label, caption)
+        figures = {f"parity_{label}": several[0] for label, several in found.items() if several}
         history = self._history(trainer)
         shown = pl_module.main_error()[0].split("_mae")[0].replace("_", " ")
         main = next((row for row in rows if row.name == shown), None)
         if history and main is not None:
-            pictures.append("learning_curve.png")
             figure = learning_curve(history, main.name, SHOWN[main.unit], {"no geometry": main.baseline}, test=main.mae)
-            save_figure(figure, self.folder / pictures[-1])
-        print(f"report: {self.folder}/metrics.json, {', '.join(pictures)}")
+            figures["learning_curve"] = figure
+        said = {row.name: f"{row.name} {number(row.mae)} {SHOWN[row.unit]}" for row in rows}
+        usual = [said[name] for name in ("energy per atom", *LABELS) if name in said and name != "energy"]
+        about = f"Mean absolute errors on {len(values['atoms']):,} test structures: {', '.join(usual)}."
+        sections = self._page(trainer, pl_module, tested, [*rows, *of_groups], found) if self.page else []
+        self.write(about, metrics, figures, sections)
+
+    def _page(
+        self,
+        trainer: Trainer,
+        module: PotentialModule,
+        tested: potentials.Tested,
+        rows: list[Row],
+        figures: dict[str, list[Figure]],
+    ) -> list[Section]:
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        potential = module.potential
+        cells = [
+            (row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline))) for row in rows
+        ]
+        headings = ("quantity", "unit", "MAE", "RMSE", "largest", "no geometry, MAE")
+        about = (
+            "The last column is the error of a prediction that sees no geometry: the mean energy of an atom, and 0 for "
+            "forces, stress and dipoles. A potential that has learned something is far below it."
+        )
+        facts = {"cutoff": f"{potential.cutoff:g} A", "dtype": str(potential.dtype).removeprefix("torch.")}
+        several = len(tested.groups) > 1
+        pictures = [
+            Picture(figure, f"Predicted against true {label}{_by(label == 'forces' and not place, several)}.")
+            for label, drawn in figures.items()
+            for place, figure in enumerate(drawn)
+        ]
+        shifts = dict(zip(potential.species, potential.shifts.tolist(), strict=True))
+        return [
+            potentials.data(data, potential.cutoff),
+            common.network(module.model, module.device, facts),
+            Section("Errors", [Text(about), PageTable(headings, cells, left=2)]),
+            Section("Predictions", pictures),
+            potentials.largest_errors(tested),
+            potentials.atomic_energies(tested, shifts),
+            potentials.checks(potential, data),
+        ]
 
     def more(self, module: PotentialModule, values: dict[str, Array]) -> dict[str, Any]:
         """Further facts of the test, from the values that the module kept."""
@@ -144,6 +183,10 @@ class PotentialTestReport(TestReport):
             **self.facts,
             **environment(),
         }
+
+
+def _by(elements: bool, several: bool) -> str:
+    return ", by element" if elements else ", by config_type" if several else ""
 
 
 def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: tuple[str, ...]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""After a test: the table against the baselines, `metrics.json`, and the pictures."""
+"""After a test: the table against the baselines, `metrics.json`, the pictures and the page."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from .. import __version__
-from ..checks import check_path, check_type
+from ..checks import check_flag, check_path, check_type
 from ..data.targets import Target
-from ..files import source_commit
+from ..files import cpu_model, source_commit
+from ..pages import Picture, Section, number, save_figure, write_page
+from ..pages import Table as PageTable
 from .base import is_dry_run
 from .history import read_history, write_json
 from .module import metric_name, target_of
-from .plots import learning_curve, number, parity_plot, save_figure
+from .plots import learning_curve, parity_plot
+from .run_page import common, molecules
 from .summary import count_parameters
 
 __all__ = ["Errors", "TestReport", "environment", "report_table"]
@@ -37,13 +41,14 @@ class Errors:
 
 
 def environment() -> dict[str, Any]:
-    """Versions of the packages behind a result, and the git commit of the source tree if it is one.
+    """Processor and versions of the packages behind a result, and the git commit of the source tree if it is one.
 
     Example:
         >>> environment()["eqlayers_version"] == __version__
         True
     """
-    facts: dict[str, Any] = {"eqlayers_version": __version__, "python_version": platform.python_version()}
+    facts: dict[str, Any] = {"processor": cpu_model(), "eqlayers_version": __version__}
+    facts["python_version"] = platform.python_version()
     for package in ("torch", "lightning", "e3nn", "triton"):
         try:
             facts[f"{package}_version"] = version(package)
@@ -76,17 +81,19 @@ def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:
 
 
 class TestReport(Callback):
-    """Writes `metrics.json`, `parity.png` and `learning_curve.png` to the run's folder and prints the table.
+    """Prints the table, and writes `metrics.json`, `parity.png`, `learning_curve.png` and `report.html`.
 
     Args:
         folder: The run's folder.
         facts: What to record besides, e.g. seed and thread count.
+        page: Whether to write `report.html`, one file with everything about the run, for a browser.
     """
 
     __test__ = False  # its name would make pytest collect it
 
-    def __init__(self, folder: str | Path, facts: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: str | Path, facts: dict[str, Any] | None = None, page: bool = True) -> None:
         self.folder = Path(check_path("folder", folder))
+        self.page = check_flag("page", page)
         self.facts = {} if facts is None else check_type("facts", facts, dict, "a dict, or None", "Pass a dict.")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -110,13 +117,54 @@ class TestReport(Callback):
         metrics = self._metrics(trainer, pl_module, target, rows, len(true))
         write_json(self.folder / "metrics.json", metrics)
         caption = f"{model} on {len(true)} test molecules: MAE {number(rows[model].mae)} {unit}"
-        save_figure(parity_plot(true, predicted, target.name, target.unit, caption), self.folder / "parity.png")
+        groups = molecules.heavy_atoms(data.test_set, values["idx"])
+        figures = {"parity": parity_plot(true, predicted, target.name, target.unit, caption, groups)}
         history = self._history(trainer)
         if history:
             lines = {name: errors.mae for name, errors in rows.items() if name != model}
             figure = learning_curve(history, target.name, unit, lines, test=rows[model].mae)
-            save_figure(figure, self.folder / "learning_curve.png")
-        print(f"report: {self.folder}/metrics.json, parity.png{', learning_curve.png' if history else ''}")
+            figures["learning_curve"] = figure
+        sections = self._sections(pl_module, data, rows, values, figures["parity"]) if self.page else []
+        self.write(caption, metrics, figures, sections)
+
+    def _sections(
+        self, module: LightningModule, data: Any, rows: dict[str, Errors], values: dict[str, Any], parity: Figure
+    ) -> list[Section]:
+        target = target_of(module)
+        unit = target.report_unit
+        table = PageTable(
+            ("predictor", f"MAE, {unit}", f"RMSE, {unit}"),
+            [(name, number(e.mae), "-" if e.rmse is None else number(e.rmse)) for name, e in rows.items()],
+            f"Errors of {target.name}, the {target.about}, on {len(values['true'])} test molecules.",
+        )
+        return [
+            molecules.data(data, target),
+            common.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"}),  # type: ignore[arg-type]
+            Section("Errors", [table]),
+            Section("Predictions", [Picture(parity, f"Predicted against true {target.name}.")]),
+            molecules.largest_errors(data.test_set, values, target),
+        ]
+
+    def write(self, about: str, metrics: dict[str, Any], figures: dict[str, Figure], sections: list[Section]) -> None:
+        """Write the pictures and, if there are sections, the page; say where they are.
+
+        Args:
+            about: The errors in a sentence.
+            metrics: Of `metrics.json`.
+            figures: By the name of their file; `learning_curve` goes into the page.
+            sections: Of the page, besides the first, what was run, and the curves.
+        """
+        for name, figure in figures.items():
+            save_figure(figure, self.folder / f"{name}.png")
+        files = ["metrics.json", *(f"{name}.png" for name in figures)]
+        if sections:
+            curve = figures.get("learning_curve")
+            main = None if curve is None else Picture(curve, "The error that decides which weights are kept.")
+            first = common.what_was_run(self.folder, metrics)
+            whole = [first, *sections[:2], common.curves(self.folder, main, read_history(self.folder)), *sections[2:]]
+            write_page(self.folder / "report.html", f"Run {self.folder.name}", about, whole)
+            files.insert(0, "report.html")
+        print(f"report: {self.folder}/{', '.join(files)}")
 
     def _history(self, trainer: Trainer) -> list[dict[str, float]]:
         """The run's history; nothing if weights from elsewhere were tested, whose history is not here."""
@@ -150,6 +198,7 @@ class TestReport(Callback):
             "num_train": data.statistics.num_train,
             "num_test": num_test,
             "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
+            "network": model,
             "target": target.name,
             "unit": target.report_unit,
             "dataset": getattr(data, "dataset", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,8 @@ def results_of(folder: str | Path) -> list[Path]:
         []
     """
     folder = Path(folder)
-    names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "potential.pt"]
+    names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "report.html"]
+    names.append("potential.pt")
     paths = [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in names)]
     own = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
     if not (folder / MARK).exists():
@@ -128,7 +130,7 @@ def run_callbacks(
     folder: str | Path,
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
-    report: type[TestReport] = TestReport,
+    report: Callable[..., TestReport] = TestReport,
 ) -> list[Callback]:
     """Summary of the layers, progress, history, checkpoints, report, predictions, and kernels compiled ahead.
 
@@ -169,7 +171,7 @@ def trainer_options(
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
     training: bool = True,
-    report: type[TestReport] = TestReport,
+    report: Callable[..., TestReport] = TestReport,
 ) -> dict[str, Any]:
     """Arguments of :class:`lightning.pytorch.Trainer` that make a run complete.
 

@@ -32,9 +32,10 @@ from torch import Tensor, nn
 from eqlayers import keep_memory
 from eqlayers.data import MoleculeDataModule, StructureDataModule
 from eqlayers.files import atomic_write, read_json, source_commit
+from eqlayers.pages import number, save_figure
 from eqlayers.train.averaging import ema_decay
 from eqlayers.train.history import write_json
-from eqlayers.train.plots import comparison_curves, number, save_figure
+from eqlayers.train.plots import comparison_curves
 from eqlayers.train.summary import count_parameters
 
 HERE = Path(__file__).resolve().parent

@@ -17,6 +17,7 @@ from eqlayers.train.cli import task_of
 
 CONFIG = {
     "task": "potential",
+    "report": False,
     "data": {"path": "ethanol_md", "split": "time", "train": 6, "val": 3, "test": 3, "cutoff": 3.0, "batch_size": 3},
     "model": {
         "model": {

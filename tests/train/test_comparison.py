@@ -202,26 +202,26 @@ def test_files_of_a_report(make: Callable[..., Path], tmp_path: Path, capsys: py
     folder = make("c", config=config(learning_rate=0.02), metrics=metrics(4.0), history=history(9.0))
     output = tmp_path / "report"
     run([str(folder.parent), "--output", str(output)])
-    assert sorted(os.listdir(output)) == ["learning_curves.png", "report.csv", "report.json", "report.md"]
+    assert sorted(os.listdir(output)) == ["report.csv", "report.html", "report.json"]
     with (output / "report.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["label"], float(row["forces_mae (meV/A)"])) for row in rows] == [("c", 4.0), ("a|b", 5.0)]
     assert float(rows[1]["forces_of_300K_mae (meV/A)"]) == 3.0
     assert "300K" not in capsys.readouterr().out
-    text = (output / "report.md").read_text()
-    assert "forces of 300K, meV/A |" in text
-    tables = [line.replace(r"\|", "").count("|") for line in text.splitlines() if line.startswith("|")]
-    assert tables[0] == tables[1] == tables[2] == tables[3]
-    assert "0.01 (a\\|b); 0.02 (c)" in text
+    text = (output / "report.html").read_text()
+    assert '<th class="number">forces of 300K, meV/A</th>' in text
+    assert '<td class="number">3</td>' in text
+    assert "0.01 (a|b); 0.02 (c)" in text
+    assert text.count("<svg") == 1
     stored = json.loads((output / "report.json").read_text())
     assert stored["differences"] == {"model.learning_rate": {"0.02": ["c"], "0.01": ["a|b"]}}
     before = {name: (output / name).read_bytes() for name in os.listdir(output)}
-    with pytest.raises(ConfigError, match=r"without an earlier report, got .* with report.md, .* pass --overwrite"):
+    with pytest.raises(ConfigError, match=r"without an earlier report, got .* with report.html, .* pass --overwrite"):
         run([str(folder), "--output", str(output)])
     assert {name: (output / name).read_bytes() for name in os.listdir(output)} == before
     (folder / "history.json").unlink()
     run([str(folder), "--output", str(output), "--overwrite", "--against", "time"])
-    assert sorted(os.listdir(output)) == ["report.csv", "report.json", "report.md"], "no picture of an earlier report"
+    assert "axes_1" not in (output / "report.html").read_text(), "a picture without curves"
 
 
 def test_a_single_run_gives_its_summary(make: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +263,7 @@ def test_a_run_that_was_trained_lacks_nothing(make_run: Callable[..., Any], tmp_
         ("report none", "at least one folder must be a run, got none, nothing there. Pass folders such as runs/*."),
         ("report a.txt .", "at least one folder must be a run, got a.txt, a file, ., a folder without a run's files."),
         ("report . --against loss", "--against must be one of epochs, steps, time, got 'loss'"),
-        ("report . -o a.txt", "--output must be a file that can be written, got 'a.txt/report.md'"),
+        ("report . -o a.txt", "--output must be a file that can be written, got 'a.txt/report.html'"),
     ],
 )
 def test_a_command_that_cannot_be_carried_out(

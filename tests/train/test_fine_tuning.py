@@ -147,6 +147,7 @@ task: potential
 name: {name}
 runs: {folder}
 test_after_fit: {test}
+report: false
 {start}
 data:
   path: {folder}/{name}.xyz

@@ -22,7 +22,7 @@ SCRIPT = """
 import io, os, signal, sys
 import torch
 from eqlayers.cli import main
-from eqlayers.train import history, potential_report
+from eqlayers.train import history, report
 from eqlayers.train.base import TrainedModule
 from eqlayers.train.potential import PotentialModule
 
@@ -34,7 +34,7 @@ owner, name = {
     "checkpoint": (torch, "save"),
     "history": (history, "write_json"),
     "test": (PotentialModule, "test_step"),
-    "report": (potential_report, "save_figure"),
+    "report": (report, "save_figure"),
 }[where]
 whole = getattr(owner, name)
 
@@ -55,6 +55,7 @@ raise SystemExit(main(sys.argv[4:]))
 """
 CONFIG: dict[str, Any] = {
     "task": "potential",
+    "report": False,
     "runs": "runs",
     "data": {"path": "ethanol_md", "split": "time", "train": 14, "val": 4, "test": 5, "cutoff": 3.0, "batch_size": 3},
     "model": {

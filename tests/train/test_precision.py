@@ -36,6 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     network = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "radial_hidden": [8]}
     config = {
         "task": "potential",
+        "report": False,
         "runs": "runs",
         "data": {"path": "train.xyz", "test_path": "train.xyz", "val": 4, "cutoff": 3.0, "cache_dir": "cache"},
         "model": {"model": {"class_path": "eqlayers.models.NequIP", "init_args": network}},

@@ -43,7 +43,7 @@ def potential(network: str, init: dict[str, Any], data: dict[str, Any], **model:
     read = {"path": "train.xyz", "train": 10, "val": 4, "cutoff": 3.0, "dtype": "float64"}
     own = {"class_path": f"eqlayers.models.{network}", "init_args": {"species": [1, 8], **SMALL, **init}}
     sizes = {"batch_size": 3, "eval_batch_size": 2}
-    return {"task": "potential", "data": {**read, **sizes, **data}, "model": {"model": own, **model}}
+    return {"task": "potential", "report": False, "data": {**read, **sizes, **data}, "model": {"model": own, **model}}
 
 
 PROPERTY = {

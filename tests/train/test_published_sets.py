@@ -26,7 +26,18 @@ from tests.data.published_files import write_3bpa, write_md17, write_rmd17, writ
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "howto" / "published_sets.md"
 TINY = ["--model.model.init_args.hidden", "4x0e + 4x1o", "--model.model.init_args.radial_hidden", "[8]"]
-QUICK = ["--trainer.accelerator", "cpu", "--trainer.max_epochs", "1", "--threads", "1", "--data.num_workers", "0"]
+QUICK = [
+    "--trainer.accelerator",
+    "cpu",
+    "--trainer.max_epochs",
+    "1",
+    "--threads",
+    "1",
+    "--report",
+    "false",
+    "--data.num_workers",
+    "0",
+]
 EVERY_EPOCH = ["--trainer.check_val_every_n_epoch", "1"]
 NAMES_3BPA = ("test_300K", "test_600K", "test_1200K", "test_dih_beta120", "test_dih_beta150", "test_dih_beta180")
 

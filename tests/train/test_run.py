@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from eqlayers.errors import DataError
 from eqlayers.models import MoleculeNetwork
+from eqlayers.pages import number
 from eqlayers.train import checkpoint_path, learning_curve, parity_plot, read_checkpoint, read_history
 from eqlayers.train.ahead import CompileAhead
 from eqlayers.train.summary import layer_rows, summary_table
@@ -68,6 +70,20 @@ def test_pictures_show_something(tested: tuple[Path, Any, Any]) -> None:
         colours = np.unique(image.reshape(-1, image.shape[2])[:, :3], axis=0)
         blue = colours[(colours[:, 2] > 0.6) & (colours[:, 0] < 0.3)]
         assert len(blue) > 0, f"{name} has no data in it"
+
+
+def test_a_page_about_molecules(tested: tuple[Path, Any, Any]) -> None:
+    folder, _, data = tested
+    text = (folder / "report.html").read_text()
+    titles = ["What was run", "Data", "Network", "Learning curves", "Errors", "Predictions", "Largest errors"]
+    assert re.findall("<h2>(.*)</h2>", text) == titles
+    values = json.loads((folder / "metrics.json").read_text())
+    assert f"MAE {number(values['test_U0_mae_meV'])} meV" in text
+    assert "composition regression" in text
+    assert "heavy atoms" in text
+    assert "http" not in text
+    worst = text[text.index("<h2>Largest errors") :]
+    assert int(re.search("<td>(.*?)</td>", worst).group(1)) in {int(sample.idx) for sample in data.test_set}
 
 
 def test_logs_in_csv_and_tensorboard(tested: tuple[Path, Any, Any]) -> None:

@@ -1,0 +1,125 @@
+"""A page of sections: texts, facts, tables, figures and folded text, written to one HTML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from matplotlib.figure import Figure
+
+from ..files import atomic_write
+from .drawing import as_svg
+
+__all__ = ["Block", "Code", "Facts", "Picture", "Section", "Table", "Text", "write_page"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; a warning has a bar beside it."""
+
+    kind: ClassVar[str] = "text"
+    text: str
+    warning: bool = False
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names with their values."""
+
+    kind: ClassVar[str] = "facts"
+    rows: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts; columns after the first ``left`` ones are numbers, which end at the right."""
+
+    kind: ClassVar[str] = "table"
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    left: int = 1
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, and what it shows."""
+
+    kind: ClassVar[str] = "picture"
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Code:
+    """A text as it is in a file, folded under a line."""
+
+    kind: ClassVar[str] = "code"
+    title: str
+    text: str
+
+
+Block = Text | Facts | Table | Picture | Code
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is below it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+    @property
+    def anchor(self) -> str:
+        """The name that the table of contents leads to."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    @property
+    def groups(self) -> list[list[Block]]:
+        """The blocks; pictures that follow each other are one group, which the page sets side by side."""
+        groups: list[list[Block]] = []
+        for block in self.blocks:
+            if groups and isinstance(block, Picture) and isinstance(groups[-1][-1], Picture):
+                groups[-1].append(block)
+            else:
+                groups.append([block])
+        return groups
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return made.get_template("page.html")
+
+
+def write_page(path: str | Path, title: str, about: str, sections: Iterable[Section]) -> None:
+    """Write a page atomically. Sections without content are left out.
+
+    Args:
+        path: The file.
+        title: Its heading.
+        about: A sentence below the heading.
+        sections: In their order.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "page.html"
+        >>> write_page(path, "run water", "A network.", [Section("Data", [Facts({"frames": "7"})]), Section("No", [])])
+        >>> "#data" in path.read_text(), "#no" in path.read_text()
+        (True, False)
+    """
+    shown = [section for section in sections if section.blocks]
+    places = {
+        id(block): f"f{number}"
+        for number, block in enumerate(block for section in shown for block in section.blocks)
+        if isinstance(block, Picture)
+    }
+    html = _template().render(title=title, about=about, sections=shown, svg=lambda b: as_svg(b.figure, places[id(b)]))
+    with atomic_write(Path(path)) as file:
+        file.write(html.encode())

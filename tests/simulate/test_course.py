@@ -1,0 +1,60 @@
+"""The picture and the page about dynamics hold what the frames say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ase import Atoms
+from ase.calculators.lj import LennardJones
+
+from eqlayers.cli import main
+from eqlayers.simulate import DynamicsSettings, run_dynamics
+from eqlayers.simulate.course import Course, course_of, drift_of, write_course
+
+
+def of_energies(time: np.ndarray, total: np.ndarray) -> Course:
+    return Course(4, time, total, *(np.zeros_like(time) for _ in range(4)))
+
+
+def test_drift_is_the_slope_in_meV_per_atom_and_ns() -> None:
+    time = np.linspace(0, 2, 201)
+    noise = 1e-3 * np.where(np.arange(201) % 2, 1, -1)
+    slope, error = drift_of(of_energies(time, 7.0 + 4 * 5e-6 * time + noise))  # 5e-6 eV/ps/atom
+    assert abs(slope - 5.0) < 3 * error
+    assert error < 50.0
+    exact, none = drift_of(of_energies(time, 7.0 + 4 * 5e-6 * time))
+    assert exact == pytest.approx(5.0)
+    assert none < 1e-6
+
+
+def test_the_course_is_what_the_frames_say(tmp_path: Path) -> None:
+    atoms = Atoms("Ar4", 1.2 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1.0]]), cell=[9, 9, 9], pbc=True)
+    settings = DynamicsSettings(steps=6, interval=2, timestep=0.5, temperature=30.0, ensemble="npt-berendsen")
+    found = run_dynamics(atoms, LennardJones(rc=4.0), settings, tmp_path / "a.traj")
+    course = course_of(tmp_path / "a.traj", settings.timestep)
+    np.testing.assert_allclose(course.time, [0, 0.001, 0.002, 0.003])
+    moved = found.atoms
+    last = (moved.get_potential_energy(), moved.get_kinetic_energy(), moved.get_temperature(), moved.get_volume())
+    read = [column[-1] for column in (course.potential, course.kinetic, course.temperature, course.volume)]
+    np.testing.assert_allclose(read, last)
+    written = write_course(tmp_path / "a.traj", settings, {"model": "springs"})
+    assert [path.name for path in written] == ["a.png", "a.html"]
+    text = written[1].read_text()
+    for part in ("<dd>springs</dd>", "temperature (K)", "volume (A^3)", "pressure (GPa)", "may change"):
+        assert part in text
+    assert "drift" not in text, "a thermostat changes the energy"
+
+
+def test_the_command_says_where_they_are(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["md", "water.xyz", "-m", "toy.pt", "--interval", "1", "--timestep", "0.1"]
+    assert main([*short, "--steps", "3"]) == 0
+    assert "report       water_md.png, water_md.html" in capsys.readouterr().out
+    text = (place / "water_md.html").read_text()
+    for part in ("drift of the total energy", "meV/atom/ns", "eqlayers md water.xyz -m toy.pt", "temperature (K)"):
+        assert part in text
+    assert "http" not in text
+    assert "volume" not in text, "a molecule has none"
+    assert (place / "water_md.png").stat().st_size > 5000
+    assert main([*short, "--steps", "3", "-o", "b.traj", "--report", "false"]) == 0
+    assert main([*short, "--steps", "1", "-o", "c.traj"]) == 0
+    assert not [*place.glob("b.html"), *place.glob("c.html")], "none asked for; too few frames"
