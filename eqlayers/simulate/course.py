@@ -93,8 +93,8 @@ def drift_of(course: Course) -> tuple[float, float]:
 
     Example:
         >>> time, zero = np.array([0.0, 1.0, 2.0]), np.zeros(3)
-        >>> drift_of(Course(1, time, 1e-6 * time, zero, zero, zero, zero))[0].round(9)
-        np.float64(1.0)
+        >>> round(drift_of(Course(1, time, 1e-6 * time, zero, zero, zero, zero))[0], 9)
+        1.0
     """
     time, energy = course.time / 1000, course.total
     slope, start = np.polyfit(time, energy, 1)

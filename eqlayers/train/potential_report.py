@@ -99,7 +99,10 @@ class PotentialTestReport(TestReport):
         said = {row.name: f"{row.name} {number(row.mae)} {SHOWN[row.unit]}" for row in rows}
         usual = [said[name] for name in ("energy per atom", *LABELS) if name in said and name != "energy"]
         about = f"Mean absolute errors on {len(values['atoms']):,} test structures: {', '.join(usual)}."
-        sections = self._page(trainer, pl_module, tested, [*rows, *of_groups], found) if self.page else []
+        sections = []
+        if self.page:
+            print(f"writing {self.folder}/report.html, with what `eqlayers check` finds", flush=True)
+            sections = self._page(trainer, pl_module, tested, [*rows, *of_groups], found)
         self.write(about, metrics, figures, sections)
 
     def _page(

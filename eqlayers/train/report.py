@@ -124,7 +124,10 @@ class TestReport(Callback):
             lines = {name: errors.mae for name, errors in rows.items() if name != model}
             figure = learning_curve(history, target.name, unit, lines, test=rows[model].mae)
             figures["learning_curve"] = figure
-        sections = self._sections(pl_module, data, rows, values, figures["parity"]) if self.page else []
+        sections = []
+        if self.page:
+            print(f"writing {self.folder}/report.html", flush=True)
+            sections = self._sections(pl_module, data, rows, values, figures["parity"])
         self.write(caption, metrics, figures, sections)
 
     def _sections(

