@@ -24,15 +24,14 @@ pytestmark = pytest.mark.filterwarnings(f"ignore:{SHARED}")
 
 
 def labelled(count: int) -> list[Atoms]:
-    """Waters of two kinds with the energies and forces of springs; the last has a large force."""
+    """Waters of two kinds with the energies and forces of springs."""
     frames = list(displaced_waters(count))
     for number, atoms in enumerate(frames):
         vectors = atoms.positions[None] - atoms.positions[:, None]
         lengths = np.linalg.norm(vectors, axis=-1) + np.eye(3)
-        atoms.info["REF_energy"] = float((np.triu(lengths - 1, 1) ** 2).sum()) - 14.0
+        atoms.info["REF_energy"] = 25 * float((np.triu(lengths - 1, 1) ** 2).sum()) - 14.0
         atoms.info["config_type"] = ("warm", "hot")[number % 2]
-        atoms.arrays["REF_forces"] = 2 * (vectors * ((lengths - 1) / lengths)[..., None]).sum(1)
-    frames[-1].arrays["REF_forces"] += [[9, 0, 0], [-9, 0, 0], [0, 0, 0]]
+        atoms.arrays["REF_forces"] = 50 * (vectors * ((lengths - 1) / lengths)[..., None]).sum(1)
     return frames
 
 
@@ -66,8 +65,7 @@ def test_a_potential(run: Path) -> None:
     assert f"<dt>command</dt><dd>eqlayers fit -c {run.parent}/small.yaml</dd>" in text
     assert "max_epochs: 2" in text, "no configuration"
     assert f'<p class="warning">{SHARED}' in text
-    worst = text[text.index("By the error of the worst force") :]
-    assert re.search("<td>(.*?)</td>", worst).group(1) == "3", "the row of the file with the large force"
+    assert "<td>H2O</td>" in text
     assert re.search(r"of the test part: all \d+ hold", text)
     assert "no geometry, MAE" in text
 
@@ -90,6 +88,18 @@ def test_curves_are_of_this_run_and_not_of_an_earlier_one(tmp_path: Path) -> Non
     logged = common._logged(tmp_path / "csv", {10, 20, 30})
     assert logged == {"val/energy_per_atom_mae_meV": {10: 3.0, 20: 2.0, 30: 1.0}}
     assert len(common.curves(tmp_path, main_curve, history).blocks) == 1, "of one error there is the main curve alone"
+
+
+def test_structures_with_the_largest_errors_come_first() -> None:
+    """Two structures of one and two atoms, in rows 7 and 5 of their file."""
+    errors = {"energy_error": np.array([-0.001, 0.004]), "forces_error": np.array([[3.0, 4, 0], [0, 0, 1], [0, 2, 0]])}
+    tested = potentials.Tested(
+        {"z": np.array([6, 1, 8]), "atoms": np.array([1, 2]), "group": np.zeros(2), "idx": np.array([7, 5]), **errors},
+        ("",),
+    )
+    by_energy, by_force = potentials.largest_errors(tested).blocks
+    assert by_energy.rows == [("5", "HO", "2", "2000"), ("7", "C", "-1", "5000")]
+    assert by_force.rows == [("7", "C", "-1", "5000"), ("5", "HO", "2", "2000")]
 
 
 def test_no_energies_of_atoms_where_none_are_predicted() -> None:
