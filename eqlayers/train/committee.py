@@ -23,6 +23,7 @@ from ..errors import ConfigError, EqlayersError
 from ..files import atomic_write, read_json, read_yaml
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
+from ..pages import number
 from . import cli
 from .again import FLAGS, first_process, said_of
 from .base import is_dry_run
@@ -30,7 +31,6 @@ from .configuration import given_values
 from .history import write_json
 from .labels import LABELS, SHOWN
 from .new import for_structures
-from .plots import number
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
 from .run import checkpoint_path, clear_run, members_of, results_of, run_folder, trainer_options
@@ -242,8 +242,8 @@ class CommitteeTestCLI(cli.TrainingCLI):
         """Results go to the committee's folder."""
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
         bar = self.configured.get("enable_progress_bar")
-        folder = self.committee.folder
-        return trainer_options(folder, facts, bar, False, CommitteeReport) | self.task.trainer
+        folder, report = self.committee.folder, partial(CommitteeReport, page=self.option("report"))
+        return trainer_options(folder, facts, bar, False, report) | self.task.trainer
 
     def test(self, model: Any, **options: Any) -> None:
         """Test the mean of the members; the checkpoint of the first is not needed for it."""

@@ -308,12 +308,13 @@ class PotentialModule(FineTuned):
             self._keep(f"{name}_true", label[:, 0] if name == "energy" else label)
             error = value.detach().double() - label.double()
             self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)
-        for name in self.test_values.keys() & found.keys():  # deviations
-            self._keep(name, found[name])
+        for name in self.test_values.keys() & found.keys():  # energies of atoms, and deviations
+            self._keep(name, found[name].detach())
         self._keep("z", batch.z)
         self._keep("group", batch.group)
         self._keep("idx", batch.idx)
-        self._keep("energies", found["energies"].detach() if "energies" in found else batch.z[:0])
+        if "energies" not in found:
+            self._keep("energies", batch.z[:0])
         self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
 
     def _keep(self, name: str, values: Tensor) -> None:

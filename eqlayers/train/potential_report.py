@@ -114,7 +114,8 @@ class PotentialTestReport(TestReport):
         figures: dict[str, list[Figure]],
     ) -> list[Section]:
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        potential = module.potential
+        potential: Any = module.potential
+        single = isinstance(potential, Potential)  # and no committee, whose members have reports of their own
         cells = [
             (row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline))) for row in rows
         ]
@@ -130,15 +131,15 @@ class PotentialTestReport(TestReport):
             for label, drawn in figures.items()
             for place, figure in enumerate(drawn)
         ]
-        shifts = dict(zip(potential.species, potential.shifts.tolist(), strict=True))
+        shifts = dict(zip(potential.species, potential.shifts.tolist(), strict=True)) if single else {}
+        network = common.network(module.model, module.device, facts) if single else Section("Network", [])
         return [
             potentials.data(data, potential.cutoff),
-            common.network(module.model, module.device, facts),
+            network,
             Section("Errors", [Text(about), PageTable(headings, cells, left=2)]),
             Section("Predictions", pictures),
             potentials.largest_errors(tested),
-            potentials.atomic_energies(tested, shifts),
-            potentials.checks(potential, data),
+            *([potentials.atomic_energies(tested, shifts), potentials.checks(potential, data)] if single else []),
         ]
 
     def more(self, module: PotentialModule, values: dict[str, Array]) -> dict[str, Any]:

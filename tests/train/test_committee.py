@@ -22,7 +22,7 @@ import yaml
 from eqlayers.cli import main
 from eqlayers.models import load_committee
 from eqlayers.models.committee import MARK
-from eqlayers.train import potential_report
+from eqlayers.train import report
 from eqlayers.train.potential import PotentialModule
 from tests.train.test_again import CONFIG
 
@@ -61,7 +61,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes half of the time of such a run."""
-    monkeypatch.setattr(potential_report, "save_figure", lambda figure, path: None)
+    monkeypatch.setattr(report, "save_figure", lambda figure, path: None)
 
 
 def content(folder: Path = RUN) -> dict[str, str]:
@@ -173,7 +173,9 @@ def test_a_committee_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_committee_is_tested_again() -> None:
     before = metrics(RUN)
     (RUN / "metrics.json").unlink()
-    assert main(["test", "-c", str(RUN / "config.yaml")]) == 0
+    assert main(["test", "-c", str(RUN / "config.yaml"), "--report", "true"]) == 0
+    titles = ["What was run", "Data", "Errors", "Predictions", "Largest errors"]
+    assert re.findall("<h2>(.*)</h2>", (RUN / "report.html").read_text()) == titles
     again = metrics(RUN)
     assert {name: again[name] for name in before if name.startswith("test_")} == {
         name: value for name, value in before.items() if name.startswith("test_")
