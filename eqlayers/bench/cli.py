@@ -155,6 +155,8 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("network", choices=NAMES, help="its package must be installed; ours needs none")
     about = "steps at constant energy of the smallest size, exact and with tables; 10000 are usual, none by default"
     whole.add_argument("--dynamics", help=about, metavar="STEPS", type=_count, default=0)
+    about = "energies and forces alone, without training steps"
+    whole.add_argument("--inference", help=about, action="store_true")
     about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
     accelerate.add_argument("network", choices=list(NETWORKS), help="its package must be installed")
@@ -213,6 +215,7 @@ def _networks(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     store = nothing if args.json is None else partial(save, path=args.json)  # as above
     with progress(f"bench networks {args.network}") as say:
         kind |= {"num_threads": args.threads, "keep": keep_memory().kept, "dynamics": args.dynamics}
+        kind["training"] = not args.inference
         return run_networks(args.network, args.config, load_batch=load_batch, **kind, say=say, store=store)
 
 

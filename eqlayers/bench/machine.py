@@ -28,6 +28,7 @@ PACKAGES = (
     "openequivariance",
     "nequip",
     "mace-torch",
+    "symmetrix-xl",
 )
 
 

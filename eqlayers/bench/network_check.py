@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 
 from .accelerate import ROUNDINGS, outcome
-from .network_entrants import EXACT, PEER, Entrant, Tables, enter, makers
+from .network_entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Tables, enter, makers
 from .subject import Subject
 
 IN_FLOAT64 = 1e-6  # of the allowance of float32: roundings are 2e-9 of its
 EPS = torch.finfo(torch.float32).eps
-#: What tables may be off by: eV per atom, eV/Angstrom, and of gradients relative to the largest.
-LIMITS = {"energy": 1e-5, "forces": 1e-4, "gradients": 1e-3}
 DIRECTIONS = 8
 STEP = 0.1  # of a central difference, which is exact for maps of weights of second order
 
@@ -125,9 +123,10 @@ class Bounds:
         }
         known = self.along if entrant.of_package else self.errors
         rounding = {key: max(known[key], least[key]) for key in known}
-        if entrant.kind in (PEER, EXACT):
+        limits = LIMITS if entrant.limits is None and entrant.kind == TABLES else entrant.limits
+        if limits is None:
             return {key: ROUNDINGS * value for key, value in rounding.items()}
-        return {key: LIMITS[key] + value for key, value in rounding.items()}  # the reference is rounded as well
+        return {key: limits[key] + value for key, value in rounding.items()}  # the reference is rounded as well
 
 
 def bounds(subject: Subject, moved: Subject, device: torch.device) -> Bounds:

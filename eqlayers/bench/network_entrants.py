@@ -18,12 +18,17 @@ from ..models.compression import thaw
 from .atoms import Place
 from .implementation import OURS, Refusal, why_refused
 from .subject import Evaluate, Subject, kind_of
+from .symmetrix_peer import PACKAGE, ase_atoms, prepared_call, results_of, symmetrix, whole_call
 
 FORCES, TRAINING = "energy and forces", "training step"
 MODES = (FORCES, TRAINING)
 #: What a row can be: another package's; the same numbers to rounding; or radial networks read from tables.
 PEER, EXACT, TABLES = "peer", "exact", "tables"
-EAGER, COMPILED = "eager", "compiled"
+EAGER, COMPILED, SYMMETRIX = "eager", "compiled", "symmetrix"
+#: The largest errors of tables: eV per atom, eV/Angstrom, and of gradients relative to the largest.
+LIMITS = {"energy": 1e-5, "forces": 1e-4, "gradients": 1e-3}
+#: Of Symmetrix-XL, which reads tables as well; its energies in float32 carry a constant error of each species.
+LIMITS_OF_SYMMETRIX = LIMITS | {"energy": 1e-3}
 
 
 def evaluate_potential(place: Place) -> Evaluate:
@@ -83,6 +88,8 @@ class Entrant:
         network: With its own copy of the weights.
         evaluate: See :class:`Subject`.
         of_package: Whether its parameters belong to a potential of this package.
+        limits: The largest errors beyond rounding; None for ``LIMITS`` of tables, and for rounding alone.
+        threads: The only number of threads that it runs on; 0 for any.
     """
 
     name: str
@@ -90,6 +97,8 @@ class Entrant:
     network: torch.nn.Module
     evaluate: Evaluate
     of_package: bool = False
+    limits: Mapping[str, float] | None = None
+    threads: int = 0
 
     def __post_init__(self) -> None:
         """Remember what is trained."""
@@ -152,12 +161,18 @@ class Maker:
         make: From the network, the sizes of tables, and a dtype.
         modes: What it is timed in.
         of_package: Whether it becomes a potential of this package.
+        call: How it is called; None for a call with tensors.
+        limits: The largest errors beyond rounding; None for ``LIMITS`` of tables, and for rounding alone.
+        fixed: Whether it keeps the number of threads that it was made with.
     """
 
     kind: str
     make: Callable[[Subject, Tables, torch.dtype], torch.nn.Module]
     modes: tuple[str, ...] = MODES
     of_package: bool = False
+    call: Callable[[Subject], Evaluate] | None = None
+    limits: Mapping[str, float] | None = None
+    fixed: bool = False
 
 
 #: Who runs a network of another package, beside itself.
@@ -170,13 +185,39 @@ OWN = {
 }
 
 
+def _by_ase(subject: Subject) -> Evaluate:
+    """A potential of this package by ASE's interface, which keeps the neighbour list."""
+    from ..integrations.ase import Calculator
+
+    atoms = ase_atoms(subject.place)
+    made = lru_cache(maxsize=1)(Calculator)
+
+    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
+        calculator = made(network)
+        calculator.calculate(atoms, ["energy", "forces"], [])
+        return results_of(calculator.results)
+
+    return evaluate
+
+
+#: The strongest peer of MACE, called with the graph prepared and by ASE's interface; and ours by the same interface.
+BESIDE_SYMMETRIX = {
+    f"{PACKAGE}, prepared": Maker(
+        PEER, symmetrix, (FORCES,), call=prepared_call, limits=LIMITS_OF_SYMMETRIX, fixed=True
+    ),
+    f"{PACKAGE}, by ASE": Maker(PEER, symmetrix, (FORCES,), call=whole_call, limits=LIMITS_OF_SYMMETRIX, fixed=True),
+    f"{OURS}, native, compressed, by ASE": Maker(TABLES, _compressed, (FORCES,), of_package=True, call=_by_ase),
+}
+
+
 def makers(subject: Subject, peers: tuple[str, ...]) -> dict[str, Maker]:
     """Rows of a network by name, the reference first: its own package, eager; a network of this one is its own."""
     if not subject.peer:
         return {name: maker for name, maker in OWN.items() if maker.of_package}
     kinds = {EAGER: Maker(PEER, _eager), COMPILED: Maker(PEER, _compiled)}
-    chosen = [EAGER, *(name for name in peers if name != EAGER)]  # what the others are compared with is always there
-    return {f"{subject.peer}, {name}": kinds[name] for name in chosen} | OWN
+    chosen = [EAGER, *(name for name in peers if name == COMPILED)]  # what others are compared with is always there
+    beside = BESIDE_SYMMETRIX if SYMMETRIX in peers and subject.peer == "mace-torch" else {}
+    return {f"{subject.peer}, {name}": kinds[name] for name in chosen} | OWN | beside
 
 
 def enter(
@@ -197,4 +238,6 @@ def enter(
     except Exception as error:
         return why_refused(name if maker.kind == PEER else OURS, error)
     evaluate = evaluate_potential(subject.place) if maker.of_package else subject.evaluate
-    return Entrant(name, maker.kind, network, evaluate, maker.of_package)
+    evaluate = maker.call(subject) if maker.call is not None else evaluate
+    count = torch.get_num_threads() if maker.fixed else 0
+    return Entrant(name, maker.kind, network, evaluate, maker.of_package, maker.limits, count)

@@ -64,13 +64,20 @@ class Series:
         )
 
 
-def measure(series: Series, subject: Subject, known: Bounds, tables: Tables, peers: Sequence[str]) -> Iterator[Record]:
+def measure(
+    series: Series,
+    subject: Subject,
+    known: Bounds,
+    tables: Tables,
+    peers: Sequence[str],
+    modes: Sequence[str] = MODES,
+) -> Iterator[Record]:
     """All rows of one size: compared first, then timed in turn."""
     place, all_makers = subject.place, makers(subject, tuple(peers))
     series.say(f"{series.name}, {place.num_atoms} atoms: building")
     found = {name: enter(name, maker, subject, tables, series.device) for name, maker in all_makers.items()}
     reference = next(iter(all_makers))
-    for mode in MODES:
+    for mode in modes:
         chosen = {name: found[name] for name, maker in all_makers.items() if mode in maker.modes}
         reasons = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, str)}
         ready = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, Entrant)}
@@ -131,18 +138,24 @@ def _time(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant], ref
     for number, count in enumerate(series.threads):
         series.say(f"{series.name}, {head['atoms']} atoms, {mode}: timing, threads: {count}")
         with threads(count):
-            seconds = dict(zip(calls, alternate(list(calls.values()), series.runs, device, warmup=1), strict=True))
-            for entrant in timed:
+            here = [entrant for entrant in timed if entrant.threads in (0, count)]
+            chosen = [calls[entrant.name] for entrant in here]
+            seconds = dict(
+                zip((one.name for one in here), alternate(chosen, series.runs, device, warmup=1), strict=True)
+            )
+            for entrant in here:
                 name, call = entrant.name, calls[entrant.name]
                 row = new_row(head, name, entrant.kind, count) | {"seconds": summary(seconds[name])}
+                row["reason"] = getattr(entrant.network, "about", "")
                 if name != reference and reference in seconds:
                     row["ratio"] = ratio(seconds[reference], seconds[name])
                 if (name, mode) in series.checked:
                     row["compared_at"], row["errors"], _ = series.checked[name, mode]
                 if not number:  # they hardly depend on threads
-                    if not name.endswith(COMPILED):
+                    native = entrant.threads > 0  # without operators of torch, and with memory that it keeps
+                    if not (native or name.endswith(COMPILED)):
                         row["shares"], row["operators"] = time_by_part(call)
-                    if refusal(device) is None:
+                    if refusal(device) is None and not native:
                         row["memory_bytes"] = peak_extra(call, device, 1 if row["seconds"]["median"] > SLOW else 3)
                         series.peaks[name, mode] = (head["atoms"], row["memory_bytes"])
                 yield row

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import models
+from ..checks import check_flag
 from ..errors import ConfigError
 from .atoms import Place, crystal, repeats, rounded
 from .config import check_known, find_config, read_config, read_fields
@@ -19,8 +20,21 @@ from .implementation import OURS
 from .machine import describe, find_device, keep_random_state, release, threads
 from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
-from .network_check import LIMITS, bounds, wrong_in_float64
-from .network_entrants import COMPILED, EAGER, EXACT, MODES, PEER, TABLES, TRAINING, Tables, own
+from .network_check import bounds, wrong_in_float64
+from .network_entrants import (
+    COMPILED,
+    EAGER,
+    EXACT,
+    FORCES,
+    LIMITS,
+    MODES,
+    PEER,
+    SYMMETRIX,
+    TABLES,
+    TRAINING,
+    Tables,
+    own,
+)
 from .network_subjects import PACKAGES
 from .network_timing import WRONG, Series, measure, new_row
 from .parts import time_by_part
@@ -29,6 +43,7 @@ from .run import Say, nothing, quiet
 from .step import LoadBatch, read_training
 from .subject import Subject
 from .suite import DEVICES
+from .symmetrix_peer import PACKAGE as SYMMETRIX_XL
 
 FIELDS = {
     **dict.fromkeys(("device", "model"), "text"),
@@ -42,12 +57,19 @@ FIELDS = {
 OURS_ALONE = "ours"
 #: What the command takes: other packages, or networks that need none.
 NAMES = (*PACKAGES, OURS_ALONE)
-PEERS = (EAGER, COMPILED)
+PEERS = (EAGER, COMPILED, SYMMETRIX)
 CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
 MAIN = "main job"
-JUDGED_AS = {"exact": "exact", "tables": "with tables", "ratio": "fastest", "memory": "fastest"}
+JUDGED_AS = {
+    "exact": "exact",
+    "tables": "with tables",
+    "ratio": "fastest",
+    "memory": "fastest",
+    "other": f"fastest beside {SYMMETRIX_XL}",
+}
 #: quantity of a goal -> the kinds of rows among which the fastest is judged
 JUDGED = {"exact": (EXACT,), "tables": (TABLES,), "ratio": (EXACT, TABLES), "memory": (EXACT, TABLES)}
+JUDGED |= {"other": (EXACT, TABLES)}  # beside a package that runs the networks of the first
 
 
 def subject_of(
@@ -114,7 +136,7 @@ def measure_network(
         subject = subject_of(name, options, size, scale=units["scale"], shift=units["shift"])
         neighbors = subject.place.mean_neighbors
         about = about or f"{subject.name}, cutoff {subject.place.cutoff:g} A, {neighbors:.0f} edges an atom"
-        for row in measure(series, subject, known, tables, fields["peers"]):
+        for row in measure(series, subject, known, tables, fields["peers"], fields["modes"]):
             done(row)
         release(series.device)
     found = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
@@ -198,7 +220,9 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
         return float(row["seconds"]["median"])
 
     timed = [row for row in here if row["seconds"]]
-    peer = min((row for row in timed if row["kind"] == PEER), key=seconds, default=None)
+    peers = [row for row in timed if row["kind"] == PEER]
+    peers = [row for row in peers if row["implementation"].startswith(SYMMETRIX_XL) == (quantity == "other")]
+    peer = min(peers, key=seconds, default=None)
     mine = min((row for row in timed if row["kind"] in JUDGED[quantity]), key=seconds, default=None)
     measured, who = None, ""
     if peer is not None and mine is not None:
@@ -227,6 +251,7 @@ def run_networks(
     runs: int | None = None,
     keep: bool = False,
     dynamics: int = 0,
+    training: bool = True,
     say: Say = quiet,
     store: Callable[[Record], None] = nothing,
 ) -> Record:
@@ -239,6 +264,7 @@ def run_networks(
         peers, sizes, device, num_threads, runs: Instead of the configuration's.
         keep: Whether the process keeps memory that is freed, which the result tells.
         dynamics: Steps at constant energy of the smallest size, with the exact network and with tables; 0 for none.
+        training: Whether training steps are measured as well.
         say: Called with a few words before every step.
         store: Called after every row with the result so far, so that a run that is cut off leaves something.
 
@@ -266,6 +292,7 @@ def run_networks(
         repeats(size)
     chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
     place = find_device(fields["device"], path.stem)
+    fields["modes"] = MODES if check_flag("training", training) else (FORCES,)
     counts = [num_threads] if num_threads else fields["threads"]
     with threads(counts[0]), keep_random_state(place):
         result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": keep}
@@ -277,7 +304,7 @@ def run_networks(
             store(result)
 
         job = None
-        if name == OURS_ALONE and place.type == "cpu":  # first, as its files may be missing
+        if name == OURS_ALONE and place.type == "cpu" and training:  # first, as its files may be missing
             say(f"{MAIN}: data")
             training = read_training(path.parent / fields["model"])
             batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})

@@ -233,7 +233,7 @@ def test_the_shipped_configuration() -> None:
         ("layers: 1}", "layer: 1}", "networks: TFN must have options that it knows, got .*layer"),
         ("sizes: [32, 16]", "sizes: [30]", "sizes must be multiples of 4 atoms, got 30"),
         ("sizes: [32, 16]", "sizes: 16", "sizes must be a list of positive integers"),
-        ("peers: [eager]", "peers: [eagr]", "expected a peer among eager, compiled; got 'eagr'"),
+        ("peers: [eager]", "peers: [eagr]", "expected a peer among eager, compiled, symmetrix; got 'eagr'"),
         ("device: cpu", "device: gpu", "expected a device among cpu, cuda; got 'gpu'"),
         ("training step: {", "train: {", "expected a mode among energy and forces, training step; got 'train'"),
         ("exact: 2", "exakt: 2", "expected a goal among exact, .*; got 'exakt'. Did you mean 'exact'"),
@@ -256,7 +256,7 @@ def test_absent_packages_and_unknown_names(monkeypatch: pytest.MonkeyPatch) -> N
         "ours --sizes 64,x": r"--sizes must be a list of positive integers.*, got '64,x'",
         "ours --sizes 30": "sizes must be multiples of 4 atoms, got 30",
         "ours --device gpu": "--device must be one of cpu, cuda, got 'gpu'",
-        "ours --peers eagr": "expected a peer among eager, compiled; got 'eagr'",
+        "ours --peers eagr": "expected a peer among eager, compiled, symmetrix; got 'eagr'",
     }.items():
         with pytest.raises(ConfigError, match=message):
             run(["networks", *options.split()], lambda options: molecules())
