@@ -215,7 +215,7 @@ def _networks(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     store = nothing if args.json is None else partial(save, path=args.json)  # as above
     with progress(f"bench networks {args.network}") as say:
         kind |= {"num_threads": args.threads, "keep": keep_memory().kept, "dynamics": args.dynamics}
-        kind["training"] = not args.inference
+        kind["inference"] = args.inference
         return run_networks(args.network, args.config, load_batch=load_batch, **kind, say=say, store=store)
 
 

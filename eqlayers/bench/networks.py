@@ -251,7 +251,7 @@ def run_networks(
     runs: int | None = None,
     keep: bool = False,
     dynamics: int = 0,
-    training: bool = True,
+    inference: bool = False,
     say: Say = quiet,
     store: Callable[[Record], None] = nothing,
 ) -> Record:
@@ -264,7 +264,7 @@ def run_networks(
         peers, sizes, device, num_threads, runs: Instead of the configuration's.
         keep: Whether the process keeps memory that is freed, which the result tells.
         dynamics: Steps at constant energy of the smallest size, with the exact network and with tables; 0 for none.
-        training: Whether training steps are measured as well.
+        inference: Whether energies and forces alone are measured, without training steps.
         say: Called with a few words before every step.
         store: Called after every row with the result so far, so that a run that is cut off leaves something.
 
@@ -292,7 +292,7 @@ def run_networks(
         repeats(size)
     chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
     place = find_device(fields["device"], path.stem)
-    fields["modes"] = MODES if check_flag("training", training) else (FORCES,)
+    fields["modes"] = (FORCES,) if check_flag("inference", inference) else MODES
     counts = [num_threads] if num_threads else fields["threads"]
     with threads(counts[0]), keep_random_state(place):
         result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": keep}
@@ -304,7 +304,7 @@ def run_networks(
             store(result)
 
         job = None
-        if name == OURS_ALONE and place.type == "cpu" and training:  # first, as its files may be missing
+        if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
             say(f"{MAIN}: data")
             training = read_training(path.parent / fields["model"])
             batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})

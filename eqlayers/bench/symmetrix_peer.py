@@ -85,7 +85,7 @@ class Symmetrix(torch.nn.Module):
         return results_of(self.calculator.results)
 
     def prepared(self) -> tuple[Tensor, Tensor]:
-        """The same from positions to forces alone, with the graph prepared."""
+        """Energy and forces from positions alone, with the graph prepared."""
         evaluator, count = self.calculator.evaluator, self._inputs[0]
         evaluator._compute_prepared_factorized_positions(self._graph, self.atoms.positions.reshape(-1))
         energy = np.sum(evaluator.node_energies, dtype=np.float64)
