@@ -35,7 +35,7 @@ class Mistake:
     def applies(self, structures: StructureArrays) -> bool:
         """Whether the structures have all labels that are wrong."""
         labelled = set(self.factors) - {"pos"} <= set(structures.labels)
-        return labelled and self.can_be_in(structures.has_cells)
+        return labelled and self.can_be_in(bool(structures.pbc.any()))
 
     def made(self, structures: StructureArrays) -> StructureArrays:
         """The structures with the mistake."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from textwrap import wrap
 
@@ -17,7 +18,7 @@ from .sets import POOLS, SETS
 
 NAMED, OTHER, MISSED = "●", "○", "–"
 SIZES = (10, 30, 100)
-DRAWS_OF_MISTAKES, DRAWS_OF_RIGHT = 3, 60
+DRAWS_OF_MISTAKES, DRAWS_OF_RIGHT = 1, 30
 
 HEAD = """# Mistakes in labels that are found
 
@@ -33,12 +34,13 @@ The command reads four kinds of numbers:
 
 - **Work.** From one frame of a trajectory to the next, the energy changes by the work of the forces. From one cell to
   another cell of the same composition, the energy changes by the work of the stress and of the forces. Eight pairs of
-  similar structures are enough.
+  similar structures are enough. A ratio of energies to work is wrong outside 0.55 to 1.5 for frames, where few frames
+  widen the range, and outside 0.4 to 2.5 for cells.
 - **A pair potential.** Independent structures may have any compositions. A pair potential is fitted to their forces by
   linear least squares, in splines of the distance. The energies of the pair potential are compared with the labels,
   beside composition, number of bonds and volume. The stress of the pair potential is compared with the labels, without
   the pressure. A comparison counts if the correlation is at least 0.35 and 4.5 standard deviations from 0. A ratio is
-  wrong if the ratio is off by more than 3 over the correlation, or if the ratio is negative.
+  wrong if the ratio is off by a factor of more than 3 over the correlation, or if the ratio is negative.
 - **Bonds.** The force constant of a bond of nonmetals with the length r is about 45 eV Å² / r⁴. Forces are wrong if the
   median constant is off by a factor of more than 4 for bonds of hydrogen, or of more than 7 for other bonds.
 - **Sizes.** Energies may exceed the energies of free atoms with all electrons, or may be such energies in another unit.
@@ -49,7 +51,7 @@ warning. The check takes about a second for 1,000 frames of 20 atoms: at most 50
 are fitted, drawn at random and always the same.
 
 This page holds the output of a program that makes the mistakes and runs the check. In a checkout of the repository,
-`python -m tests.mistakes.page docs/howto/data_mistakes.md` writes the page again, in about five minutes.
+`python -m tests.mistakes.page docs/howto/data_mistakes.md` writes the page again, in some minutes.
 
 ## Mistake by set
 
@@ -62,17 +64,20 @@ SETS_HEAD = """
 |---|---|
 """
 NUMBERS = """
-{missed} of {all} fields are not found. Structures at rest with energies alone have nothing that their energies can be
-compared with, except for the sizes above.
+{missed} of {all} fields are not found:
+
+- Energies of structures at rest, without forces, can be compared with the sizes above only.
+- Energies and forces of a metal may both be in a wrong unit. Then their ratio is right, and without stress and without
+  bonds of nonmetals there is nothing else to compare with.
 
 ## Number of structures
 
-Share of the mistakes above that are found, in {draws} random draws of each number of structures.
+Share of the mistakes above that are found, in a random draw of each number of structures.
 
 """
 ALARMS = """
-Few structures of many compositions do not tell: energies of 30 different molecules differ more by composition than by
-the work of their forces. Their forces are still checked, by the bonds.
+Few structures of many compositions tell little: the energies of 10 different molecules differ by composition more than
+by the work of the forces. The bonds still tell the unit of the forces.
 
 ## False alarms
 
@@ -90,66 +95,68 @@ def found(mistake: Mistake, structures: StructureArrays) -> str:
     return NAMED if named else OTHER if said else MISSED
 
 
-def by_mistake(step: Callable[[], None]) -> tuple[str, int, int]:
-    """The table of mistakes by set, the number of fields that are not found, and of all fields."""
-    sets = {name: of() for name, (_, of) in SETS.items()}
-    lines = [f"| mistake | {' | '.join(sets)} |", f"|---|{':-:|' * len(sets)}"]
-    missed = fields = 0
-    for mistake in MISTAKES:
-        row = [found(mistake, structures) for structures in sets.values()]
-        missed, fields = missed + row.count(MISSED), fields + len(row) - row.count("")
-        lines.append(f"| {mistake.name} | {' | '.join(row)} |")
-        step()
-    return "\n".join(lines) + "\n", missed, fields
+def row_of(mistake: int) -> list[str]:
+    """Fields of a mistake, one for each set."""
+    return [found(MISTAKES[mistake], of()) for _, of in SETS.values()]
 
 
-def by_number(step: Callable[[], None], names: list[str], field: Callable[[list[StructureArrays]], str]) -> str:
-    """A table of sets by number of structures, with a field for the draws of each."""
-    lines = [f"| set | {' | '.join(f'{size} structures' for size in SIZES)} |", f"|---|{'--:|' * len(SIZES)}"]
-    for name in names:
-        row = []
-        for size in SIZES:
-            draws = [POOLS[name](size, seed) for seed in range(DRAWS_OF_RIGHT)]
-            row.append(field([draw for draw in draws if len(draw) == size]))
-            step()
-        lines.append(f"| {name} | {' | '.join(row)} |")
-    return "\n".join(lines) + "\n"
+def draws_of(name: str, size: int, number: int) -> list[StructureArrays]:
+    """Draws of a set; none if the set is smaller."""
+    return [draw for seed in range(number) if len(draw := POOLS[name](size, seed)) == size]
 
 
-def share(draws: list[StructureArrays]) -> str:
-    """Share of mistakes that are found."""
-    some = draws[:DRAWS_OF_MISTAKES]
-    fields = [found(mistake, draw) for draw in some for mistake in MISTAKES if mistake.applies(draw)]
+def share(name: str, size: int) -> str:
+    """Share of the mistakes that are found."""
+    draws = draws_of(name, size, DRAWS_OF_MISTAKES)
+    fields = [found(mistake, draw) for draw in draws for mistake in MISTAKES if mistake.applies(draw)]
     return f"{1 - fields.count(MISSED) / len(fields):.0%}" if fields else ""
 
 
-def page() -> str:
-    """The text of the page."""
+def alarms(name: str, size: int) -> tuple[int, int]:
+    """Draws of right structures that get a warning, and all draws."""
+    said = [bool(said_of(draw)) for draw in draws_of(name, size, DRAWS_OF_RIGHT)]
+    return sum(said), len(said)
+
+
+def table(names: list[str], fields: list[str]) -> str:
+    """A table of sets by number of structures."""
+    lines = [f"| set | {' | '.join(f'{size} structures' for size in SIZES)} |", f"|---|{'--:|' * len(SIZES)}"]
+    rows = (fields[start : start + len(SIZES)] for start in range(0, len(fields), len(SIZES)))
+    lines += [f"| {name} | {' | '.join(row)} |" for name, row in zip(names, rows, strict=True)]
+    return "\n".join(lines) + "\n"
+
+
+def page(processes: int) -> str:
+    """The text of the page, by several processes."""
     (example,) = said_of(in_units(("energy", "kcal/mol")).made(SETS["molecules"][1]()))
-    alarms: list[bool] = []
-
-    def count(draws: list[StructureArrays]) -> str:
-        said = [bool(said_of(draw)) for draw in draws]
-        alarms.extend(said)
-        return f"{sum(said)} of {len(said)}" if said else ""
-
+    for _, of in SETS.values():
+        of()  # once, for all processes
     labelled = [name for name in POOLS if name != "minima"]
-    with Progress() as progress:
-        bar = progress.add_task("mistakes", total=len(MISTAKES) + len(SIZES) * (len(labelled) + len(POOLS)))
-        step = partial(progress.advance, bar)
-        rows, missed, fields = by_mistake(step)
-        numbers, right = by_number(step, labelled, share), by_number(step, list(POOLS), count)
+    with Progress() as progress, ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as workers:
+        tasks = [workers.submit(row_of, mistake) for mistake in range(len(MISTAKES))]
+        shares = [workers.submit(share, name, size) for name in labelled for size in SIZES]
+        counts = [workers.submit(alarms, name, size) for name in POOLS for size in SIZES]
+        every = [*tasks, *shares, *counts]
+        for _ in progress.track(as_completed(every), total=len(every), description="mistakes"):
+            pass
+    rows = [task.result() for task in tasks]
+    counted = [task.result() for task in counts]
+    fields = [field for row in rows for field in row if field]
+    warned, drawn = (sum(column) for column in zip(*counted, strict=True))
+    lines = [f"| mistake | {' | '.join(SETS)} |", f"|---|{':-:|' * len(SETS)}"]
+    lines += [f"| {mistake.name} | {' | '.join(row)} |" for mistake, row in zip(MISTAKES, rows, strict=True)]
     return (
         HEAD.format(example="\n".join(wrap(f"warning: {example}", 88)))
-        + rows
+        + "\n".join(lines)
+        + "\n"
         + SETS_HEAD
         + "".join(f"| {name} | {what} |\n" for name, (what, _) in SETS.items())
-        + NUMBERS.format(missed=missed, all=fields, draws=DRAWS_OF_MISTAKES)
-        + numbers
-        + ALARMS.format(draws=DRAWS_OF_RIGHT, alarms=sum(alarms), total=len(alarms))
-        + right
+        + NUMBERS.format(missed=fields.count(MISSED), all=len(fields))
+        + table(labelled, [task.result() for task in shares])
+        + ALARMS.format(draws=DRAWS_OF_RIGHT, alarms=warned, total=drawn)
+        + table(list(POOLS), [f"{some} of {number}" if number else "" for some, number in counted])
     )
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page())
+    Path(sys.argv[1]).write_text(page(os.cpu_count() or 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -24,6 +25,11 @@ METALS = ("Al", "Ni", "Cu", "Pd", "Ag", "Pt", "Au")
 def shuffled(structures: StructureArrays, number: int, seed: int = 0) -> StructureArrays:
     """Some of the structures, in random order, so that no neighbours in the file are alike."""
     return structures.take(np.random.default_rng(seed).permutation(len(structures))[:number])
+
+
+def without_stress(structures: StructureArrays) -> StructureArrays:
+    """The structures without this label."""
+    return replace(structures, stress=np.full_like(structures.stress, np.nan))
 
 
 @cache
@@ -122,6 +128,7 @@ SETS: dict[str, tuple[str, Callable[[], StructureArrays]]] = {
         lambda: shuffled(stored("crystals"), 60),
     ),
     "copper": ("100 cells with stress, effective medium theory", lambda: shuffled(copper(), 100)),
+    "no stress": ("the same without stress", lambda: without_stress(shuffled(copper(), 100))),
     "alloys": (
         "200 cells of seven metals with stress, 134 compositions, effective medium theory",
         lambda: shuffled(alloys(), 200),

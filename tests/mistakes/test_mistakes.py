@@ -16,7 +16,7 @@ from eqlayers.data.structures import StructureArrays
 
 from .mistakes import MISTAKES, Mistake, in_units, said_of
 from .page import MISSED, NAMED, OTHER, found
-from .sets import alloys, argon, copper, minima, shuffled, stored, trajectory
+from .sets import alloys, argon, copper, in_order, minima, shuffled, stored, trajectory
 
 #: Few structures of each kind, so that the tests are short; docs/howto/data_mistakes.md has more of them.
 FEW = {
@@ -50,6 +50,11 @@ def test_right_structures_get_no_word(name: str) -> None:
 @pytest.mark.parametrize(("mistake", "name"), cases())
 def test_a_mistake_is_found(mistake: Mistake, name: str) -> None:
     assert found(mistake, FEW[name]()) in (NAMED, OTHER)
+
+
+def test_few_frames_get_a_wide_range() -> None:
+    """Ten frames whose energies change by 0.55 of the work, by chance."""
+    assert said_of(in_order(10, 9)) == []
 
 
 @pytest.mark.slow

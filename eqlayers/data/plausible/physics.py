@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-import numpy as np
 
 from eqlayers.data.plausible.magnitudes import all_electrons, far_neighbors, large_energies, large_forces, net_forces
 from eqlayers.data.plausible.pair_model import PairModel, drawn, fitted, pairs_within_reach
@@ -58,10 +55,7 @@ def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[C
     """All that can be told; work goes before what a pair potential says."""
     found, bonds, between_cells = [], None, None
     if "stress" in structures.labels:
-        volume = np.abs(np.linalg.det(structures.cell))[:, None, None]
-        volume = np.where(volume > 0, volume, 1.0)
-        scaled = {power: replace(structures, stress=structures.stress * volume**power) for power in _POWERS}
-        work = {power: work_between_cells(each) for power, each in scaled.items()}
+        work = {power: work_between_cells(structures, power) for power in _POWERS}
         between_cells = work[0][1]
         found.append(Comparison("energy", "stress", _known({power: each for power, (each, _) in work.items()})))
         if model is not None:

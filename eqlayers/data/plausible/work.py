@@ -16,6 +16,7 @@ FloatArray = NDArray[np.float64]
 
 _PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
 _SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
+_CHANCE = 5.0  # standard errors by which a slope of few pairs may be off
 _OF_CELLS = (0.4, 2.5)  # cells change by more than frames
 _ERRORS = 10.0  # standard errors of a slope that is one
 _SURE = 0.9  # correlation from which on a slope is one
@@ -47,8 +48,12 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
     return _slope(np.array(work), np.array(change), "the work of the forces between frames")
 
 
-def work_between_cells(structures: StructureArrays) -> tuple[Ratio | None, Ratio | None]:
+def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Ratio | None, Ratio | None]:
     """Change of the energy from one cell to the next larger one of its composition, over two kinds of work.
+
+    Args:
+        structures: The data set.
+        power: Of the volume in Angstrom^3, which the stress of the file is multiplied by first.
 
     Returns:
         The ratio to the work of the stress and to the work of the forces, which in a rattled crystal is most of the
@@ -77,7 +82,7 @@ def work_between_cells(structures: StructureArrays) -> tuple[Ratio | None, Ratio
         by_forces = -0.5 * float(((structures.forces[start] + structures.forces[end]) * moved).sum())
         if not np.isnan(by_forces) and (np.abs(moved).max() > 1.0 or (structures.z[start] != structures.z[end]).any()):
             continue  # atoms crossed a boundary, or come in another order
-        stress = 0.5 * (volume[pair, None, None] * structures.stress[pair]).sum(axis=0)
+        stress = 0.5 * (volume[pair, None, None] ** (power + 1) * structures.stress[pair]).sum(axis=0)
         work.append((float((stress * grown).sum()), float(np.nan_to_num(by_forces))))
         change.append(float(structures.energy[pair[1]] - structures.energy[pair[0]]))
     if len(work) < _ENOUGH:
@@ -106,6 +111,9 @@ def _slope(work: FloatArray, change: FloatArray, product: str) -> Ratio | None:
     finite = np.isfinite(work)
     work, change = work[finite], change[finite]
     size = float(np.sqrt(np.square(work).sum() * np.square(change).sum()))
-    if len(work) < _ENOUGH or size == 0 or abs(float(work @ change)) < _SURE * size:
+    correlation = float(work @ change) / size if size else 0.0
+    if len(work) < _ENOUGH or abs(correlation) < _SURE:
         return None
-    return Ratio(float(work @ change / (work @ work)), *_SLOPES, product, usual=1.4, exact=True)
+    error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # of the slope, relative
+    low, high = _SLOPES[0] / (1 + _CHANCE * error), _SLOPES[1] * (1 + _CHANCE * error)
+    return Ratio(float(work @ change / (work @ work)), low, high, product, usual=1.4, exact=True)
