@@ -35,7 +35,7 @@ does.test-triton-releases := the printed GPU kernels with the oldest and the new
 does.test-mace            := tests of tables and contractions beside mace-torch, whose e3nn 0.4.4 comes first on PYTHONPATH: 2 min
 does.sanitizers           := the generated C under AddressSanitizer and UBSan
 does.wheel-check          := build a wheel, and import every package from it in a clean environment; install a clone: half a minute
-does.docs                 := HTML documentation in docs/_build/html: 1 to 3 min on an AMD EPYC
+does.docs                 := run the tutorials, and write the HTML documentation to docs/_build/html: 3 to 6 min on an AMD EPYC
 does.lint                 := ruff and mypy: half a minute
 does.test-integrations    := tests beside NequIP and MACE, in environments of their own: some minutes
 does.test-e3nn            := the tests that e3nn publishes, against our layers, and the page that lists them: 20 min
@@ -48,7 +48,7 @@ COMMANDS := train train-dipole train-forces test test-long test-slow test-triton
 # What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
 load.train           := 0.3 GB, 1.4 GB on disk
 load.test            := 0.55 GB, 2.2 GB on disk
-load.docs            := 0.35 GB, 1.5 GB on disk
+load.docs            := 0.5 GB, 1.7 GB on disk
 load.triton-releases := 0.5 GB, 1.7 GB on disk
 load.test-mace       := 0.1 GB
 load.nox             := 2 GB
@@ -85,7 +85,7 @@ test-slow: about-test-slow $(VENV)/.installed-test $(RELEASES)
 test-triton-releases: about-test-triton-releases $(VENV)/.installed-test $(RELEASES)
 	$(PYTEST) -m "releases and not slow" $(call MARKED,releases)
 
-test-mace: about-test-mace $(VENV)/mace/.installed
+test-mace: about-test-mace $(VENV)/.installed-test $(VENV)/mace/.installed
 	PYTHONPATH=$(VENV)/mace TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 $(PYTEST) tests/integrations/test_radial.py \
 	    tests/integrations/mace/test_symmetric_contraction.py
 
@@ -95,7 +95,8 @@ sanitizers: about-sanitizers $(VENV)/.installed-test
 wheel-check: about-wheel-check $(VENV)/.installed-test
 	$(BIN)/pytest tests/test_packaging.py
 
-docs: about-docs $(VENV)/.installed-docs
+# a tutorial accelerates a model of mace-torch
+docs: about-docs $(VENV)/.installed-docs $(VENV)/mace/.installed
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 lint: about-lint $(VENV)/.installed-test
@@ -132,8 +133,8 @@ $(VENV)/triton/%/.installed: requirements-triton-%.txt | $(VENV)/.installed-test
 	$(BIN)/python $(INSTALL) --no-deps --target $(@D) --requirement $<
 	@touch $@
 
-# of mace-torch what the environment lacks, without the torch and numpy that both have
-$(VENV)/mace/.installed: constraints-mace.txt | $(VENV)/.installed-test
+# of mace-torch what the environment lacks, without the torch and numpy that both have; behind the set-up of either
+$(VENV)/mace/.installed: constraints-mace.txt
 	@echo 'set-up of mace-torch: downloads $(load.test-mace)'
 	@rm -rf $(@D)
 	$(BIN)/python $(INSTALL) --no-deps --target $(@D) --constraint $< $(BESIDE_MACE)

@@ -1,8 +1,13 @@
-"""Sphinx configuration: MyST pages, the reference from docstrings, the furo theme."""
+"""Sphinx configuration: MyST pages, executed notebooks, the reference from docstrings, the furo theme."""
 
+import hashlib
+import os
 import sys
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+
+from jupyter_cache.executors import utils as executors
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "kernels"), str(ROOT / "docs" / "extensions")]
@@ -15,7 +20,7 @@ copyright = "2026, the eqlayers authors"
 release = version = eqlayers.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
@@ -45,6 +50,22 @@ copybutton_exclude = ".linenos, .gp, .go"
 # MathJax is shipped with the pages: one file with all extensions, from a package that holds a release of it.
 mathjax_path = "tex-svg-full.js"
 mathjax3_config = {"options": {"enableMenu": False}}  # its menu would fetch files
+
+# Notebooks run in a folder of their own, with the code of this checkout and the commands of this environment. Results
+# are kept under a hash of that code: the next build is quick, and a change of the code runs all notebooks again.
+SOURCES = sorted([*ROOT.glob("eqlayers/**/*.py"), *ROOT.glob("kernels/**/*.py")])
+code = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:16]
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "docs" / "_build" / "notebooks" / code)
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300  # seconds for one cell
+executors.executenb = partial(executors.executenb, coalesce_streams=True)  # a command is read in pieces
+os.environ["MATPLOTLIBRC"] = str(ROOT / "docs" / "tutorials" / "matplotlibrc")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # of tqdm, which asks for widgets in a notebook
+os.environ["BASH_ENV"] = str(ROOT / "docs" / "tutorials" / "bashrc")
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
 
 
 def setup(app):
