@@ -17,7 +17,7 @@ __all__ = ["COLOURS", "GREY", "as_svg", "new_figure", "number", "save_figure"]
 #: Okabe and Ito's colours, which people with any kind of colour vision tell apart, on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#808080")
 GREY = "#808080"
-#: Colours of matplotlib's frames and texts -> those of the page, which is light or dark.
+#: Colours of matplotlib's frames and texts -> colours of the page, which is light or dark.
 _OF_PAGE = {"#000000": "currentColor", "#ffffff": "var(--paper)", "#cccccc": "var(--line)", "#b0b0b0": "var(--line)"}
 _NO_DATE = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 

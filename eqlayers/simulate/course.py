@@ -24,7 +24,7 @@ FEWEST = 3  # frames, for a line through them and its error
 
 
 class Course(NamedTuple):
-    """What the frames of a trajectory say, `[F]` each.
+    """Values of the frames of a trajectory, `[F]` each.
 
     Attributes:
         atoms: How many there are.
@@ -45,7 +45,7 @@ class Course(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Total energy in meV per atom, less that of the first frame."""
+        """Total energy in meV per atom, relative to the first frame."""
         total = self.potential + self.kinetic
         return 1e3 * (total - total[0]) / self.atoms
 
@@ -104,7 +104,7 @@ def drift_of(course: Course) -> tuple[float, float]:
 
 
 def _panels(course: Course, settings: DynamicsSettings) -> dict[str, Callable[[Axes], None]]:
-    """What is drawn, by what it shows."""
+    """Functions that draw, by the text below the drawing."""
     time, ensemble = course.time, ENSEMBLES[settings.ensemble]
 
     def energies(axis: Axes) -> None:
@@ -136,7 +136,7 @@ def _panels(course: Course, settings: DynamicsSettings) -> dict[str, Callable[[A
         return draw
 
     constant = settings.ensemble == "nve"
-    panels: dict[str, Callable[[Axes], None]] = {"Potential and total energy, less those of the first frame.": energies}
+    panels: dict[str, Callable[[Axes], None]] = {"Potential and total energy, relative to the first frame.": energies}
     if constant:
         panels["Total energy, which nve keeps, on a scale of its own."] = conserved
     panels["Temperature."] = of(course.temperature, "temperature (K)", None if constant else settings.temperature)

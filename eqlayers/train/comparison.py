@@ -264,7 +264,7 @@ def _facts(found: Run) -> dict[str, Any]:
 def _sections(
     groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
 ) -> list[Section]:
-    """Of the page: a table and a figure for each kind of runs, then what differs."""
+    """Sections of the page: a table and a figure for each kind of runs, then the differences."""
     key, label = AXES[axis]
     sections = []
     for kind, group in groups.items():

@@ -120,7 +120,7 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
 
 
 def curves(folder: Path, main: Picture | None, history: Sequence[Mapping[str, float]]) -> Section:
-    """The curve of the main error, and those of the other errors that the logs have."""
+    """The curve of the main error, and the curves of the other errors that the logs have."""
     if main is None:
         return Section("Learning curves", [])
     blocks: list[Block] = [main]

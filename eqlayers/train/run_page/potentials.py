@@ -53,7 +53,7 @@ class Tested(NamedTuple):
 
 
 def data(module: Any, cutoff: float) -> Section:
-    """What was read, how it was split, what the checks of the data found, and distributions."""
+    """The data: files, split, findings of the checks, and distributions."""
     parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
     structures = module.train_set.structures
     taken = {name: structures.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
@@ -176,7 +176,7 @@ def largest_errors(tested: Tested) -> Section:
 
 
 def atomic_energies(tested: Tested, shifts: Mapping[int, float]) -> Section:
-    """What the network gives each atom beyond the shift of its element."""
+    """The energy of each atom from the network, beyond the shift of its element."""
     values = tested.values
     if "energies" not in values or not len(values["energies"]):
         return Section("Energies of atoms", [])
@@ -198,7 +198,7 @@ def atomic_energies(tested: Tested, shifts: Mapping[int, float]) -> Section:
 
 
 def checks(potential: Potential, module: Any) -> Section:
-    """What `eqlayers check` says on the smallest test structures, one with periods and one without."""
+    """The result of `eqlayers check` on the smallest test structures, one with periods and one without."""
     title = "eqlayers check"
     part = module.test_set.structures.take(np.asarray(module.test_set.rows))
     order = np.argsort(part.n_atoms, kind="stable")
