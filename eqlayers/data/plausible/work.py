@@ -16,7 +16,7 @@ FloatArray = NDArray[np.float64]
 
 _PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict
 _SLOPES = (0.55, 1.5)  # anharmonic energies of large displacements change less than the trapezoids say, to 0.74 times
-_CHANCE = 5.0  # standard errors by which a slope of few pairs may be off
+_CHANCE, _SMALL = 6.0, 0.04  # standard errors by which a slope of few pairs may be off; the error of many pairs
 _OF_CELLS = (0.4, 2.5)  # cells change by more than frames
 _ERRORS = 10.0  # standard errors of a slope that is one
 _SURE = 0.9  # correlation from which on a slope is one
@@ -115,5 +115,6 @@ def _slope(work: FloatArray, change: FloatArray, product: str) -> Ratio | None:
     if len(work) < _ENOUGH or abs(correlation) < _SURE:
         return None
     error = math.sqrt((1 - min(correlation**2, 1.0)) / (len(work) - 1)) / abs(correlation)  # of the slope, relative
-    low, high = _SLOPES[0] / (1 + _CHANCE * error), _SLOPES[1] * (1 + _CHANCE * error)
+    wider = 1 + _CHANCE * max(0.0, error - _SMALL)
+    low, high = _SLOPES[0] / wider, _SLOPES[1] * wider
     return Ratio(float(work @ change / (work @ work)), low, high, product, usual=1.4, exact=True)
