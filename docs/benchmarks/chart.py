@@ -75,26 +75,26 @@ def draw(bars: list[Bar], path: Path, field: str, title: str) -> None:
     matplotlib.use("svg")
     from matplotlib import pyplot as plt
 
-    groups = [(network, [bar for bar in shown(bars, network) if getattr(bar, field)]) for network in NETWORKS.values()]
+    groups = [(network, shown(bars, network)) for network in NETWORKS.values()]
     rows = sum(len(found) for _, found in groups) + len(groups)
     style = {"svg.hashsalt": "eqlayers", "svg.fonttype": "path", "font.size": 8}
     with plt.rc_context(style):
         figure, axis = plt.subplots(figsize=(3.7, 0.24 * rows + 0.5), layout="constrained")
-        largest = max(getattr(bar, field) for _, found in groups for bar in found)
-        smallest = min(getattr(bar, field) for _, found in groups for bar in found)
+        values = [getattr(bar, field) for _, found in groups for bar in found if getattr(bar, field)]
+        least = min(values) / 2
         place, ticks, names = 0.0, [], []
         for network, found in groups:
             axis.text(0.0, place, network, transform=axis.get_yaxis_transform(), weight="bold", va="center")
             for bar in found:
                 place += 1
                 value = getattr(bar, field)
-                axis.barh(place, value, color=COLOURS[bar.kind], height=0.8)
-                axis.text(value * 1.08, place, f"{value:,.0f}", va="center")
+                axis.barh(place, value or least, color=COLOURS[bar.kind], height=0.8)
+                axis.text((value or least) * 1.08, place, f"{value:,.0f}" if value else "not measured", va="center")
                 ticks.append(place)
                 names.append(label(bar))
             place += 1
         figure.suptitle(title, x=0.01, ha="left", size=9)
-        axis.set(xscale="log", ylim=(place - 0.5, -0.7), xlim=(smallest / 2, largest * 4))
+        axis.set(xscale="log", ylim=(place - 0.5, -0.7), xlim=(least, max(values) * 4))
         axis.set_yticks(ticks, names)
         axis.tick_params(left=False)
         axis.spines[["top", "right", "left"]].set_visible(False)
