@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import yaml
 from numpy.typing import NDArray
 from rich.console import Console
@@ -309,6 +310,7 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
                 print(f"{committee.folder / member_name(place)} was trained to its end and stays as it is", flush=True)
             if fits:
                 committee.note(place)
+            _wait_for_files()
         tested = _last(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
         if tested and not committee.dry:
             _test(committee, args)
@@ -318,6 +320,12 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
         if fits and first_process() and not was_there:
             committee.remove_if_empty()
         raise
+
+
+def _wait_for_files() -> None:
+    """Wait for the first of several processes, which writes the files that all of them read next."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def _test(committee: Committee, typed: Sequence[str]) -> None:

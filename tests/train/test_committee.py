@@ -10,6 +10,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,3 +251,13 @@ def test_a_run_takes_the_place_of_a_committee() -> None:
     assert main([*FIT, "--overwrite", "--test_after_fit", "false"]) == 0
     assert not (RUN / MARK).exists()
     assert not list(RUN.glob("member-*/potential.pt"))
+
+
+@pytest.mark.long
+def test_two_processes_train_a_committee(empty: None) -> None:
+    """Each waits for the files of the other."""
+    more = ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
+    own = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-m", "eqlayers", *TWO, *more], capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr
+    assert metrics(RUN)["committee"] == len(load_committee(RUN)) == 2
