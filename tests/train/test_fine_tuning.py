@@ -23,6 +23,9 @@ from eqlayers.nn import ZBL
 from eqlayers.train.fine_tuning import fit_shifts
 from eqlayers.train.potential import PotentialModule
 
+# springs here are a twentieth as stiff as bonds, which the check of units notices
+pytestmark = pytest.mark.filterwarnings("ignore:forces are .* times the forces of usual bonds")
+
 SMALL: dict[str, Any] = {"hidden": "4x0e + 4x1o", "lmax": 1, "layers": 2, "cutoff": 3.0, "radial_hidden": [8]}
 
 
