@@ -95,7 +95,10 @@ def test_a_missing_package_is_said_with_the_way_to_install_it(
         assert PREPARED not in makers(other, ("eager", "symmetrix"))
 
 
-def test_both_calls_and_our_own_give_the_network_s_results(installed: None, subject: Subject) -> None:
+def test_both_calls_and_our_own_give_the_network_s_results(
+    installed: None, subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_PROC_BIND", raising=False)
     before = dict(os.environ)
     reference = run(Entrant("", PEER, subject.make(torch.float32), subject.evaluate), False)
     known = Bounds({"energy": 1e-7, "forces": 1e-7}, {"energy": 1e-7, "forces": 1e-7}, None)
