@@ -31,15 +31,20 @@ BENCH = "measure speed and memory beside peers: run, report, first-gpu, step, ne
 CACHE = {"info": "where they are and how much room they take", "clear": "remove all of them"}
 
 EPILOG = """\
+from structures to a potential in three commands:
+  eqlayers new my.xyz                                                                      (writes my.yaml)
+  eqlayers fit my.yaml                                                                     (or: eqlayers fit my.xyz)
+  eqlayers check runs/my/potential.pt
+
 training commands take a configuration file, and every key in it as an option:
-  eqlayers fit -c configs/qm9_mini.yaml
-  eqlayers fit -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
-  eqlayers fit -c configs/qm9_mini.yaml --resume                                           (go on)
-  eqlayers fit -c configs/ethanol.yaml --committee 4                                       (a committee)
-  eqlayers test -c configs/qm9_mini.yaml
+  eqlayers fit configs/qm9_mini.yaml
+  eqlayers fit configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster
+  eqlayers fit configs/qm9_mini.yaml --resume                                              (go on)
+  eqlayers fit configs/ethanol.yaml --committee 4                                          (a committee)
+  eqlayers test configs/qm9_mini.yaml
   eqlayers warmup configs/qm9_mini.yaml                                                    (kernels for later)
   eqlayers report runs/* --output report                                                   (compare runs)
-  eqlayers fit --help                                                                      (all keys)
+  eqlayers fit --help                                                                      (the options)
 
 potentials are files of save_potential or checkpoints, and these commands have their own help:
   eqlayers info model.pt
@@ -81,9 +86,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
     from .errors import EqlayersError
     from .memory import keep_memory
+    from .training_help import asks_for_general_help, general_help
 
     keep_memory()  # a setting of the process, which is ours here
     try:
+        if asks_for_general_help(args):
+            print(general_help(args[0]), end="")
+            return 0
         if args and (of_potentials(args) or args[0] in {*TRAINING, "bench", "mace"}):
             return compute(args)
         parsed = parser().parse_args(args)

@@ -181,7 +181,7 @@ OPTIONS = {
     "--ckpt_path none.ckpt": r"a checkpoint must be a file, got nothing at none\.ckpt\. Run `eqlayers fit` first",
     "--ckpt_path .": r"a checkpoint must be a file, got a folder at",
     "--ckpt_path text.yaml": r"got text\.yaml \(\d+ bytes\): it cannot be read",
-    "--xyzzy 1": r"a key must be a known one, got 'xyzzy'\. `eqlayers fit --help` lists them",
+    "--xyzzy 1": r"a key must be a known one, got 'xyzzy'\. `eqlayers fit FILE --help-all` lists them",
     "stray": r"an option must begin with --, got 'stray'\. Type `eqlayers fit -c FILE --key value`",
     "-c": r"-c must have a file after it, got nothing",
 }

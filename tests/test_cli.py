@@ -141,7 +141,7 @@ def test_resume_goes_on_and_options_count(fitted: Path) -> None:
             ["--model.model.init_args.layer=1"],
             "a key of eqlayers.models.MoleculeNetwork must be a known one, got 'layer'",
         ),
-        (["--xyzzy", "1"], "got 'xyzzy'. `eqlayers fit --help` lists them"),
+        (["--xyzzy", "1"], "got 'xyzzy'. `eqlayers fit FILE --help-all` lists them"),
         (["--model.learning_rate", "fast"], "model.learning_rate must be a number, got 'fast'. Correct the option"),
         (
             ["--data.dataset", "qm8"],
@@ -242,7 +242,7 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     assert "    triton: " in done.stdout, "the verdict of every backend belongs to the information"
-    assert "eqlayers fit -c configs/qm9_mini.yaml" in done.stdout
+    assert "eqlayers fit configs/qm9_mini.yaml" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ BELOW = {
     "checks": ("errors",),
     "files": ("checks",),
     "units": ("checks",),
+    "training_help": (),  # pages of help that need no import
     "elements": ("checks",),  # symbols, atomic numbers and radii
     "database": ("files", "units"),  # labels in databases of ASE
     "arguments": ("checks",),
@@ -47,7 +48,7 @@ BELOW = {
     "data": ("database", "elements", "periodic", "names", "keywords", KERNELS),  # one cache folder
     "__version__": (),  # the version, which reports name
     "pages": ("files",),  # HTML files about results
-    "train": ("testing", "data", "pages", "__version__", "arguments"),
+    "train": ("testing", "data", "pages", "__version__", "arguments", "training_help"),
     "integrations": ("models", "testing", "memory", "arguments"),
     "simulate": ("integrations", "database", "pages", "arguments"),
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),

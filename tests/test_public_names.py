@@ -28,6 +28,7 @@ HIDDEN = (
     "names",
     "notices",
     "pages",
+    "training_help",
     "torch_internals",
     "__main__",
 )

@@ -43,7 +43,7 @@ from .report import TestReport
 from .restore import while_restoring
 from .run import checkpoint_path, clear_run, run_folder, trainer_options
 from .species import KEY as SPECIES
-from .species import leaves_out_species, listed_for, species_of_checkpoint
+from .species import leaves_out_species, listed_for, network_of, species_of_checkpoint
 from .summary import LayerSummary
 
 __all__ = ["TrainingCLI", "run"]
@@ -111,20 +111,21 @@ class TrainingCLI(LightningCLI):
 
     def __init__(self, args: Sequence[str]) -> None:
         self.typed = args
-        args = with_flag(args)
-        self.task = TASKS[task_of(args)]
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
-        super().__init__(
-            self.task.module,
-            self.task.data,
-            save_config_callback=SaveConfig,
-            seed_everything_default=2026,
-            parser_kwargs=quiet | {name: dict(quiet) for name in self.subcommands()},
-            parser_class=Parser,
-            auto_configure_optimizers=False,
-            args=list(args),
-        )
+        with for_structures(args) as words:
+            self.given = with_flag(words)
+            self.task = TASKS[task_of(self.given)]
+            super().__init__(
+                self.task.module,
+                self.task.data,
+                save_config_callback=SaveConfig,
+                seed_everything_default=2026,
+                parser_kwargs=quiet | {name: dict(quiet) for name in self.subcommands()},
+                parser_class=Parser,
+                auto_configure_optimizers=False,
+                args=self.given,
+            )
 
     # ---- options ----------------------------------------------------------------------------------------------------
 
@@ -155,7 +156,10 @@ class TrainingCLI(LightningCLI):
         if subcommand == "fit":
             for name, about in FIT_FLAGS.items():
                 parser.add_argument(f"--{name}", action="store_true", help=about)
-        parser.shorten(subcommand, self.task.network)  # type: ignore[attr-defined]
+        task = next(name for name, one in TASKS.items() if one is self.task)
+        asked = {"-h", "--help", "--help-all"} & set(self.given)
+        network = network_of(self.given, self.task.network) if asked else self.task.network
+        parser.shorten(subcommand, task, network)  # type: ignore[attr-defined]
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -428,8 +432,8 @@ def run(
         SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
-        with quiet_lightning(), for_structures(args) as with_file:
-            command(with_file)
+        with quiet_lightning():
+            command(args)
     except MisconfigurationException as error:
         raise ConfigError(
             f"the options of trainer must fit together, got: {str(error).rstrip('.')}. Change them."

@@ -258,10 +258,10 @@ def _place(key: str, args: Sequence[str]) -> tuple[str, bool]:
 def unknown_key(unknown: str, keys: Sequence[str], where: str = "") -> str:
     """An error text for an unknown key; one that is no name may be anything, and is not repeated."""
     if not all(re.fullmatch(r"[A-Za-z_][\w-]{0,39}", part) for part in unknown.split(".")):
-        return f"a key{where} must be a known one, got one that is no name. `eqlayers fit --help` lists them."
+        return f"a key{where} must be a known one, got one that is no name. `eqlayers fit FILE --help-all` lists them."
     sections = {key.rpartition(".")[0] for key in keys}
     near = difflib.get_close_matches(unknown, sorted({*keys, *sections}), n=1, cutoff=0.6)
-    fix = f"Did you mean {near[0]!r}?" if near else "`eqlayers fit --help` lists them."
+    fix = f"Did you mean {near[0]!r}?" if near else "`eqlayers fit FILE --help-all` lists them."
     return f"a key{where} must be a known one, got {unknown!r}. {fix}"
 
 

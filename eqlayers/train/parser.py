@@ -12,6 +12,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.cli import LightningArgumentParser
 
+from ..training_help import GROUPS, option_lines
+
 __all__ = ["MOST_USED", "Parser"]
 
 #: Options of other packages' classes that the help shows; the others have a page of their own.
@@ -47,10 +49,17 @@ METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
 FILE_WIDTH = 120  # of output that is not a terminal
 #: Said elsewhere, or of no use where checkpoints are always read without running code.
 HIDDEN = ("weights_only", "trainer", "model", "data", "ema", "early_stopping")
-USAGE = """eqlayers {command} -c FILE [--key value]...
-
-  eqlayers {command} -c configs/qm9_mini.yaml
-  eqlayers {command} -c configs/qm9_mini.yaml --model.learning_rate 2e-3 --name faster"""
+USAGE = "eqlayers {command} CONFIGURATION [--key value]..."
+#: Arguments of a network on the first page: at most so many, without some; and the dots in their keys.
+ARGUMENTS, RARE, DEPTH = 7, ("cutoff_p", "mean_neighbors", "knots", "backend"), 3
+TASKS_IN_WORDS = {"potential": "potentials: energies, forces and stress", "property": "properties of molecules"}
+#: Where the rest is.
+MORE = {
+    "help-all": ("", "every option, with all that is known of it"),
+    "model.model.help": ("CLASS", "options of another network, e.g. eqlayers.models.MACE"),
+    "trainer.help": ("", "all options of the trainer; so --early_stopping.help"),
+    "print_config": ("", "print the configuration with all options"),
+}
 
 
 class Formatter(DefaultHelpFormatter):
@@ -96,6 +105,19 @@ def page(cls: type, prefix: str, **options: Any) -> str:
     return own.format_help().lstrip()
 
 
+class HelpAll(argparse.Action):
+    """`--help-all`: every option of the command."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the help and end."""
+        assert isinstance(parser, Parser)
+        print(parser.format_all(), end="")
+        parser.exit()
+
+
 class Sections(LightningArgumentParser):
     """Options of classes; a file may stand for a whole section, but never for a single value."""
 
@@ -110,11 +132,13 @@ class Parser(Sections):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options | {"formatter_class": Formatter})
         self.network: type | None = None
+        self.command = self.task = ""
 
-    def shorten(self, command: str, network: type) -> None:
+    def shorten(self, command: str, task: str, network: type) -> None:
         """Leave the options that are used, name the pages of the others, and show the options of a network."""
-        self.network = network
+        self.network, self.command, self.task = network, command, task
         self.usage = USAGE.format(command=command)
+        self.add_argument("--help-all", action=HelpAll, help="Show every option and exit.")
         for section in PAGES:
             self.add_argument(f"--{section}.help", action=Page, help=f"Show all options of `{section}` and exit.")
         shown = {f"{section}.{name}" for section, names in MOST_USED.items() for name in names}
@@ -126,9 +150,50 @@ class Parser(Sections):
             else:
                 action.help = ABOUT.get(action.dest, action.help)
 
-    def format_help(self, *args: Any) -> str:
-        """The options, and the options of the network that configurations use."""
-        text = super().format_help(*args)
-        if self.network is None:
-            return text
+    def format_all(self) -> str:
+        """All options, and the options of the network that configurations use."""
+        text: str = super().format_help()
+        assert self.network is not None
         return f"{text}\n{page(self.network, 'model.model.init_args', skip={'cutoff'})}"
+
+    def format_help(self, *args: Any) -> str:
+        """The most used options of the task, in groups."""
+        if self.network is None:
+            return str(super().format_help(*args))
+        lines = [f"usage: {self.usage}", f"Options for {TASKS_IN_WORDS[self.task]}; defaults are in brackets.", ""]
+        defaults = {action.dest: shown_default(action.default) for action in self._actions}
+        for group in (one for one in GROUPS if self.command in one.commands and self.task in one.tasks):
+            known = {name: words for name, words in group.options.items() if name in defaults}
+            lines += option_lines(group.heading, known, defaults)
+            if group.heading == "data":
+                lines += option_lines(f"network, here {self.network.__name__}", *arguments_of(self.network))
+        return "\n".join([*lines, *option_lines("more", MORE)]) + "\n"
+
+
+def shown_default(value: Any) -> str:
+    """A default for the first page; nothing where there is none.
+
+    Example:
+        >>> shown_default(5.0), shown_default(None), shown_default("auto"), shown_default(False), shown_default((64,))
+        ('5', '', 'auto', '', '[64]')
+    """
+    if value in (None, argparse.SUPPRESS, "") or value is False:
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(list(value)) if isinstance(value, (list, tuple)) else "true" if value is True else str(value)
+
+
+def arguments_of(network: type) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
+    """The first arguments of a network as options, with the first words of its docstring, and their defaults."""
+    own = Sections(usage=argparse.SUPPRESS, description="", add_help=False)
+    own.add_class_arguments(network, "model.model.init_args", fail_untyped=False, skip={"cutoff"})
+    options: dict[str, tuple[str, str]] = {}
+    defaults: dict[str, str] = {}
+    for action in own._actions:
+        name = action.dest.rpartition(".")[2]
+        if len(options) < ARGUMENTS and action.dest.count(".") == DEPTH and name not in ("help", *RARE):
+            about = re.split(r"[.;,:(]", " ".join((action.help or "").replace("`", "").split()))[0]
+            options[action.dest] = ("VALUE", about[:1].lower() + about[1:])
+            defaults[action.dest] = shown_default(action.default)
+    return options, defaults

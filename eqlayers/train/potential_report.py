@@ -60,7 +60,8 @@ class PotentialTestReport(TestReport):
             *(f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")),
             *(name for name in map(DEVIATION.format, pl_module.judged) if name in kept),
         ]
-        values = {name: kept[name].compute().cpu().numpy() for name in names}
+        # a metric makes a number of the only value of one structure
+        values = {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in names}
         if not trainer.is_global_zero:
             return
         rows = self._rows(pl_module, values)

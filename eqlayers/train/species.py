@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
 from ..elements import SYMBOLS
+from ..errors import ConfigError
 from .checkpoints import read_checkpoint
 from .configuration import given_values
 
-__all__ = ["KEY", "leaves_out_species", "listed_for", "species_of_checkpoint"]
+__all__ = ["KEY", "leaves_out_species", "listed_for", "network_of", "species_of_checkpoint"]
 
 #: Of the configuration.
 KEY = "model.model.init_args.species"
@@ -28,16 +29,36 @@ def leaves_out_species(args: Sequence[str]) -> bool:
         >>> leaves_out_species(["fit", "--model.model.class_path", "eqlayers.models.NequIP", f"--{KEY}", "[H]"])
         False
     """
-    named: list[Any] = []
+    networks = _networks(args)
+    if given_values(args, KEY) or any("species" in (one.get("init_args") or {}) for one in networks):
+        return False
+    network = network_of(args, None)
+    parameter = None if network is None else inspect.signature(network).parameters.get("species")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
+def network_of(args: Sequence[str], other: Any) -> Any:
+    """The class of the network that a command line names, or another one where it names none that is there.
+
+    Example:
+        >>> network_of(["fit", "--model.model", "TFN"], None).__name__
+        'TFN'
+    """
+    try:
+        named = [one["class_path"] for one in _networks(args) if isinstance(one.get("class_path"), str)]
+        module, _, name = named[-1].rpartition(".") if named else ("", "", "")
+        return getattr(importlib.import_module(module or "eqlayers.models"), name) if name else other
+    except (ConfigError, ImportError, AttributeError, ValueError):  # the parser says what is wrong with it
+        return other
+
+
+def _networks(args: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The network in files and then options; the last one counts most."""
+    found = []
     for one in [*given_values(args, "model.model"), *given_values(args, "model.model.class_path")]:
         network = _mapping(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
-        if not isinstance(network, Mapping):
-            named.append(network)
-            continue
-        named.append(network.get("class_path"))
-        if "species" in (network.get("init_args") or {}):
-            return False
-    return not given_values(args, KEY) and bool(named) and isinstance(named[-1], str) and _needs_species(named[-1])
+        found.append(network if isinstance(network, Mapping) else {"class_path": network})
+    return found
 
 
 def _mapping(text: str) -> Any:
@@ -45,16 +66,6 @@ def _mapping(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError:  # the parser says what is wrong with it
         return None
-
-
-def _needs_species(class_path: str) -> bool:
-    module, _, name = class_path.rpartition(".")
-    try:
-        network: Callable[..., Any] = getattr(importlib.import_module(module or "eqlayers.models"), name)
-        parameter = inspect.signature(network).parameters.get("species")
-    except (ImportError, AttributeError, TypeError, ValueError):  # the parser says what is wrong with it
-        return False
-    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def species_of_checkpoint(path: str) -> list[int | str] | None:

@@ -1,39 +1,89 @@
-"""The help of the training commands: short, complete about this package's own options, and with pages for the rest."""
+"""The help of the training commands: one page by task, in groups; behind it every option, and pages of sections."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from eqlayers.cli import main
 
 pytestmark = pytest.mark.filterwarnings(r"ignore:[\s\S]*(was deprecated in v|JsonargparseDeprec)")
+LINES, COLUMNS = 60, 100
 
 
-def test_help_of_training_is_short_and_has_all_of_our_options(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints before it ends."""
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
+def test_the_general_help_is_one_page_and_there_at_once(command: str) -> None:
+    code = f"import sys; from eqlayers.cli import main; main([{command!r}, '--help'])"
+    code += "; print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) <= LINES
+    assert max(map(len, done.stdout.splitlines())) <= COLUMNS
+    for words in (f"eqlayers {command} --task potential --help", f"usage: eqlayers {command}", "--name NAME"):
+        assert words in done.stdout
+    assert ("--resume" in done.stdout) == (command == "fit")
+    assert not {name.split(".")[0] for name in done.stderr.split()} & {"torch", "numpy", "lightning"}
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "others"),
+    [
+        (
+            ("fit", "--task", "potential", "--help"),
+            ("data.path", "data.e0s", "model.forces_weight", "model.model.init_args.hidden", "resume", "start_from"),
+            ("data.target", "trainer.enable_model_summary"),
+        ),
+        (
+            ("fit", "--task=property", "-h"),
+            ("data.target", "data.cutoff", "model.learning_rate", "trainer.max_epochs", "ema.decay", "ckpt_path"),
+            ("data.e0s", "model.forces_weight"),
+        ),
+        (("test", "--task", "potential", "--help"), ("data.test_path", "trainer.devices"), ("model.loss", "resume")),
+    ],
+)
+def test_the_help_of_a_task_is_one_page(
+    words: tuple[str, ...], options: tuple[str, ...], others: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    for command in ("fit", "test"):
-        with pytest.raises(SystemExit, match="0"):
-            main([command, "--help"])
-        text = capsys.readouterr().out
-        assert len(text.splitlines()) <= 155
-        words = " ".join(text.split())
-        for option in ("hidden", "lmax", "layers", "species", "num_basis", "radial_hidden", "readout", "pooling"):
-            assert f"--model.model.init_args.{option} " in words
-        assert "Irreps of the node features" in words
-        assert "Largest degree of the spherical harmonics" in words
-        for option in (
-            "data.target",
-            "data.cutoff",
-            "model.learning_rate",
-            "trainer.max_epochs",
-            "ema.decay",
-            "ckpt_path",
-        ):
-            assert f"--{option} " in words
-        assert "--trainer.help" in words
-        assert "known subclasses" not in words
-        assert "torch.nn." not in words
-    assert "trainer.enable_model_summary" not in words
+    text = shown(capsys, *words)
+    assert len(text.splitlines()) <= LINES
+    assert max(map(len, text.splitlines())) <= COLUMNS
+    for option in options:
+        assert f"--{option}" in text
+    for option in others:
+        assert f"--{option}" not in text
+
+
+def test_the_help_follows_the_configuration(
+    capsys: pytest.CaptureFixture[str], tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Task and network are those of a file; structures are of potentials, and are not read."""
+    monkeypatch.chdir(str(tmp_path))
+    Path("my.yaml").write_text("data: {path: no.xyz}\nmodel: {model: {class_path: eqlayers.models.Equiformer}}\n")
+    text = shown(capsys, "fit", "my.yaml", "--help")
+    assert "network, here Equiformer" in text
+    assert "--model.model.init_args.heads" in text
+    assert "--data.e0s" in text
+    text = shown(capsys, "fit", "no.xyz", "--help")
+    assert "--data.e0s" in text
+    assert "network, here MACE" in text
+
+
+def test_behind_it_is_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    words = " ".join(shown(capsys, "fit", "--task", "property", "--help-all").split())
+    for option in ("hidden", "lmax", "layers", "species", "num_basis", "radial_hidden", "readout", "pooling"):
+        assert f"--model.model.init_args.{option} " in words
+    assert "Irreps of the node features" in words
+    for option in ("data.target", "model.weight_decay", "trainer.max_epochs", "ema.decay", "ckpt_path", "trainer.help"):
+        assert f"--{option} " in words
+    for text in ("known subclasses", "torch.nn.", "trainer.enable_model_summary"):
+        assert text not in words
 
 
 def test_pages_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -41,9 +91,6 @@ def test_pages_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("--trainer.help", "--trainer.enable_model_summary"),
         ("--early_stopping.help", "--early_stopping.stopping_threshold"),
     ):
-        with pytest.raises(SystemExit, match="0"):
-            main(["fit", option])
-        assert expected in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="0"):
-        main(["fit", "--model.model.help", "eqlayers.models.MoleculeNetwork"])
-    assert "Largest degree of the spherical harmonics" in capsys.readouterr().out
+        assert expected in shown(capsys, "fit", option)
+    text = shown(capsys, "fit", "--model.model.help", "eqlayers.models.MoleculeNetwork")
+    assert "Largest degree of the spherical harmonics" in text

@@ -206,6 +206,7 @@ def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) 
     assert main(["fit", "my.xyz", *options]) == 2
     assert "--resume" in capsys.readouterr().err
     assert main(["test", "my.xyz"]) == 0
+    assert "eqlayers test my.xyz" in Path("runs/my/report.html").read_text()
     assert main(["fit", "my.xyz", "--resume", "--trainer.max_epochs", "2"]) == 0
     assert "resume: runs/my/checkpoints/last.ckpt" in capsys.readouterr().out
 

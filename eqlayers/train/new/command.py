@@ -126,6 +126,9 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
     if first.startswith("-") or first.endswith(_YAML):
         yield list(args)
         return
+    if {"-h", "--help", "--help-all"} & set(args):
+        yield [args[0], "--task", "potential", "--model.model", "eqlayers.models.MACE", *args[2:]]
+        return
     if not Path(first).is_file() and first not in TRAJECTORIES:
         raise ConfigError(
             f"{args[0]} must have a configuration or a file of structures after it, got {first!r}, which is no file. "
