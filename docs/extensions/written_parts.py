@@ -170,9 +170,8 @@ def commands(_: str = "") -> str:
     from eqlayers import bench, cli
 
     found = {"eqlayers": (), **{f"eqlayers {name}": (name,) for name in subcommands(cli.parser())}}
-    every = (EVERY,) if EVERY in command_help("fit") else ()
     for task in ("property", "potential"):
-        found[f"eqlayers fit --task {task}"] = ("fit", "--task", task, *every)
+        found[f"eqlayers fit --task {task}"] = ("fit", "--task", task, EVERY)
     found["eqlayers predict -m FILE"] = ("predict", "-m", "FILE")
     found["eqlayers info FILE"] = ("info", "FILE")
     parts = [f"## `{title}`\n\n{command_help(*words)}" for title, words in sorted(found.items(), key=in_order)]
