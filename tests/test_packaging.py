@@ -29,12 +29,12 @@ def run(*command: str | Path, **options: object) -> str:
 
 
 def module_files() -> set[str]:
-    """Every Python file of the two packages and the two type markers, as they have to lie in a wheel."""
+    """Python files, type markers and templates of the two packages, as they have to lie in a wheel."""
     return {
         str(path.relative_to(folder))
         for top, folder in TOPS.items()
         for path in (folder / top).rglob("*")
-        if path.suffix == ".py" or path.name == "py.typed"
+        if path.suffix in (".py", ".html") or path.name == "py.typed"
     }
 
 
@@ -152,7 +152,7 @@ def test_the_torches_that_are_claimed_are_tested() -> None:
     assert newest.minor == int(bounds[1]) - 1
     assert newest >= Version(read_pins("constraints.txt")["torch"])
     claimed = f"2.{oldest.minor} to 2.{newest.minor}"
-    for file in ("eqlayers/torch_internals.py", "README.md"):
+    for file in ("eqlayers/torch_internals.py", "docs/start/installation.md"):
         assert claimed in (ROOT / file).read_text()
 
 
