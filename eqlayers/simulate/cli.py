@@ -28,7 +28,7 @@ from ..models.committee import DEVIATION, committee_files
 from ..testing import check_potential
 from .committee import MODELS, Deviations, add_members, chosen, one_option_each
 from .describe import describe, describe_members, lines
-from .dynamics import ENSEMBLES, DynamicsSettings, run_dynamics
+from .dynamics import ENSEMBLES, DynamicsOutcome, DynamicsSettings, run_dynamics
 from .frames import check_different, check_trajectory, frames, one_frame, with_results, write_frame
 from .relaxation import OPTIMIZERS, relax
 from .watch import progress
@@ -253,6 +253,13 @@ def _md(options: argparse.Namespace) -> int:
         "max_deviation",
     )
     settings = DynamicsSettings(**{name: getattr(options, name) for name in names})
+    reports = [Path(output).with_suffix(suffix) for suffix in (".png", ".html")] if options.report == "true" else []
+    for path in reports if not options.restart else ():
+        if path.exists():
+            raise ConfigError(
+                f"--report must write new files, got {path}, which is there. Move it, name another --output, or pass "
+                "--report false."
+            )
     atoms = one_frame(source)
     calculator = _calculator(options, atoms)
     if options.restart and ENSEMBLES[settings.ensemble].forgets:
@@ -274,22 +281,30 @@ def _md(options: argparse.Namespace) -> int:
         rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
     if found.deviation is not None:
         rows.insert(-1, ("deviation", f"{found.deviation:.4g} eV/A of forces at most, in this run"))
-    if options.report == "true":
-        from .course import write_course  # here: other commands need no matplotlib
-
-        facts = {name: dict(rows)[name] for name in ("structure", "model", "steps")}
-        facts["command"] = f"eqlayers {shlex.join(options.typed)}"
-        written = write_course(output, settings, facts)
-        rows += [("report", ", ".join(map(str, written)))] if written else []
     print(lines(rows))
+    try:
+        if reports:
+            from .course import write_course  # here: other commands need no matplotlib
+
+            facts = {name: dict(rows)[name] for name in ("structure", "model", "steps")}
+            facts["command"] = f"eqlayers {shlex.join(options.typed)}"
+            if written := write_course(output, settings, facts):
+                print(f"{'report':11}  {', '.join(map(str, written))}")
+    finally:  # the way to go on is said last, also where the page fails
+        code = _ended(options, found, settings, output)
+    return code
+
+
+def _ended(options: argparse.Namespace, found: DynamicsOutcome, settings: DynamicsSettings, output: str) -> int:
+    """The exit status of dynamics, with a line that says how to go on."""
     if options.restart and found.first == found.last:
         print(f"Nothing was left to do: --steps is the number in all, and there are {found.last}.")
     if found.exceeded is not None:
         atom, deviation = found.exceeded
         print(
             f"Stopped at step {found.last}: the members deviate by {deviation:.4g} eV/A in the force on atom {atom} "
-            f"({moved.symbols[atom]}), more than --max-deviation {settings.max_deviation:g}. {output} ends with this "
-            "frame: label it and train with it."
+            f"({found.atoms.symbols[atom]}), more than --max-deviation {settings.max_deviation:g}. {output} ends with "
+            "this frame: label it and train with it."
         )
         return _FAILED
     if not found.stopped:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.seed import isolate_rng
 
 from ..backends.ahead import compile_ahead
 
@@ -21,7 +22,7 @@ class CompileAhead(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compile, unless a GPU runs the fit or torch compiles the network."""
         if pl_module.device.type == "cpu" and not any(hasattr(one, "_orig_mod") for one in pl_module.modules()):
-            with torch.random.fork_rng(devices=[]):
+            with isolate_rng(include_cuda=False):
                 compile_ahead(lambda: _step(trainer, copy.deepcopy(pl_module)))
 
 

@@ -72,6 +72,24 @@ def test_units(ethanol, energy, forces, pos, told):
     assert said.endswith(f"The fix: {told}")
 
 
+def test_a_factor_that_energies_and_forces_share_is_seen_by_the_size_of_forces():
+    """Without stress and bonds of nonmetals no ratio of two labels tells."""
+    found = []
+    for number in range(30):
+        atoms = bulk("Cu", a=3.4 + 0.02 * number, cubic=True) * (2, 2, 1)
+        atoms.rattle(0.15, seed=number)
+        atoms.calc = EMT()
+        found.append((atoms.get_potential_energy(), atoms.get_forces(), atoms.positions, atoms.cell.array))
+    energy, forces, pos, cell = zip(*found, strict=True)
+    labels = {"energy": energy, "forces": np.concatenate(forces)}
+    right = StructureArrays.of(
+        "Cu", [16] * 30, [29] * 480, np.concatenate(pos), cell=cell, pbc=np.ones((30, 3)), **labels
+    )
+    assert check_physics(right) == []
+    (said,) = check_physics(replace(right, energy=1e3 * right.energy, forces=1e3 * right.forces))[-1:]
+    assert "force components have a root mean square of" in said
+
+
 def test_signs(ethanol, copper):
     with pytest.raises(
         DataError,

@@ -58,3 +58,15 @@ def test_the_command_says_where_they_are(place: Path, capsys: pytest.CaptureFixt
     assert main([*short, "--steps", "3", "-o", "b.traj", "--report", "false"]) == 0
     assert main([*short, "--steps", "1", "-o", "c.traj"]) == 0
     assert not [*place.glob("b.html"), *place.glob("c.html")], "none asked for; too few frames"
+
+
+def test_pictures_and_pages_of_the_user_stay(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = place / "run.html"
+    mine.write_text("mine")
+    command = ["md", "water.xyz", "-m", "toy.pt", "--steps", "3", "--interval", "1", "-o", "run.traj"]
+    assert main(command) == 2
+    assert "--report must write new files, got run.html, which is there" in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+    assert not (place / "run.traj").exists(), "said before the first step"
+    assert main([*command, "--report", "false"]) == 0
+    assert mine.read_text() == "mine"

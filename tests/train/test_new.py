@@ -122,7 +122,9 @@ def test_units_are_guessed_and_said(
     found, text = written(ethanol(energy=energy, forces=forces))
     assert found["data"]["units"] == dict(zip(("energy", "forces"), expected, strict=True))
     assert "guessed; see above" in text
-    assert "guessed  energy in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "guessed  energy in" in said
+    assert ("as they do in Rydberg and Rydberg/Bohr" in said) == (expected == ("Hartree", "Hartree/Bohr"))
     given = written(
         ethanol(energy=energy, forces=forces), "--overwrite", "--units", "{energy: eV, forces: eV/Angstrom}"
     )
@@ -189,12 +191,12 @@ def test_what_cannot_be_used(
 
 def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     """The run is named after the file, and other commands find it by the file."""
-    ase.io.write("my.xyz", ethanol(12))
+    ase.io.write("my.xyz", ethanol(60, energy=units.Hartree, forces=units.Hartree / units.Bohr)[::2])
     options = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--test_after_fit=false"]
     options += ["--model.model", NETWORK]
     assert main(["fit", "my.xyz", *options]) == 0
     said = capsys.readouterr().out
-    for words in ("configuration: runs/my/config.yaml", "validation: after epoch 1"):
+    for words in ("configuration: runs/my/config.yaml", "validation: after epoch 1", "guessed  energy in Hartree"):
         assert words in said
     kept = yaml.safe_load(Path("runs/my/config.yaml").read_text())
     assert (kept["data"]["path"], kept["data"]["keys"]["energy"], kept["data"]["batch_size"]) == (
@@ -209,6 +211,14 @@ def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) 
     assert "eqlayers test my.xyz" in Path("runs/my/report.html").read_text()
     assert main(["fit", "my.xyz", "--resume", "--trainer.max_epochs", "2"]) == 0
     assert "resume: runs/my/checkpoints/last.ckpt" in capsys.readouterr().out
+    tuned = ["--name", "tuned", "--start_from", "runs/my/potential.pt", "--trainer.fast_dev_run", "1"]
+    assert main(["fit", "my.xyz", *tuned, "--trainer.accelerator", "cpu"]) == 0, "the potential has its own network"
+    Path("other").mkdir()
+    Path("my.xyz").rename("other/my.xyz")
+    for command in (["test", "other/my.xyz"], ["fit", "other/my.xyz", "--resume"]):
+        assert main(command) == 2
+        expected = f"{command[0]} must name the structures of the run in runs/my, my.xyz, got other/my.xyz"
+        assert expected in capsys.readouterr().err
 
 
 def test_species_that_are_left_out_are_those_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:

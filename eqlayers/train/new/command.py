@@ -15,7 +15,7 @@ from ...arguments import ArgumentParser
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...errors import ConfigError
-from ...files import atomic_write, check_output, plain_name
+from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
 from ..configuration import given_values, near_files
 from ..run import run_folder
@@ -84,7 +84,7 @@ def _mapping(option: str, text: str | None) -> Any:
 
 def _name_of(structures: str) -> str:
     """The name of a run, which is the name of the file."""
-    return plain_name(Path(structures).name.partition(".")[0], "the name of STRUCTURES", "Rename the file.", "file")
+    return plain_name(Path(structures).stem, "the name of STRUCTURES", "Rename the file.", "file")
 
 
 def summary(found: Look, choices: Choices) -> list[str]:
@@ -149,16 +149,34 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
                 f"{args[0]} must come after a fit, got no run of {first} in {folder}. Type `eqlayers fit "
                 f"{shlex.quote(first)}`, or name the run with --name."
             )
+        _check_same(first, kept, args[0])
         yield [args[0], "-c", str(kept), *rest]
         return
     found = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
     choices = choose(found)
-    print("\n".join(summary(found, choices)[:6]))
+    of_potential = ("model.model", "data.cutoff") if given_values(["fit", *rest], "start_from") else ()
+    kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
+    print("defaults, which options replace:")
+    print("\n".join(summary(found, choices)))
     print(f"configuration: {kept}; `eqlayers new {shlex.quote(first)}` writes one with comments, to edit", flush=True)
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
         path = Path(place) / f"{name}.yaml"
-        path.write_text(as_yaml(found, choices, name, f"eqlayers {shlex.join(args)}"))
+        taken = choices._replace(settings=kept_settings)
+        path.write_text(as_yaml(found, taken, name, f"eqlayers {shlex.join(args)}"))
         yield [args[0], "-c", str(path), *rest]
+
+
+def _check_same(structures: str, kept: Path, command: str) -> None:
+    """Refuse structures that a run was not fitted to: its own would be read in their place."""
+    of_run = str((read_yaml(kept).get("data") or {}).get("path"))
+    if of_run == structures or Path(of_run).resolve() == Path(structures).resolve():
+        return
+    fix = "Name another run with --name, or go on with the structures of this one."
+    if command != "fit":
+        fix = f"For other structures type `eqlayers predict {shlex.quote(structures)} -m {kept.parent}/potential.pt`."
+    raise ConfigError(
+        f"{command} must name the structures of the run in {kept.parent}, {of_run}, got {structures}. {fix}"
+    )
 
 
 def _given(args: Sequence[str], key: str) -> Any:

@@ -245,7 +245,7 @@ def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDAr
     largest = np.zeros(len(structures))
     np.maximum.at(largest, rows_of_atoms(structures.n_atoms), size)
     beyond = np.flatnonzero(largest > _LARGE_FORCE)
-    if 0 < len(beyond) <= len(structures) // 20:  # of more, the unit is likelier wrong, which is reported elsewhere
+    if 0 < 2 * len(beyond) <= len(structures):  # of more, the unit is likelier wrong, which is reported elsewhere
         row = int(beyond[largest[beyond].argmax()])
         said.append(
             f"{len(beyond)} structures have a force above {_LARGE_FORCE:g} eV/Angstrom, the largest "
@@ -260,7 +260,7 @@ def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDAr
     middle = float(np.median(left))
     spread = float(np.median(np.abs(left - middle)))
     beyond = np.flatnonzero(np.abs(left - middle) > max(_FAR_ENERGY * spread, 1e-3))
-    if 0 < len(beyond) <= len(chosen) // 20:
+    if 0 < len(beyond) <= max(2, len(chosen) // 20):
         row = int(beyond[np.abs(left[beyond] - middle).argmax()])
         said.append(
             f"{len(beyond)} energies are far from the others of their composition, the farthest by "

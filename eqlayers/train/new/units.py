@@ -29,6 +29,8 @@ CANDIDATES = (
     ("Hartree", "Hartree/Angstrom"),
     ("kJ/mol", "kJ/mol/nm"),
 )
+#: Units that few programs write. All checks take them for others within a factor of 2.
+RARE = (("Rydberg", "Rydberg/Bohr"), ("kcal/mol", "kcal/mol/Bohr"))
 # Energies with all electrons over energies of the Thomas-Fermi atom: 0.65 of hydrogen, 0.76 of ethanol, 0.9 of gold.
 _ALL_ELECTRONS = (0.55, 1.05)
 _THOMAS_FERMI = 0.768745 * ase_units.Hartree
@@ -55,7 +57,7 @@ def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | No
     if not wrong and not unsaid:
         return None
     fitting = []
-    for energy, forces in CANDIDATES:
+    for energy, forces in (*CANDIDATES, *RARE):
         if unsaid or (energy, forces) != CANDIDATES[0]:
             sizes = unit_size("energy", energy), unit_size("forces", forces)
             other = dataclasses.replace(
@@ -63,14 +65,17 @@ def guess_units(structures: StructureArrays, unsaid: bool = False) -> Guess | No
             )
             if not _problems(other):
                 fitting.append((energy, forces, _whole_atoms(other)))
-    whole = [one for one in fitting if one[2]]
-    chosen = fitting if len(fitting) == 1 and not unsaid else whole
+    usual = [one for one in fitting if one[:2] not in RARE] or fitting
+    whole = [one for one in usual if one[2]]
+    chosen = usual if len(usual) == 1 and not unsaid else whole
     if len(chosen) != 1:
         return None
     energy, forces, all_electrons = chosen[0]
     reason = f"in eV and eV/Angstrom {re.split(': |[.] The', wrong[0])[0]}" if wrong else "the file says no unit"
     how = "energies include all electrons, and forces agree with them" if all_electrons else "all numbers agree"
-    return Guess({"energy": energy, "forces": forces}, f"{reason}; in these units {how}")
+    others = [" and ".join(one[:2]) for one in fitting if one[:2] in RARE and one is not chosen[0]]
+    doubt = f", as they do in {' or in '.join(others)}: look them up" if others else ""
+    return Guess({"energy": energy, "forces": forces}, f"{reason}; in these units {how}{doubt}")
 
 
 def _problems(structures: StructureArrays) -> list[str]:
