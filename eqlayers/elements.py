@@ -58,7 +58,7 @@ def element(name: str, value: Any) -> int:
         word = value.strip()
         number = _NUMBERS.get(word, int(word) if word.isascii() and word.isdecimal() else 0)
         if word.capitalize() in _NUMBERS:
-            fix = f"Did you mean {word.capitalize()!r}?"
+            fix = f"Write {word.capitalize()!r}."
     elif value is False:
         fix = "In YAML the symbol No of nobelium needs quotes: 'No'."
     elif is_integer(value):

@@ -26,7 +26,7 @@ def test_symbols_are_those_of_ase() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("CU", r"got 'CU'\. Did you mean 'Cu'\?"),
+        ("CU", r"got 'CU'\. Write 'Cu'\."),
         ("Xx", r"got 'Xx'\. Write a symbol such as 'O'"),
         (119, "got 119"),
         (0, "got 0"),
@@ -67,5 +67,5 @@ def test_others_take_symbols() -> None:
     wider = extend_potential(Potential(NequIP([1], **SMALL), [1]), ["He", "H"], {"He": 3.0})
     assert wider.species == (1, 2)
     assert wider.shifts.tolist() == [0.0, 3.0]
-    with pytest.raises(ConfigError, match=r"species must be .*, got 'h'\. Did you mean 'H'"):
+    with pytest.raises(ConfigError, match=r"species must be .*, got 'h'\. Write 'H'"):
         Potential(ToyNetwork(1), ["h"])

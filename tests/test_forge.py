@@ -19,7 +19,7 @@ TEXTS = [*WORKFLOWS, *FORMS, FORGE / "pull_request_template.md", ROOT / "CONTRIB
 TARGETS = {"help", *re.findall(r"^does\.([\w-]+) +:=", (ROOT / "Makefile").read_text(), re.MULTILINE)}
 STEPS = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
 #: What a reader makes by following a text.
-MADE = {"tests/nn/test_norm_limit.py", "docs/_build/html"}
+MADE = {"tests/nn/test_norm_limit.py", "docs/_build", "docs/_build/html"}
 #: Commands of this package, as its own help lists them.
 COMMANDS = set(re.findall(r"^    (\w+)  ", parser().format_help(), re.MULTILINE))
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SECTION = (ROOT / "CONTRIBUTING.md").read_text().partition("\n## Add a layer\n")[2].partition("\n## ")[0]
 #: A file, the line below which the text goes (a new file without), and the text.
 BLOCKS = re.findall(r"^```py\n# (\S+?)(?:, below `([^`\n]+)`)?\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
-COMMANDS = re.findall(r"^\.venv/bin/(.+)$", SECTION, re.MULTILINE)
+COMMANDS = re.findall(r"^\.venv/bin/(.+)$", SECTION.replace("\\\n", ""), re.MULTILINE)
 #: What is left out -> the message, as the table of the recipe has it.
 MESSAGES = dict(re.findall(r"^\| (the .+?) \| `+ ?(.+?) ?`+ \|$", SECTION, re.MULTILINE))
 FOLDERS = (".ci", ".github", "configs", "docs", "eqlayers", "examples", "kernels", "tests")
@@ -52,8 +52,9 @@ def followed(folder: Path, without: str = "") -> Path:
             path.write_text(text)
             continue
         before = path.read_text()
-        assert before.count(f"\n{line}\n") == 1, f"{name} must have the line {line!r} once: change it in the recipe"
-        path.write_text(before.replace(f"\n{line}\n", f"\n{line}\n{text}"))
+        found = re.findall(rf"^{re.escape(line)}.*\n", before, re.MULTILINE)  # a long line is named by its beginning
+        assert len(found) == 1, f"{name} must have one line that begins with {line!r}: change it in the recipe"
+        path.write_text(before.replace(found[0], f"{found[0]}{text}"))
     return folder
 
 

@@ -290,7 +290,7 @@ def _md(options: argparse.Namespace) -> int:
             facts["command"] = f"eqlayers {shlex.join(options.typed)}"
             if written := write_course(output, settings, facts):
                 print(f"{'report':11}  {', '.join(map(str, written))}")
-    finally:  # the way to go on is said last, also where the page fails
+    finally:  # the line to go on comes last, also where the page fails
         code = _ended(options, found, settings, output)
     return code
 

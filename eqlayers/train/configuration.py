@@ -65,7 +65,8 @@ def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
         files.append((path, section))
         if not section:
             given = read_yaml(path)
-            files += [(path.parent / given[key], key) for key in SECTIONS if isinstance(given.get(key), str)]
+            keys = SECTIONS if isinstance(given, dict) else ()  # of others the parser says what they must be
+            files += [(path.parent / given[key], key) for key in keys if isinstance(given.get(key), str)]
     return files
 
 
