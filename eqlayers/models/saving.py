@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 import warnings
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,6 +164,12 @@ def read_potential(path: str | Path) -> SavedPotential:
             warnings.simplefilter("ignore")  # about kinds of pickles, which the error below is about
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds, and advises to run the code of a hostile file
+        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
+            raise DataError(
+                f"a potential must be a file of save_potential, or a checkpoint of a potential that `eqlayers fit` "
+                f"wrote, got {path}, which holds other objects than tensors. Convert a model of mace-torch: "
+                f"save_potential(eqlayers.integrations.from_mace({str(path)!r}), 'my.pt')."
+            ) from None
         raise _unusable(path, f"it cannot be read ({type(error).__name__}), as if it was cut or changed") from None
     return _saved(path, content)
 

@@ -35,6 +35,7 @@ from .watch import progress
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
+_NOT_COMPARED = ("stress", "virial")  # labels of a file that `predict` leaves as they are
 _UNITS = {
     "energy": "meV/atom",
     "forces": "meV/A",
@@ -348,6 +349,7 @@ def _predict(options: argparse.Namespace) -> int:
     errors: dict[str, list[Any]] = {name: [] for name in _UNITS}
     used: set[str] = set()
     differ: set[str] = set()
+    left_out: set[str] = set()
     apart: dict[str, Deviations] = {}
     count = 0
     with atomic_write(output) as file, progress("predict", 0) as say:
@@ -355,6 +357,10 @@ def _predict(options: argparse.Namespace) -> int:
         for result in predict(potential, taken(), options.batch_size):
             atoms = kept.pop(0)
             known = _references(atoms, trained)
+            in_file = (
+                {*atoms.info, *(atoms.calc.results if atoms.calc else {})} if _PREDICTED not in atoms.info else set()
+            )
+            left_out |= {label for label in _NOT_COMPARED if not in_file.isdisjoint(KEYS[label])}
             apart = apart or Deviations.of(result, _UNITS)
             missing: dict[str, Any] = {}
             for name in errors.keys() & known.keys() & result.keys():
@@ -384,6 +390,7 @@ def _predict(options: argparse.Namespace) -> int:
             rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {_UNITS[name]}"))
     rows += [deviations.row() for deviations in apart.values()]
     said = f"compared with {', '.join(sorted(used))}" if used else "no labels were found to compare with"
+    said += f"; not compared: {', '.join(sorted(left_out))}" if left_out else ""
     rows.insert(1, ("labels", f"{said}; others differ: {', '.join(sorted(differ))}" if differ else said))
     print(lines(rows))
     return 0
