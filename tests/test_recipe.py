@@ -85,6 +85,7 @@ def test_the_commands_of_the_recipe_are_green(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("what", LEFT_OUT)
 def test_a_step_that_is_left_out_is_missed(what: str, tmp_path: Path) -> None:
     """With the message that the recipe shows."""

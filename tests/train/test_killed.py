@@ -143,6 +143,7 @@ def check_equal(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("where", "call", "epochs"), ROWS, ids=[f"{where} {call}" for where, call, _ in ROWS])
 def test_a_killed_fit_goes_on_to_the_same_end(where: str, call: int, epochs: int) -> None:
     name = f"{where}{call}"
