@@ -20,7 +20,7 @@ def package_of(filename: str) -> str:
     Example:
         >>> package_of("/usr/lib/python3/site-packages/torch/nn/modules/module.py")
         'torch'
-        >>> package_of("/home/me/eqlayers/data/cache.py")
+        >>> package_of("checkout/eqlayers/data/cache.py")
         ''
     """
     parts = Path(filename).parts

@@ -1,4 +1,4 @@
-"""What a stranger reads in the first minute: kernels that are compiled, the network in a line, warnings as lines."""
+"""The first minute of a stranger: kernels that are compiled, the network in a line, warnings as lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a committee costs beside its members one by one: `python docs/benchmarks/committee.py [members]`.
+"""The cost of a committee beside its members one by one: `python docs/benchmarks/committee.py [members]`.
 
 Energy, forces and stress of a crystal whose atoms move a little before each call; processor time of one thread, the
 least of some interleaved rounds.

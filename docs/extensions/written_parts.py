@@ -191,7 +191,7 @@ def subcommands(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def command_help(*words: str) -> str:
-    """What a command prints when it is asked for help; for every option, where it has two helps."""
+    """The help that a command prints: all options, where it has two helps."""
     from eqlayers.cli import main
 
     printed = io.StringIO()

@@ -17,7 +17,7 @@ from eqlayers.models import NequIP, Potential, Structures
 
 @pytest.fixture
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[object]]:
-    """As in a new process; gives what has been asked for since."""
+    """A state as in a new process; gives the kernels asked for since."""
     monkeypatch.setattr(cpu, "_runners", {})
     monkeypatch.setattr(cpu_formulas, "_runners", {})
     return lambda: {*cpu._runners, *cpu_formulas._runners}

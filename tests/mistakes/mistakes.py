@@ -14,7 +14,7 @@ from eqlayers.units import unit_size
 
 @dataclass(frozen=True)
 class Mistake:
-    """What is wrong with right structures.
+    """False alarms: sentences on right structures.
 
     Attributes:
         name: For tables.
@@ -111,7 +111,7 @@ MISTAKES = [
 
 
 def said_of(structures: StructureArrays) -> list[str]:
-    """What the check says, be it as a warning or as an error."""
+    """The text of the check, a warning or an error."""
     try:
         return check_physics(structures)
     except DataError as error:

@@ -40,7 +40,7 @@ def trajectory(name: str) -> StructureArrays:
 
 @cache
 def stored(name: str) -> StructureArrays:
-    """What make_sets.py has made."""
+    """The sets that make_sets.py has made."""
     with np.load(HERE / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     if "cell" in arrays:
