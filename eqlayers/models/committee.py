@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ..checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
+from ..elements import symbols_of
 from ..errors import ConfigError
 from ..files import few, read_json
 from ..graph import Graph
@@ -197,7 +198,7 @@ class Committee(nn.Module):
 
     def extra_repr(self) -> str:
         """Number of members, species and cutoff."""
-        return f"{len(self)} members; species {list(self.species)}, cutoff {self.cutoff:g} A"
+        return f"{len(self)} members; species {symbols_of(self.species)}, cutoff {self.cutoff:g} A"
 
 
 def _check_number(count: int) -> None:
@@ -383,7 +384,7 @@ def load_committee(
         >>> for seed in range(2):
         ...     save_potential(Potential(ToyNetwork(1, seed=seed), species=[29]), folder / f"{seed}.pt")
         >>> load_committee(f"{folder}/*.pt").extra_repr()
-        '2 members; species [29], cutoff 4 A'
+        '2 members; species Cu, cutoff 4 A'
     """
     if dtype is not None:
         check_dtype("dtype", dtype)
