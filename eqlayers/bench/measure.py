@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 import torch
 
 Call = Callable[[], Any]
-#: Written before a call, it empties a GPU's last-level cache, and takes longer than the launches of most calls.
+#: Written before a call, it empties a GPU's last-level cache.
 FLUSH_BYTES = 2**30
+#: Writes of it before a call, so that the host has issued all launches before the last write ends; and their limit.
+COVER, MOST_WRITES = 1.5, 200
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 
 
@@ -26,7 +29,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None, host: bool) -> float:
+def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None, host: bool, writes: int = 1) -> float:
     if device.type != "cuda" or host:
         start = time.perf_counter()
         call()
@@ -34,13 +37,23 @@ def _seconds(call: Call, device: torch.device, flush: torch.Tensor | None, host:
         synchronize(device)
         return seconds
     if flush is not None:
-        flush.zero_()
+        for _ in range(writes):
+            flush.zero_()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
     events[0].record()
     call()
     events[1].record()
     synchronize(device)
     return events[0].elapsed_time(events[1]) / 1000
+
+
+def _writes(call: Call, device: torch.device, flush: torch.Tensor | None) -> int:
+    """How many writes of the buffer take longer than the host needs to issue a call."""
+    if flush is None or device.type != "cuda":
+        return 1
+    host = max(_seconds(call, device, None, host=True) for _ in range(3))
+    write = min(_seconds(flush.zero_, device, None, host=False) for _ in range(3))
+    return min(MOST_WRITES, max(1, math.ceil(COVER * host / write)))
 
 
 def alternate(
@@ -61,8 +74,8 @@ def alternate(
         runs: Timed runs of each.
         device: On 'cuda', events around a call are timed; its stream is idle before, so that launches count.
         warmup: Runs of each before that are not timed.
-        flush: On 'cuda', written before every run, on the stream: empties the cache, and launches behind that cost
-            nothing. See :func:`flush_buffer`.
+        flush: On 'cuda', written before every run, on the stream, until the host has issued the call: empties the
+            cache, and launches behind that cost nothing. See :func:`flush_buffer`.
         host: Time until the call returns, whatever the device does then.
 
     Returns:
@@ -77,10 +90,11 @@ def alternate(
         for call in calls:
             call()
     synchronize(device)
+    writes = [_writes(call, device, flush) for call in calls]
     seconds: list[list[float]] = [[] for _ in calls]
     for _ in range(runs):
         for index, call in enumerate(calls):
-            seconds[index].append(_seconds(call, device, flush, host))
+            seconds[index].append(_seconds(call, device, flush, host, writes[index]))
     return seconds
 
 

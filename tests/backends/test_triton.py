@@ -83,7 +83,7 @@ def exact_and_bound(call: ProductCall | ScaleCall) -> tuple[torch.Tensor, torch.
     if isinstance(call, ScaleCall):  # a product with the scalar 1, one per term
         info, x = call.info.as_product(), call.x
         terms = info.rows(x.shape[1], x.shape[1])[0]
-        return reference.scale(replaced(call, x=x.double())), rounding_bound(
+        return reference.scale(replaced(call, x=x.double())).cpu(), rounding_bound(
             "vecsca", x, x.new_ones(terms), info, dtype
         )
     want = reference.product(replaced(call, x=call.x.double(), y=call.y.double()))

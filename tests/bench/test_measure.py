@@ -1,6 +1,7 @@
 """The instruments: order of the runs, statistics, memory of torch and of native code, and the head of a result."""
 
 import ctypes
+import math
 import mmap
 
 import numpy as np
@@ -60,9 +61,13 @@ def test_a_gpu_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
     assert alternate(calls, 3, "cuda") == [[1.0] * 3, [5.0] * 3]
     assert not flushes
     assert alternate(calls, 3, "cuda", flush=Buffer()) == [[1.0] * 3, [5.0] * 3]
-    assert len(flushes) == 6
+    assert len(flushes) == 2 * (3 + 3)  # timed alone, then before every run: one takes longer than the host
     monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
     assert alternate(calls, 3, "cuda", host=True) == [[1.0] * 3, [5.0] * 3]
+    flushes.clear()
+    slow_to_issue = [lambda: costs(4500.0)]  # the host takes as long as 4.5 writes
+    assert alternate(slow_to_issue, 2, "cuda", flush=Buffer()) == [[4500.0] * 2]
+    assert len(flushes) == 3 + 2 * math.ceil(1.5 * 4.5)
 
 
 def test_ratio_and_its_quantiles_are_of_rounds() -> None:
