@@ -31,7 +31,7 @@ QUANTITIES = ("energy", "forces", "gradient")
 def force_loss(forces: Tensor) -> Tensor:
     """Mean squared error of forces ``[A, 3]`` beside fixed labels."""
     labels = torch.sin(torch.arange(forces.numel(), dtype=torch.float64)).view_as(forces)
-    return (forces - labels.to(forces.dtype)).square().mean()
+    return (forces - labels.to(forces)).square().mean()
 
 
 class Evaluates(Protocol):
