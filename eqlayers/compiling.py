@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from eqlayers_kernels.c.build import waiting
+from eqlayers_kernels import waiting
 
 __all__ = ["shown"]
 
@@ -38,7 +38,7 @@ class _Bar:
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
-    def update(self, done: int, wanted: int) -> None:
+    def update(self, done: int, wanted: int, place: waiting.Place) -> None:
         """Show how many of the wanted kernels are compiled."""
         with self.lock:
             if self.timer is not None:
@@ -46,7 +46,7 @@ class _Bar:
             self.batch = self.batch or wanted > done + 1
             if not self.said:
                 self.said = True
-                print(waiting.sentence(wanted if self.batch else None), file=sys.stderr, flush=True)
+                print(waiting.sentence(place, wanted if self.batch else None), file=sys.stderr, flush=True)
             if self.bar is None and done < wanted and _has_place():
                 self.bar, self.task = _started()
             if self.bar is not None:

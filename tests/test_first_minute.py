@@ -16,7 +16,8 @@ from eqlayers.compiling import shown
 from eqlayers.models import MoleculeNetwork
 from eqlayers.notices import warnings_as_lines
 from eqlayers.train import LayerSummary, quiet_lightning
-from eqlayers_kernels.c.build import waiting
+from eqlayers_kernels import waiting
+from eqlayers_kernels.c.build import cache as disk
 
 
 class Written(io.StringIO):
@@ -43,10 +44,10 @@ def while_compiling(monkeypatch: pytest.MonkeyPatch, written: Written) -> str:
     with shown():
         count = waiting._counts.get()[-1]
         count.lock.acquire()  # both before anything is said
-        with waiting.compilation(), waiting.compilation():
+        with waiting.compilation(disk.kept), waiting.compilation(disk.kept):
             count.lock.release()
             assert written.event.wait(60)
-        with waiting.compilation():
+        with waiting.compilation(disk.kept):
             pass
     return written.getvalue()
 

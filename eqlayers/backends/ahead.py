@@ -1,7 +1,7 @@
-"""Compiles what a step will ask of the CPU, before the step runs: on all processors at once, and their number is known.
+"""Compiles what a step will ask of a CPU or a GPU, before the step runs: on all processors at once, and counted.
 
 The step runs once with kernels that return ones. So it must work on copies of the tensors that it changes, and keep
-nothing.
+nothing. The kernels of a CPU are compiled without a call. Triton's are called, with the operands of the step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from eqlayers_kernels.forms.program import OPERANDS
 
 from ..errors import BackendError
 from ..forms.program import find_form
-from . import cpu, cpu_formulas
 from .forms import FORMULAS
-from .registry import BACKENDS, FormulaRun, FormUse, Runner
+from .registry import BACKENDS, Backend, FormulaFinder, FormulaRun, FormUse, Runner
 
 MOST_THREADS = 64  # that print kernels and wait for the compiler
+NAMES = ("cpu", "triton")  # backends that compile
 _log = logging.getLogger(__name__)
 _Wanted = dict[tuple[object, ...], Callable[[], object]]
 
 
 def compile_ahead(step: Callable[[], object]) -> int:
-    """Compile the kernels that a step on CPUs needs.
+    """Compile the kernels that a step on a CPU or a GPU needs.
 
     Args:
         step: Run once, with ones for the results of layers. What it raises is not raised: kernels that it did not come
@@ -64,34 +64,55 @@ def compile_ahead(step: Callable[[], object]) -> int:
 
 @contextmanager
 def _returning_ones(wanted: _Wanted) -> Iterator[None]:
-    backend, formulas = BACKENDS["cpu"], FORMULAS["cpu"]
-    BACKENDS["cpu"] = replace(backend, form=lambda use, device: _form(use, device, wanted))
-
-    def formula(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
-        wanted[key, dtype, graph] = lambda: cpu_formulas.find_runner(base, key, dtype, graph, device)
-        return lambda operands, tables, sizes: _ones_of_formula(base, operands[0], sizes)
-
-    FORMULAS["cpu"] = formula
+    backends, formulas = {name: BACKENDS[name] for name in NAMES}, {name: FORMULAS[name] for name in NAMES}
+    for name in NAMES:
+        BACKENDS[name] = replace(backends[name], form=_form(backends[name], wanted))
+        FORMULAS[name] = _formula(name, formulas[name], wanted)
     try:
         yield
     finally:
-        BACKENDS["cpu"], FORMULAS["cpu"] = backend, formulas
+        BACKENDS.update(backends)
+        FORMULAS.update(formulas)
 
 
-def _form(use: FormUse, device: torch.device, wanted: _Wanted) -> Runner:
-    wanted[use,] = lambda: cpu.find_runner(use, device)
-    widths = dict(zip(OPERANDS, find_form(use.form).program.widths, strict=True))
-    if use.reading is not None:
-        widths |= {"t": widths["w"], "c": use.reading.reads}
+def _form(backend: Backend, wanted: _Wanted) -> Callable[[FormUse, torch.device], Runner]:
+    find = backend.form
+    assert find is not None
 
-    def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
-        first = next(iter(tensors.values()))
-        shapes = {name: [rows[name], widths[name]] for name in use.kind.results}
-        if use.shared and "w" in shapes:
-            shapes["w"] = [widths["w"]]
-        return {name: first.new_ones(shape) for name, shape in shapes.items()}
+    def find_runner(use: FormUse, device: torch.device) -> Runner:
+        widths = dict(zip(OPERANDS, find_form(use.form).program.widths, strict=True))
+        if use.reading is not None:
+            widths |= {"t": widths["w"], "c": use.reading.reads}
 
-    return run
+        def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
+            first = next(iter(tensors.values()))
+            shapes = {name: [rows[name], widths[name]] for name in use.kind.results}
+            if use.shared and "w" in shapes:
+                shapes["w"] = [widths["w"]]
+            call = (lambda: find(use, device)) if backend.name == "cpu" else lambda: find(use, device)(own, graph, rows)
+            own = {} if backend.name == "cpu" else {name: tensor.detach() for name, tensor in tensors.items()}
+            wanted.setdefault((backend.name, use), call)
+            return {name: first.new_ones(shape) for name, shape in shapes.items()}
+
+        return run
+
+    return find_runner
+
+
+def _formula(backend: str, find: FormulaFinder, wanted: _Wanted) -> FormulaFinder:
+    def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
+        def run(operands: Sequence[Tensor], tables: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+            def call() -> object:
+                found = find(base, key, dtype, graph, device)
+                return found if backend == "cpu" else found(own, tables, sizes)
+
+            own = [] if backend == "cpu" else [tensor.detach() for tensor in operands]
+            wanted.setdefault((backend, key, dtype, graph), call)
+            return _ones_of_formula(base, operands[0], sizes)
+
+        return run
+
+    return find_runner
 
 
 def _ones_of_formula(base: Formula, like: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -35,6 +35,7 @@ from .watch import progress
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _FAILED, _STOPPED = 1, 130
+_FEW = 32  # atoms whose kernels are compiled before all atoms come
 _NOT_COMPARED = ("stress", "virial")  # labels of a file that `predict` leaves as they are
 _UNITS = {
     "energy": "meV/atom",
@@ -130,9 +131,12 @@ def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
 
 
 def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
-    """Compile the kernels of energies, forces and stress on a CPU; faults of the atoms are reported later."""
-    if potential.device.type == "cpu":
-        compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms])))
+    """Compile the kernels of energies, forces and stress; faults of the atoms are reported later.
+
+    A few atoms are enough, as no kernel depends on their number, and operands of all calls are in memory at once.
+    """
+    few = atoms[:_FEW]
+    compile_ahead(lambda: list(predict(copy.deepcopy(potential), [few])))
 
 
 def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The kernels of a fit on CPUs, compiled before its first step and side by side."""
+"""The kernels of a fit, compiled before its first step and side by side."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class CompileAhead(Callback):
     """Compiles what a step of training and one of validation need; the fit itself is as it would be without."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compile, unless a GPU runs the fit or torch compiles the network."""
-        if pl_module.device.type == "cpu" and not any(hasattr(one, "_orig_mod") for one in pl_module.modules()):
-            with isolate_rng(include_cuda=False):
+        """Compile, unless torch compiles the network."""
+        if not any(hasattr(one, "_orig_mod") for one in pl_module.modules()):
+            with isolate_rng(include_cuda=pl_module.device.type == "cuda"):
                 compile_ahead(lambda: _step(trainer, copy.deepcopy(pl_module)))
 
 
@@ -30,6 +30,8 @@ def _step(trainer: Trainer, twin: LightningModule) -> None:
     """A step of training and one of validation, of a copy, with two structures; their number is in no kernel."""
     data: Any = getattr(trainer, "datamodule", None)
     batch = data.train_dataloader().collate_fn([data.train_set[0], data.train_set[len(data.train_set) - 1]])
+    if twin.device.type != "cpu":
+        batch = trainer.strategy.batch_to_device(batch, twin.device)
     with trainer.precision_plugin.train_step_context():
         found = twin(batch)
         values = [*found.values()] if isinstance(found, Mapping) else [found]

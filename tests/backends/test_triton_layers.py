@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
+from eqlayers.backends import ahead
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
@@ -46,3 +47,14 @@ def test_values_and_two_derivatives_are_those_of_the_definition(name: str, ran: 
         # sums of some hundred terms, in layers of layers
         assert float((a - b).abs().max()) <= 1000 * torch.finfo(dtype).eps * max(1.0, float(b.abs().max()))
     assert all(bool(t.any()) for t in got[: len(got) // 3])
+
+
+@pytest.mark.parametrize("name", ["gate", "weights_of_heads"])
+def test_kernels_of_a_step_are_launched_before_it(name: str, ran: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch compiles a kernel on a GPU; the interpreter takes one thread at a time."""
+    monkeypatch.setattr(ahead, "MOST_THREADS", 1)
+    kind, dtype = KINDS[name], torch.float64
+    given = {key: value.to(DEVICE) for key, value in kind.arguments(dtype).items()}
+    layer = kind.layer("triton", dtype).to(DEVICE)
+    assert ahead.compile_ahead(lambda: orders(layer, given)) > 2, "values and derivatives"
+    assert ran == set(kind.kernels.split())

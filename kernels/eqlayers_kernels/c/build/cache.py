@@ -222,6 +222,12 @@ def info() -> Info:
     return Info(where, len(kernels), sum(kernels), LIMIT_BYTES, problem)
 
 
+def kept() -> str:
+    """Where compiled kernels are kept, or why they are not, in a few words."""
+    found = info()
+    return f"kept in {found.directory}" if not found.problem else f"not kept, as the folder says: {found.problem}"
+
+
 def clear() -> int:
     """Removes every compiled kernel; processes that have loaded one keep it. Returns the number removed.
 

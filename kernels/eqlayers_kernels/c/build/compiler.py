@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ... import waiting
 from ..run.threads import PerProcess
 from . import cache as disk
-from . import waiting
 from .errors import CompilerError
 
 #: Put before a function that Python calls; all others stay inside the shared object.
@@ -175,7 +175,7 @@ def _from_cache(key: str) -> ctypes.CDLL | None:
 
 
 def _from_compiler(key: str, sources: tuple[str, ...], name: str, tools: Toolchain) -> ctypes.CDLL:
-    with waiting.compilation():
+    with waiting.compilation(disk.kept):
         payload = _compile(sources, name, tools)
     try:
         with disk.placed(key, payload) as path:

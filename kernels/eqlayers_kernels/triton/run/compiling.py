@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from ... import waiting
 from ..errors import KernelError
 from ..print import tuning
 from .passes import without_slow_pass
@@ -49,6 +50,13 @@ def threads(jobs: int | None = None) -> int:
     return max(1, jobs or os.cpu_count() or 1)
 
 
+def kept() -> str:
+    """Where Triton keeps compiled kernels, in a few words."""
+    from triton import knobs
+
+    return f"kept in {knobs.cache.dir}"
+
+
 def compile_calls(calls: Sequence[Call], device: torch.device | None = None, jobs: int | None = None) -> Iterator[Any]:
     """Compile launches at the same time: Triton lets other threads run while it compiles.
 
@@ -63,7 +71,7 @@ def compile_calls(calls: Sequence[Call], device: torch.device | None = None, job
 
     def warm(call: Call) -> Any:
         on = torch.cuda.device(device) if device is not None else nullcontext()  # every thread has its own
-        with on, without_slow_pass():
+        with on, without_slow_pass(), waiting.compilation(kept):
             return call.kernel.warmup(*call.args, grid=call.grid, **call.meta)
 
     at_once = min(threads(jobs), max(1, len(calls)))

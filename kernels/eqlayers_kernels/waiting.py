@@ -12,32 +12,31 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ..run.threads import PerProcess
-from . import cache as disk
+from .c.run.threads import PerProcess
 
 PATIENCE = 2.0  # seconds of compiling before anything is printed
 _log = logging.getLogger("eqlayers")
 
-#: Takes the number of kernels that are compiled, and of those that were handed to the compiler so far.
-Listener = Callable[[int, int], None]
+#: Says where the compiled kernels are kept: a few words, looked up only when they are printed.
+Place = Callable[[], str]
+#: Takes the numbers of kernels that are compiled and that were handed to a compiler so far, and where they are kept.
+Listener = Callable[[int, int, Place], None]
 
 
-def sentence(number: int | None = None) -> str:
+def sentence(place: Place, number: int | None = None) -> str:
     """The message: the number of kernels if it is known, and the folder that keeps them.
 
     Example:
-        >>> sentence(3).split(" in ")[0]
-        'compiling 3 kernels, once; kept'
+        >>> sentence(lambda: "kept in the home folder", 3)
+        'compiling 3 kernels, once; kept in the home folder'
     """
-    found = disk.info()
-    place = f"kept in {found.directory}" if not found.problem else f"not kept, as the folder says: {found.problem}"
-    return f"compiling {'' if number is None else f'{number} '}kernels, once; {place}"
+    return f"compiling {'' if number is None else f'{number} '}kernels, once; {place()}"
 
 
-def _log_once(done: int, wanted: int) -> None:
+def _log_once(done: int, wanted: int, place: Place) -> None:
     if done < wanted and not _logged.get():
         _logged.get().append(True)
-        _log.warning(sentence(wanted if wanted > done + 1 else None))
+        _log.warning(sentence(place, wanted if wanted > done + 1 else None))
 
 
 class _Count:
@@ -47,13 +46,15 @@ class _Count:
         self.listener = listener
         self.done = self.wanted = 0
         self.seconds, self.since = 0.0, 0.0
+        self.place: Place = str
         self.told = False
         self.timer: threading.Timer | None = None
         self.lock = threading.RLock()
 
-    def begin(self) -> None:
+    def begin(self, place: Place) -> None:
         """A kernel goes to the compiler."""
         with self.lock:
+            self.place = place
             if self.done == self.wanted:
                 self.since = time.monotonic()
                 if not self.told:
@@ -62,7 +63,7 @@ class _Count:
                     self.timer.start()
             self.wanted += 1
             if self.told:
-                self.listener(self.done, self.wanted)
+                self.listener(self.done, self.wanted, self.place)
 
     def end(self) -> None:
         """A kernel came back."""
@@ -73,13 +74,13 @@ class _Count:
                 if self.timer is not None:
                     self.timer.cancel()
             if self.told:
-                self.listener(self.done, self.wanted)
+                self.listener(self.done, self.wanted, self.place)
 
     def _tell(self) -> None:
         with self.lock:
             if self.done < self.wanted and not self.told:
                 self.told = True
-                self.listener(self.done, self.wanted)
+                self.listener(self.done, self.wanted, self.place)
 
 
 _logged: PerProcess[list[bool]] = PerProcess(list)
@@ -108,10 +109,10 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def compilation() -> Iterator[None]:
-    """Around the compilation of one kernel."""
+def compilation(place: Place) -> Iterator[None]:
+    """Around the compilation of one kernel, which is kept there."""
     count = _counts.get()[-1]
-    count.begin()
+    count.begin(place)
     try:
         yield
     finally:

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from eqlayers_kernels.c.build import compiler, waiting
+from eqlayers_kernels import waiting
+from eqlayers_kernels.c.build import cache as disk
+from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run.threads import PerProcess
 
 
@@ -23,16 +25,16 @@ class Told:
     def __init__(self):
         self.calls, self.event = [], threading.Event()
 
-    def __call__(self, done, wanted):
+    def __call__(self, done, wanted, place):
         self.calls.append((done, wanted))
         self.event.set()
 
 
 def test_a_listener_is_told_while_the_compiler_runs(at_once):
     told = Told()
-    with waiting.listening(told), waiting.compilation():
+    with waiting.listening(told), waiting.compilation(str):
         assert told.event.wait(60)
-        with waiting.compilation():
+        with waiting.compilation(str):
             pass
     assert told.calls == [(0, 1), (0, 2), (1, 2), (2, 2)]
 
@@ -40,17 +42,17 @@ def test_a_listener_is_told_while_the_compiler_runs(at_once):
 def test_short_compilations_are_not_told(monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE", 3600.0)
     told = Told()
-    with waiting.listening(told), waiting.compilation():
+    with waiting.listening(told), waiting.compilation(str):
         pass
     assert told.calls == []
 
 
 def test_seconds_add_up(monkeypatch):
     """Many short compilations are a long wait; a listener counts from its own beginning."""
-    count = waiting._Count(lambda done, wanted: None)
+    count = waiting._Count(lambda done, wanted, place: None)
     monkeypatch.setattr(waiting.time, "monotonic", iter([10.0, 11.5, 20.0, 21.0]).__next__)
     for _ in range(2):
-        count.begin()
+        count.begin(str)
         count.end()
     assert count.seconds == 2.5
 
@@ -61,19 +63,21 @@ def test_a_library_call_logs_one_line(at_once, monkeypatch, caplog):
     said = threading.Event()
     monkeypatch.setattr(waiting._log, "warning", lambda text: (logging.getLogger().warning(text), said.set()))
     for _ in range(2):
-        with waiting.compilation():
+        with waiting.compilation(str):
             assert said.wait(60)
-            with waiting.compilation():
+            with waiting.compilation(str):
                 pass
     assert [record.getMessage().split(";")[0] for record in caplog.records] == ["compiling kernels, once"]
 
 
 def test_the_sentence_names_number_and_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path))
-    assert waiting.sentence(34) == f"compiling 34 kernels, once; kept in {tmp_path / 'kernels'}"
+    assert waiting.sentence(disk.kept, 34) == f"compiling 34 kernels, once; kept in {tmp_path / 'kernels'}"
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels").chmod(0o777)
-    assert "not kept, as the folder says: expected a folder that only its owner can write" in waiting.sentence()
+    assert "not kept, as the folder says: expected a folder that only its owner can write" in waiting.sentence(
+        disk.kept
+    )
 
 
 def test_a_kernel_is_a_compilation(tmp_path, monkeypatch):
