@@ -89,8 +89,12 @@ def _form(backend: Backend, wanted: _Wanted) -> Callable[[FormUse, torch.device]
             shapes = {name: [rows[name], widths[name]] for name in use.kind.results}
             if use.shared and "w" in shapes:
                 shapes["w"] = [widths["w"]]
-            call = (lambda: find(use, device)) if backend.name == "cpu" else lambda: find(use, device)(own, graph, rows)
             own = {} if backend.name == "cpu" else {name: tensor.detach() for name, tensor in tensors.items()}
+
+            def call() -> object:
+                found = find(use, device)
+                return found if backend.name == "cpu" else found(own, graph, rows)
+
             wanted.setdefault((backend.name, use), call)
             return {name: first.new_ones(shape) for name, shape in shapes.items()}
 
@@ -102,11 +106,12 @@ def _form(backend: Backend, wanted: _Wanted) -> Callable[[FormUse, torch.device]
 def _formula(backend: str, find: FormulaFinder, wanted: _Wanted) -> FormulaFinder:
     def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
         def run(operands: Sequence[Tensor], tables: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+            own = [] if backend == "cpu" else [tensor.detach() for tensor in operands]
+
             def call() -> object:
                 found = find(base, key, dtype, graph, device)
                 return found if backend == "cpu" else found(own, tables, sizes)
 
-            own = [] if backend == "cpu" else [tensor.detach() for tensor in operands]
             wanted.setdefault((backend, key, dtype, graph), call)
             return _ones_of_formula(base, operands[0], sizes)
 

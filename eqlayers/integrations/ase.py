@@ -16,9 +16,9 @@ from torch import Tensor
 
 from .. import memory
 from ..checks import check_device, check_dtype, check_flag, check_integer, check_items, check_type
-from ..errors import OutOfMemoryError, needs_packages
+from ..errors import ConfigError, OutOfMemoryError, needs_packages
 from ..keywords import named_arguments, parameters, refuse_others
-from ..models import Committee, Potential, load_committee, load_potential
+from ..models import Committee, Potential, Recorded, load_committee, load_potential
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 from ..models.committee import DEVIATION, committee_files, together
 
@@ -101,12 +101,14 @@ class Calculator(AseCalculator):
         skin: Angstrom by which neighbour lists reach farther. They are made again once an atom moved by half of it, or
             the cell changed; edges beyond the cutoff are left out of every call, so results do not depend on it.
         keep_memory: Whether the process is to keep memory that is freed, see :func:`eqlayers.keep_memory`.
+        record: Whether a GPU replays one recorded call, which takes the host's time away; see
+            :class:`eqlayers.models.Recorded`. A small system is then ten times as fast.
         **options: Of ASE's calculators, such as ``directory``.
 
     Raises:
         ArgumentError: An option that neither this class nor ASE's has.
         ConfigError, DataError, DTypeError, DeviceError: A file, dtype, device or skin that cannot be used; an empty
-            list, or members that disagree.
+            list, or members that disagree; a recording of a committee, or on another device than a GPU.
         IndexRangeError: Atoms of a species that the potential does not know.
 
     Example:
@@ -132,6 +134,7 @@ class Calculator(AseCalculator):
         device: Any = None,
         skin: float = 0.3,
         keep_memory: bool = True,
+        record: bool = False,
         **options: Any,
     ) -> None:
         refuse_others(type(self), options, (p.name for p in parameters(AseCalculator)))
@@ -139,6 +142,14 @@ class Calculator(AseCalculator):
         self.potential = as_potential(potential_or_path, dtype, device)
         if check_flag("keep_memory", keep_memory):
             memory.keep_memory()
+        self._recorded = None
+        if check_flag("record", record):
+            if isinstance(self.potential, Committee):
+                raise ConfigError(
+                    f"record must be False for a committee, got {len(self.potential)} members. Leave it out, or give "
+                    "one potential."
+                )
+            self._recorded = Recorded(self.potential)
         self.neighbors = NeighborLists(self.potential.cutoff, skin)
         energies = type(self).implemented_properties if "energy" in self.potential.properties else []
         tensors = self.potential.split.tensors
@@ -163,7 +174,8 @@ class Calculator(AseCalculator):
         derivatives = not {"forces", "stress"}.isdisjoint(asked)
         # in place of all results: this may be called directly, with other atoms and fewer properties than before
         with torch.inference_mode(False):  # in which forces cannot be had
-            self.results = _evaluate(self.potential, [checked], [self.neighbors(checked)], derivatives)[0]
+            neighbors = [self.neighbors(checked)]
+            self.results = _evaluate(self.potential, [checked], neighbors, derivatives, self._recorded)[0]
 
     def get_hessian(self, atoms: Atoms, chunk_size: int | None = None) -> NDArray[np.float64]:
         """Second derivatives of the energy by positions, as ``ase.vibrations.VibrationsData`` takes them.
@@ -234,6 +246,7 @@ def _evaluate(
     structures: Sequence[Atoms],
     neighbors: Sequence[tuple[Tensor, Tensor]],
     derivatives: bool = True,
+    recorded: Recorded | None = None,
 ) -> list[dict[str, Any]]:
     """The results, in ASE's sense, of every structure."""
     has_energy, tensors = "energy" in potential.properties, potential.split.tensors
@@ -245,6 +258,8 @@ def _evaluate(
             batch = collate(potential, structures, neighbors)
             if isinstance(potential, Committee):
                 each = potential.each(batch, outputs, create_graph=False)
+            elif recorded is not None:
+                each = [recorded(batch, outputs)]
             else:
                 each = [potential(batch, outputs, create_graph=False)]
     except (MemoryError, RuntimeError) as error:

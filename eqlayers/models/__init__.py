@@ -13,6 +13,7 @@ from .molecule import MoleculeNetwork
 from .nequip import NequIP
 from .potential import Potential
 from .recompute import recomputed
+from .recording import Recorded
 from .saving import (
     SavedPotential,
     build_potential,
@@ -34,6 +35,7 @@ __all__ = [
     "MoleculeNetwork",
     "NequIP",
     "Potential",
+    "Recorded",
     "SavedPotential",
     "Structures",
     "build_potential",
