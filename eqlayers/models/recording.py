@@ -95,7 +95,7 @@ class Recorded:
         self._last: _Recording | None = None
 
     def __call__(self, structures: Structures, outputs: Iterable[str] | None = None) -> Results:
-        """What ``potential(structures, outputs, create_graph=False)`` returns.
+        """The results of ``potential(structures, outputs, create_graph=False)``.
 
         Args:
             structures, outputs: As of :class:`eqlayers.models.Potential`.

@@ -79,6 +79,11 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="cpu by default; cuda or cuda:1 for a GPU")
 
 
+def _record(parser: argparse.ArgumentParser) -> None:
+    about = "replay one recorded call on a GPU, ten times as fast for a small system"
+    parser.add_argument("--record", action="store_true", help=about)
+
+
 # ---- check and info -----------------------------------------------------------------------------------------------
 
 
@@ -125,7 +130,7 @@ def _info(options: argparse.Namespace) -> int:
 
 def _calculator(options: argparse.Namespace, atoms: ase.Atoms) -> Calculator:
     dtype = None if options.dtype is None else _DTYPES[options.dtype]
-    calculator = Calculator(chosen(options.model), dtype, options.device)
+    calculator = Calculator(chosen(options.model), dtype, options.device, record=options.record)
     _compile_for(calculator.potential, atoms)
     return calculator
 
@@ -156,6 +161,7 @@ def _apart(results: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _relax_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure is taken")
     _common(parser)
+    _record(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="relaxed structure; STRUCTURE_relaxed.xyz by default")
     parser.add_argument("--trajectory", metavar="FILE", help="a .traj or .xyz of all steps")
     parser.add_argument("--cell", action="store_true", help="relax the cell as well")
@@ -216,6 +222,7 @@ def _relax(options: argparse.Namespace) -> int:
 def _md_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("structure", metavar="STRUCTURE", help="a file; its last structure and velocities are taken")
     _common(parser)
+    _record(parser)
     default = DynamicsSettings()
     about = "; ".join(f"{name}: {ensemble.about}" for name, ensemble in ENSEMBLES.items())
     parser.add_argument("--ensemble", choices=ENSEMBLES, default=default.ensemble, help=f"{about}; nve by default")

@@ -216,8 +216,8 @@ def _symmetries(case: Case, step: float) -> Found:
     shift = (elsewhere.positions - case.atoms.positions)[0]
     placed = collate(case.potential, [elsewhere], [lists(elsewhere)])
     changes["translation"] = (placed._replace(pos=placed.pos + case.place(torch.from_numpy(shift))), eye, None)
-    order = torch.randperm(len(old.z), generator=case.generator)
-    edges = torch.randperm(old.edge_index.shape[1], generator=case.generator)
+    order = case.place(torch.randperm(len(old.z), generator=case.generator))
+    edges = case.place(torch.randperm(old.edge_index.shape[1], generator=case.generator))
     permuted = old._replace(
         z=old.z[order],
         pos=old.pos[order],

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import ase
 import numpy as np
 import pytest
 import torch
+
+ase = pytest.importorskip("ase")
+pytest.importorskip("vesin")
+
 from ase.build import bulk, molecule
 
 from eqlayers.errors import ConfigError, DeviceError

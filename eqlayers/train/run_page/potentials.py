@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -198,7 +199,10 @@ def atomic_energies(tested: Tested, shifts: Mapping[int, float]) -> Section:
 
 
 def checks(potential: Potential, module: Any) -> Section:
-    """The result of `eqlayers check` on the smallest test structures, one with periods and one without."""
+    """The result of `eqlayers check` on the smallest test structures, one with periods and one without.
+
+    The checks run on the CPU, as a GPU would first compile kernels in float64 for a minute.
+    """
     title = "eqlayers check"
     part = module.test_set.structures.take(np.asarray(module.test_set.rows))
     order = np.argsort(part.n_atoms, kind="stable")
@@ -212,10 +216,12 @@ def checks(potential: Potential, module: Any) -> Section:
         own = slice(ends[place] - part.n_atoms[place], ends[place])
         structures.append(Atoms(part.z[own], part.pos[own], cell=part.cell[place], pbc=part.pbc[place]))
     names = [f"{formula(a.numbers)} (row {part.idx[p]})" for p, a in zip(kinds.values(), structures, strict=True)]
-    about = f"Laws that every potential obeys, measured in float64 on {' and '.join(names)} of the test part"
+    about = (
+        f"Laws that every potential obeys, measured in float64 on the CPU, on {' and '.join(names)} of the test part"
+    )
     try:
         with torch.enable_grad():
-            found = check_potential(potential, structures)
+            found = check_potential(copy.deepcopy(potential).cpu(), structures)
     except EqlayersError as error:
         return Section(title, [Text(f"{about}: this failed. {error}", warning=True)])
     failed = len(found.failures)
