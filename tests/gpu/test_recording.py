@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-ase = pytest.importorskip("ase")
+pytest.importorskip("ase")
 pytest.importorskip("vesin")
 
+from ase import Atoms
 from ase.build import bulk, molecule
 
 from eqlayers.errors import ConfigError, DeviceError
@@ -60,18 +61,18 @@ def potential_on(device: torch.device, name: str) -> Potential:
     return Potential(network, [8, 13]).to(device, torch.float64).eval().requires_grad_(False)
 
 
-def of_atoms(potential: Potential, several: list[ase.Atoms]) -> Structures:
+def of_atoms(potential: Potential, several: list[Atoms]) -> Structures:
     lists = NeighborLists(potential.cutoff)
     return collate(potential, several, [lists(atoms) for atoms in several])
 
 
-def crystal(seed: int, stretch: float = 1.0) -> ase.Atoms:
+def crystal(seed: int, stretch: float = 1.0) -> Atoms:
     atoms = bulk("Al", cubic=True, a=4.05 * stretch)
     atoms.rattle(0.1, seed=seed)
     return atoms
 
 
-def cluster(seed: int) -> ase.Atoms:
+def cluster(seed: int) -> Atoms:
     atoms = molecule("O3")
     atoms.rattle(0.05, seed=seed)
     return atoms
@@ -86,7 +87,7 @@ def assert_same(got: Results, want: Results) -> None:
 @pytest.mark.parametrize("name", ["MACE", "NequIP"])
 @pytest.mark.parametrize("kind", [crystal, cluster])
 def test_results_are_those_of_the_potential(
-    kind: Callable[[int], ase.Atoms], name: str, device: torch.device, recordings: list[object]
+    kind: Callable[[int], Atoms], name: str, device: torch.device, recordings: list[object]
 ) -> None:
     potential = potential_on(device, name)
     recorded = Recorded(potential)
