@@ -17,7 +17,8 @@ WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
 FORMS = sorted(path for path in (FORGE / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
 TEXTS = [*WORKFLOWS, *FORMS, FORGE / "pull_request_template.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 TARGETS = {"help", *re.findall(r"^does\.([\w-]+) +:=", (ROOT / "Makefile").read_text(), re.MULTILINE)}
-STEPS = re.search(r"^for step in (.+); do$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)[1].split()
+STEPS = re.findall(r"^(?:for step in|\$make) (.+?)(?:; do| >.*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+STEPS = [step for steps in STEPS for step in steps.split()]
 #: What a reader makes by following a text.
 MADE = {"tests/nn/test_norm_limit.py", "docs/_build", "docs/_build/html"}
 #: Commands of this package, as its own help lists them.
