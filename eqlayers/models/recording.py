@@ -68,7 +68,7 @@ class Recorded:
     than the recording has room for records again. Edges without a pair of atoms join two ghost atoms, which are a
     structure of their own and are left out of the results.
 
-    The results cannot be differentiated. Weights may change in place; after other changes of the potential, such as
+    The results cannot be differentiated. After a change of the potential, such as new weights or
     :func:`eqlayers.models.compress`, make another object.
 
     Args:
@@ -101,11 +101,20 @@ class Recorded:
             structures, outputs: As of :class:`eqlayers.models.Potential`.
 
         Raises:
-            ShapeError, DTypeError, IndexRangeError: As of the potential.
+            ShapeError, DTypeError, IndexRangeError: As of the potential. DeviceError: Structures on another device.
             ConfigError: An unknown output, or a network that waits for the device, which cannot be recorded.
         """
         asked = tuple(self.potential._asked(outputs))
         structures = self.potential._checked(structures)
+        if structures.pos.device != self.potential.device:
+            raise DeviceError(
+                f"structures must be on the device of the potential, {self.potential.device}, got "
+                f"{structures.pos.device}. Move them."
+            )
+        with torch.cuda.device(structures.pos.device) if structures.pos.is_cuda else nullcontext():
+            return self._replayed(structures, asked)
+
+    def _replayed(self, structures: Structures, asked: tuple[str, ...]) -> Results:
         about = (len(structures.z), structures.num_graphs, structures.cell is None, asked, self.potential.device)
         last, edges = self._last, structures.edge_index.shape[1]
         if last is None or last.about != about or last.given.edge_index.shape[1] < edges:
@@ -125,8 +134,7 @@ class Recorded:
             return {name: value.detach() for name, value in found.items()}
 
         try:
-            with torch.cuda.device(structures.pos.device) if structures.pos.is_cuda else nullcontext():
-                results, replay = record(call)
+            results, replay = record(call)
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or "captur" not in str(error):
                 raise

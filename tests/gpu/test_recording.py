@@ -66,16 +66,19 @@ def of_atoms(potential: Potential, several: list[Atoms]) -> Structures:
     return collate(potential, several, [lists(atoms) for atoms in several])
 
 
-def crystal(seed: int, stretch: float = 1.0) -> Atoms:
-    atoms = bulk("Al", cubic=True, a=4.05 * stretch)
+def shaken(atoms: Atoms, seed: int) -> Atoms:
+    """Moved atoms, of species in another order."""
     atoms.rattle(0.1, seed=seed)
+    atoms.numbers[:] = np.random.default_rng(seed).permutation([8, 13] * len(atoms))[: len(atoms)]
     return atoms
+
+
+def crystal(seed: int, stretch: float = 1.0) -> Atoms:
+    return shaken(bulk("Al", cubic=True, a=4.05 * stretch), seed)
 
 
 def cluster(seed: int) -> Atoms:
-    atoms = molecule("O3")
-    atoms.rattle(0.05, seed=seed)
-    return atoms
+    return shaken(molecule("O3"), seed)
 
 
 def assert_same(got: Results, want: Results) -> None:
@@ -150,6 +153,9 @@ def test_what_cannot_be_recorded_is_refused(device: torch.device, monkeypatch: p
     monkeypatch.setattr(recording, "record", waits)
     with pytest.raises(ConfigError, match="without waiting for the device to be recorded, got an operator that waits"):
         Recorded(potential)(of_atoms(potential, [crystal(0)]))
+    given = of_atoms(potential, [crystal(0)])
+    with pytest.raises(DeviceError, match="structures must be on the device of the potential"):
+        Recorded(potential)(given._replace(pos=given.pos.to("meta")))
     monkeypatch.setattr(recording, "DEVICE", "tpu")
     with pytest.raises(DeviceError, match="must be on a CUDA device to be recorded, got"):
         Recorded(potential)
