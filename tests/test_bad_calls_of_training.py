@@ -269,6 +269,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         lambda v: bench.run_suite(bench.read_suite("smoke"), num_threads=v),
         ("1", 0, -1, 1.5, 10**6),
     ),
+    "run_suite, runs": (lambda v: bench.run_suite(bench.read_suite("smoke"), runs=v), (0, -1, 2.5, "3", True)),
     "run_suite, backend": (lambda v: bench.run_suite(bench.read_suite("smoke"), backend=v), (3, "fast", [])),
     "run_suite, say": (lambda v: bench.run_suite(bench.read_suite("smoke"), say=v), (None, "x")),
     "run_suite, keep": (lambda v: bench.run_suite(bench.read_suite("smoke"), keep=v), (None, "x")),

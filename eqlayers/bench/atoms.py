@@ -191,12 +191,12 @@ def crystal(count: int, cutoff: float) -> Place:
     return Place([wurtzite(count)], cutoff, NITRIDE)
 
 
-def rounded(place: Place) -> Place:
+def rounded(place: Place, seed: int = 1) -> Place:
     """The atoms with each coordinate moved at random by up to two rounding errors of the largest in float32.
 
     An edge has as many: of two positions, and of the sum with lattice vectors.
     """
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
 
     def moved(one: Structure) -> Structure:
         size = torch.finfo(torch.float32).eps * float(one.pos.abs().max())

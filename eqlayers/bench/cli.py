@@ -13,7 +13,7 @@ from ..backends import find
 from ..errors import ConfigError, EqlayersError
 from ..files import check_output
 from ..memory import keep_memory
-from .accelerate import run_accelerate
+from .accelerate import RUNS, run_accelerate
 from .cold import run_cold
 from .console import progress, show
 from .first_gpu import BUDGET, STAGES, run_first_gpu
@@ -96,7 +96,10 @@ def parser() -> argparse.ArgumentParser:
                 "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
                 "type": _count,
             },
-            "--runs": {"help": "timed runs instead of the configuration's, or of 9 for accelerate", "type": _count},
+            "--runs": {
+                "help": f"timed runs instead of the configuration's, or of {RUNS} for accelerate",
+                "type": _count,
+            },
             "--backend": {"help": "backend of this package's layers; the first that supports the layer by default"},
             "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},
             "--device": {"help": "device instead of the configuration's", "choices": DEVICES},
@@ -108,7 +111,8 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument(option, **known[option])
         return command
 
-    run = add("run", "check and time the cases of a suite", "--peers", "--threads", "--backend", "--only")
+    timed = ("--peers", "--threads", "--runs", "--backend", "--only")
+    run = add("run", "check and time the cases of a suite", *timed)
     run.add_argument("suite", help="name of a file of configs/bench, or a path")
     report = commands.add_parser("report", help="tables and plots of a result")
     report.add_argument("file", help="a JSON file that another command wrote")
@@ -157,7 +161,7 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--dynamics", help=about, metavar="STEPS", type=_count, default=0)
     about = "energies and forces alone, without training steps"
     whole.add_argument("--inference", help=about, action="store_true")
-    about = "networks of other packages before and after accelerate; 1 thread and 7 runs by default"
+    about = f"networks of other packages before and after accelerate; 1 thread and {RUNS} runs by default"
     accelerate = add("accelerate", about, "--threads", "--runs", "--backend")
     accelerate.add_argument("network", choices=list(NETWORKS), help="its package must be installed")
     return top
@@ -166,7 +170,7 @@ def parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
     suite = read_suite(args.suite).only(args.only)
     steps = 1 + sum(2 + len(case.directions) for case in suite.cases)
-    kind = {"peers": args.peers, "num_threads": args.threads, "backend": args.backend}
+    kind = {"peers": args.peers, "num_threads": args.threads, "runs": args.runs, "backend": args.backend}
     keep = nothing if args.json is None else partial(save, path=args.json)  # a run that is cut off leaves its cases
     with progress(f"bench {suite.name}", steps) as say:
         return run_suite(suite, **kind, say=say, keep=keep)

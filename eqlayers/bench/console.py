@@ -49,9 +49,9 @@ def progress(title: str, total: int | None = None) -> Iterator[Say]:
 
 
 def show(tables: list[Table], last: str) -> None:
-    """Print tables, and a sentence after them; as Markdown without the package rich."""
+    """Print tables, and a sentence after them unless it is empty; as Markdown without the package rich."""
     if not _has_rich():
-        print("\n".join([*(table.markdown() + "\n" for table in tables), last]))
+        print("\n".join([*(table.markdown() + "\n" for table in tables), *([last] if last else [])]))
         return
     from rich.console import Console
 
@@ -60,4 +60,5 @@ def show(tables: list[Table], last: str) -> None:
     for table in tables:
         console.print(table.rich())
         console.print()
-    console.print(last, highlight=False, markup=False)
+    if last:
+        console.print(last, highlight=False, markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from .implementation import OURS
 from .machine import describe, find_device, keep_random_state, release, threads
 from .measure import alternate, ratio, summary
 from .memory import peak_extra, refusal
-from .network_check import bounds, wrong_in_float64
+from .network_check import SAMPLES, bounds, wrong_in_float64
 from .network_entrants import (
     COMPILED,
     EAGER,
@@ -125,7 +126,7 @@ def measure_network(
     sizes = sorted(fields["sizes"])
     series.say(f"{name}: scale, and bounds of rounding")
     units = units_of(name, options, sizes[0], series.device)
-    near = subject_of(name, options, sizes[0], scale=units["scale"], shift=units["shift"], change=rounded)
+    near = [subject_of(name, options, sizes[0], **units, change=partial(rounded, seed=seed)) for seed in range(SAMPLES)]
     first = subject_of(name, options, sizes[0], scale=units["scale"], shift=units["shift"])
     known = bounds(first, near, series.device)
     tables = Tables(fields["knots"], fields["tolerance"])

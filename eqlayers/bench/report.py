@@ -369,7 +369,9 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
 
 
 def count_goals(result: Record) -> str:
-    """One sentence on how many goals were met."""
+    """One sentence on how many goals were met; empty where there are none."""
     goals = _all_goals(result) if "cases" in result else result["goals"]
+    if not goals:
+        return ""
     counts = {word: sum(verdict(goal["met"]) == word for goal in goals) for word in ("met", "missed", "not measured")}
     return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items())

@@ -42,6 +42,7 @@ def run_suite(
     *,
     peers: Sequence[str] | None = None,
     num_threads: int | None = None,
+    runs: int | None = None,
     backend: str | None = None,
     say: Say = quiet,
     keep: Callable[[Record], None] = nothing,
@@ -52,6 +53,7 @@ def run_suite(
         suite: What to run.
         peers: Names of peers instead of the suite's; none of them if empty.
         num_threads: Threads of torch instead of the suite's.
+        runs: Timed runs of every implementation and direction instead of the suite's.
         backend: Backend of this package's layers; None for the first that accepts.
         say: Called with a few words before every step.
         keep: Called after every case with the result so far, so that a run that is cut off leaves something.
@@ -65,6 +67,7 @@ def run_suite(
     check_type("suite", suite, Suite, "a Suite", "Take what read_suite(name) returns.")
     peers = None if peers is None else check_items("peers", peers, "a list of names, or None", "Pass a list.")
     num_threads = None if num_threads is None else check_integer("num_threads", num_threads, 1)
+    runs = suite.runs if runs is None else check_integer("runs", runs, 1)
     check_backend(backend)
     check_function("say", say)
     check_function("keep", keep)
@@ -89,7 +92,7 @@ def run_suite(
         }
         for case in suite.cases:
             names = peers if peers is not None else suite.peers if case.peers is None else case.peers
-            result["cases"].append(_run_case(case, suite.runs, device, names, result, backend, say))
+            result["cases"].append(_run_case(case, runs, device, names, result, backend, say))
             result["group_goals"] = judge_groups(result["cases"])
             keep(result)
     return result

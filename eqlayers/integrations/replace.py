@@ -104,6 +104,7 @@ def accelerate(
     places = find_places(model, _closed)
     parts = {part for whole in places if is_whole(whole) for part in whole.modules() if part is not whole}
     jobs, rows = _plan(places, wanted, parts)
+    ours = sum(isinstance(m, OURS) and not isinstance(m, Replacement) for m in places)
     coverage = cover((m for m in places if m not in parts), lambda m: _closed(m) or is_whole(m), _is_known)
     if inplace and any(job.original is model for job in jobs):
         raise ConfigError(
@@ -119,7 +120,9 @@ def accelerate(
     known = {job.original: job.replacement for job in done if job.replacement is not None}
     tabled = [] if radial is None else list(tables(places, known, tolerance))
     if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in places):
-        rows.append(Row("", type(model).__name__, "radial", reason="has no radial networks that this package knows"))
+        reason = "has no radial networks that this package knows"
+        reason += "; eqlayers.compress(model) makes tables of its own" if ours else ""
+        rows.append(Row("", type(model).__name__, "radial", reason=reason))
     for job in done:  # nothing below can fail: all are put in, or none
         assert job.replacement is not None
         if job.original is model:
@@ -134,7 +137,7 @@ def accelerate(
                 _put(place, one.new)
     order = {place.path: number for number, place in enumerate(p for known in places.values() for p in known)}
     rows += [job.row for job in jobs]
-    return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage)
+    return Report(tuple(sorted(rows, key=lambda row: order[row.path])), model, coverage, ours=ours)
 
 
 def _copied(model: nn.Module) -> nn.Module:

@@ -45,6 +45,11 @@ class Row:
     places: tuple[str, ...] = ()
 
 
+#: What to do with a model of this package's layers, which has nothing to replace.
+_FASTER = (
+    "For simulations, eqlayers.compress(potential) puts its radial networks into tables. eqlayers.explain(model) names "
+    "the backend of each layer; the argument backend of a layer or network picks another one"
+)
 _HEADER = ("module", "was", "is", "backend", "paths", "error/bound", "saved/row")
 
 
@@ -62,12 +67,14 @@ class Report:
         model: The model that was changed; the copy if ``inplace=False``.
         coverage: What share of the model is in layers that are known, replaced or not, and where the rest is.
         forces: What :meth:`check_forces` found; None before.
+        ours: Number of layers of this package that the model had before, replacements not counted.
     """
 
     rows: tuple[Row, ...]
     model: nn.Module = field(repr=False)
     coverage: Coverage
     forces: ForceCheck | None = None
+    ours: int = 0
 
     def check_forces(self, energy: Callable[[Tensor], Tensor], positions: Tensor) -> Report:
         """The report with two physical checks of the changed model; see :func:`eqlayers.integrations.check_forces`.
@@ -107,8 +114,12 @@ class Report:
         return "\n".join([*text, *self._remarks(), self.summary()])
 
     def summary(self) -> str:
-        """One line: how many, how exact, how much smaller."""
+        """One line: how many, how exact, how much smaller; or that the model runs layers of this package already."""
         count = len(self.replaced)
+        if not count and self.ours:
+            left = f", {len(self.skipped)} left" if self.skipped else ""
+            plural = "" if self.ours == 1 else "s"
+            return f"nothing to replace{left}: the model already runs {self.ours} layer{plural} of eqlayers. {_FASTER}"
         parts = [f"{count} module{'' if count == 1 else 's'} replaced, {len(self.skipped)} left"]
         if self.worst is not None:
             parts.append(f"largest error {self.worst:.2g} of its rounding bound")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eqlayers import nn
-from eqlayers.bench import measure, overhead
+from eqlayers.bench import console, measure, overhead
 from eqlayers.bench import run as suite_runs
 from eqlayers.bench.cli import parser, run
 from eqlayers.bench.cold import run_cold
@@ -257,10 +257,11 @@ def test_a_suite_that_is_cut_off_leaves_its_cases(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(suite_runs, "_run_case", cut_off)
     monkeypatch.setattr(suite_runs, "_memory", lambda *args: 1)
     with pytest.raises(KeyboardInterrupt):
-        run(["run", "smoke", "--only", "fused/*", "--peers", "", "--json", str(file)], molecules)
+        run(["run", "smoke", "--only", "fused/*", "--peers", "", "--runs", "2", "--json", str(file)], molecules)
     (case,) = load(file)["cases"]
     assert case["name"] == "fused/small/E20"
     assert {row["implementation"] for row in case["results"]} == {"eqlayers"}, "nobody else was asked for"
+    assert case["runs"] == 2, "instead of the suite's"
 
 
 def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,6 +269,25 @@ def test_report_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out
     assert "suite smoke, float32, cpu" in printed
     assert f"wrote {tmp_path}/smoke.md" in printed
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_result_without_goals_has_no_line_about_goals(
+    rich: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_has_rich", lambda: rich)
+    result = json.loads(STORED.read_text())
+    result["group_goals"] = []
+    for case in result["cases"]:
+        case["goals"] = []
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(result))
+    run(["report", str(file)], molecules)
+    printed = capsys.readouterr().out
+    assert "suite smoke" in printed
+    assert "goals" not in printed
+    run(["report", str(STORED)], molecules)
+    assert re.search(r"^\d+ goals: \d+ met", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_help_names_every_peer_and_command() -> None:

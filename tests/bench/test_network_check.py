@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from eqlayers import nn
 from eqlayers.bench import atoms as places
 from eqlayers.bench.atoms import crystal, edges, repeats, rounded, wurtzite
-from eqlayers.bench.network_check import Bounds, bounds, compare, directions, gap, run
+from eqlayers.bench.network_check import SAMPLES, Bounds, bounds, compare, directions, gap, run
 from eqlayers.bench.network_entrants import EXACT, PEER, TABLES, Entrant
 from eqlayers.bench.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
 from eqlayers.bench.subject import Subject
@@ -110,7 +111,7 @@ def toy(bent: float = 0.0) -> Subject:
 
 def test_gradients_of_other_weights_are_compared_along_directions() -> None:
     subject = toy()
-    known = bounds(subject, subject, torch.device("cpu"))
+    known = bounds(subject, [subject], torch.device("cpu"))
     reference = run(Entrant("", PEER, subject.make(torch.float32), evaluate), True)
     assert subject.native is not None
     plain = subject.make(torch.float64)
@@ -141,7 +142,7 @@ def scaled(network: torch.nn.Module) -> Potential:
 
 
 def test_bounds_of_exact_networks_and_of_tables() -> None:
-    known = bounds(toy(), toy(), torch.device("cpu"))
+    known = bounds(toy(), [toy()], torch.device("cpu"))
     network = Toy(1.0)
     reference = run(Entrant("", PEER, network, evaluate), True)
     allowed = {kind: known.of(Entrant("", kind, network, evaluate), reference) for kind in (PEER, EXACT, TABLES)}
@@ -151,6 +152,50 @@ def test_bounds_of_exact_networks_and_of_tables() -> None:
     off = {**reference, "forces": reference["forces"] + torch.nan}
     assert not gap(off, reference)["forces"] <= allowed[TABLES]["forces"], "not a number is wrong"
     assert gap({**reference, "gradient": torch.ones(2).double()}, reference)["gradients"] == math.inf
+
+
+class Cancelling(torch.nn.Module):
+    """Energies with two large parts, a share and the rest, that are taken away again; their rounding stays."""
+
+    def __init__(self, share: float, error: float = 0.0) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(1.0))
+        self.share, self.error = share, error
+
+    def forward(self, pos: Tensor) -> Tensor:
+        large = 1024 * self.weight * pos
+        left: Tensor = (self.share * large - large + (1 - self.share) * large + self.weight * pos + self.error).sum()
+        return left
+
+
+def lucky(seed: int | None = None) -> Subject:
+    """Atoms on whole numbers, of which eighths have no rounding; or the atoms moved by rounding errors."""
+    place = crystal(4, 3.0)
+    (one,) = place.batch
+    place = replace(place, batch=[replace(one, pos=torch.arange(12.0).double().view(4, 3))], neighbors=1.0)
+    place = place if seed is None else rounded(place, seed)
+
+    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
+        dtype = next(network.parameters()).dtype
+        pos = place.batch[0].pos.to(dtype, copy=True).requires_grad_()
+        energy = network(pos)
+        (gradient,) = torch.autograd.grad(energy, pos, create_graph=training)
+        return energy[None], -gradient
+
+    return Subject("cancelling", place, lambda dtype: Cancelling(0.375).to(dtype), evaluate, "theirs")
+
+
+def test_an_energy_without_rounding_by_chance_leaves_room_for_rounding() -> None:
+    """The peer's own error on these atoms is zero. A network that adds in another order has the error of any atoms."""
+    subject = lucky()
+    known = bounds(subject, [lucky(seed) for seed in range(SAMPLES)], torch.device("cpu"))
+    reference = run(Entrant("", PEER, subject.make(torch.float32), subject.evaluate), False)
+    exact = run(Entrant("", PEER, subject.make(torch.float64), subject.evaluate), False)
+    assert gap(reference, exact)["energy"] == 0
+    for error, fits in ((0.0, True), (0.01, False)):
+        network = Cancelling(round(0.9 * 2**23) / 2**23, error)  # exact in float32, and so are its forces
+        errors, right = compare(Entrant("", EXACT, network, subject.evaluate), reference, known)
+        assert right is fits, (errors, known)
 
 
 def test_training_wants_gradients_of_what_was_trained() -> None:

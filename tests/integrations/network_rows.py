@@ -70,7 +70,7 @@ def all_rows_agree_and_are_timed(folder: Path, name: str, peer: str, options: di
 def small_mistakes_are_seen(name: str, options: dict[str, Any]) -> None:
     """In a weight of the peer, and in one of the converted network: of the gradient as well as of energy and forces."""
     subject = subject_of(name, options, 16)
-    known = bounds(subject, subject_of(name, options, 16, change=rounded), CPU)
+    known = bounds(subject, [subject_of(name, options, 16, change=rounded)], CPU)
     reference = run(Entrant("", PEER, subject.make(torch.float32), subject.evaluate), True)
     native = enter("x", OWN["eqlayers, native"], subject, Tables(50, 1e-3), CPU)
     assert isinstance(native, Entrant)

@@ -89,6 +89,32 @@ def test_layers_of_eqlayers_are_known() -> None:
     assert not str(found).startswith("no layer")
 
 
+def test_a_model_of_this_packages_layers_has_nothing_to_replace() -> None:
+    """The report does not look like a failure, and names what makes such a model faster."""
+    report = accelerate(nn.Sequential(eqlayers.Linear("2x0e", "2x0e"), nn.SiLU(), eqlayers.Linear("2x0e", "1x0e")))
+    assert report.ours == 2
+    last = str(report).splitlines()[-1]
+    assert last == report.summary()
+    assert last.startswith("nothing to replace: the model already runs 2 layers of eqlayers. For simulations, ")
+    assert "0 modules replaced" not in str(report)
+    for name in ("eqlayers.compress(", "eqlayers.explain(", "backend"):
+        assert name in last
+    one = accelerate(nn.Sequential(eqlayers.Linear("2x0e", "2x0e")), radial="table")
+    assert one.summary().startswith("nothing to replace, 1 left: the model already runs 1 layer of eqlayers.")
+    assert "eqlayers.compress(model) makes tables of its own" in str(one)
+
+
+def test_what_was_replaced_is_no_layer_of_the_model() -> None:
+    """A second call says that the layers are accelerated, a mixed model says how many were replaced."""
+    model = nn.Sequential(o3.Linear("2x0e", "2x0e"), eqlayers.Linear("2x0e", "2x0e"))
+    report = accelerate(model)
+    assert report.ours == 1
+    assert report.summary().startswith("1 module replaced, 0 left")
+    twice = accelerate(nn.Sequential(model[0]))
+    assert twice.ours == 0
+    assert "is accelerated already" in str(twice)
+
+
 @pytest.mark.parametrize("rich", [True, False])
 def test_both_tables_have_the_sentence(rich: bool, capsys: pytest.CaptureFixture[str]) -> None:
     report = accelerate(nn.Sequential(o3.Linear("2x0e", "2x0e")))
