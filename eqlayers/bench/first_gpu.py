@@ -137,14 +137,14 @@ def _sanitizer(setting: Setting) -> list[list[str]]:
 #: In this order: what is short and tells most comes first. The limits add up to the budget.
 STAGES = {
     "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled", _own("environment")),
-    "smoke": Stage(150, "one small convolution of each kind beside torch in float64", _own("smoke")),
+    "smoke": Stage(90, "one small convolution of each kind beside torch in float64", _own("smoke")),
     "bandwidth": Stage(60, "bandwidth of memory and cache, peak of multiply-adds, launches", _own("bandwidth")),
     "kernels": Stage(210, "the kernels of large convolutions beside their bounds", _with_suites(_own("kernels"))),
-    "tests": Stage(330, "tests of kernels, without compilations ahead of time", _tests),
+    "tests": Stage(300, "tests of kernels, without compilations ahead of time", _tests),
     "peers": Stage(240, "the case with goals, checked, beside installed peers", _with_suites(_peers), ("gpu-target",)),
     "small": Stage(90, "host time of calls on one molecule", _with_suites(_small), ("gpu-overhead",)),
     "sanitizer": Stage(180, "small cases under compute-sanitizer", _with_suites(_sanitizer)),
-    "sweep": Stage(180, "constants of the tuning table, one at a time", _with_suites(_own("sweep"))),
+    "sweep": Stage(270, "constants of the tuning table, one at a time", _with_suites(_own("sweep"))),
 }
 
 
