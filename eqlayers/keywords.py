@@ -1,11 +1,12 @@
 """Arguments that constructors do not have: an error that names the right one, from one table of words for one thing.
 
-Python refuses an unknown argument before a constructor runs, and at no cost to other calls; here its error is put into
-this package's words.
+Python refuses an unknown or a missing argument before a constructor runs, and at no cost to other calls; here its error
+is put into this package's words. The example of a missing argument is the call in the docstring.
 """
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import inspect
@@ -18,10 +19,21 @@ import torch
 from .checks import got
 from .errors import ArgumentError
 
-__all__ = ["SAME", "WRITE", "name_arguments", "named_arguments", "parameters", "refuse_others", "right_name"]
+__all__ = [
+    "EXAMPLES",
+    "SAME",
+    "WRITE",
+    "example",
+    "name_arguments",
+    "named_arguments",
+    "parameters",
+    "refuse_others",
+    "right_name",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_MISSING = re.compile(r"^([\w.<>]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)$")
 
 #: Arguments of this package -> what other packages and other layers call the same. The first that is there wins.
 SAME: dict[str, tuple[str, ...]] = {
@@ -133,6 +145,21 @@ WRITE: dict[str, dict[tuple[str, ...], str]] = {
     },
 }
 
+#: Calls to write where the docstring has none, or one with names that it made before.
+EXAMPLES: dict[str, str] = {
+    "Committee": "Committee([load_potential('member1.pt'), load_potential('member2.pt')])",
+    "FormulaLayer": "FormulaLayer(lambda x: [x[0] ** 2 + x[1] ** 2 + x[2] ** 2], {'x': '8x1o'}, '8x0e')",
+    "Potential": "Potential(MACE([1, 8]), [1, 8])",
+    "TensorProductConv": (
+        "TensorProductConv('8x0e', '0e + 1o', '8x0e + 8x1o', [(0, 0, 0, 'uvu', True), (0, 1, 1, 'uvu', True)], "
+        "shared_weights=False)"
+    ),
+    "accelerate": "accelerate(model)",
+    "load_potential": "load_potential('potential.pt')",
+    "save_potential": "save_potential(potential, 'potential.pt')",
+    "Calculator": "Calculator('potential.pt')",
+}
+
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """The arguments of a constructor or function, and of the constructors to which it passes other arguments on."""
@@ -189,8 +216,49 @@ def _answer(function: Callable[..., Any], given: Mapping[str, Any], error: TypeE
         raise _refusal(function, str(wrong), given[str(wrong)]) from None
 
 
+def example(function: Callable[..., Any]) -> str | None:
+    """A call of a class or function: of :data:`EXAMPLES`, or the first in its docstring; None if there is none.
+
+    Example:
+        >>> from eqlayers.nn import Dropout
+        >>> example(Dropout)
+        "Dropout('2x1o', 0.5)"
+    """
+    from doctest import DocTestParser  # needed for errors alone
+
+    for one in function.__mro__ if isinstance(function, type) else (function,):
+        if one.__name__ in EXAMPLES:
+            return EXAMPLES[one.__name__]
+        for statement in DocTestParser().get_examples(one.__doc__ or ""):
+            calls = (node for node in ast.walk(ast.parse(statement.source)) if isinstance(node, ast.Call))
+            for call in calls:
+                name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", None)
+                if name == one.__name__:
+                    return f"{name}({', '.join(map(ast.unparse, [*call.args, *call.keywords]))})"
+    return None
+
+
+def _answer_missing(
+    function: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any], error: TypeError
+) -> None:
+    """Raise the error in this package's words, if arguments of this very call are missing."""
+    found = _MISSING.match(str(error))
+    owners = [f"{c.__qualname__}.__init__" for c in function.__mro__] if isinstance(function, type) else []
+    if found is None or found[1] not in [*owners, function.__qualname__]:
+        return
+    call, missing = example(function), found[2].replace("'", "")
+    written = ", ".join([*map(got, args), *(f"{name}={got(value)}" for name, value in given.items())])
+    names = ", ".join(p.name for p in parameters(function) if not p.name.startswith("_"))
+    raise ArgumentError(
+        f"arguments of {function.__name__} must include {missing}, got {written or 'none'}. "
+        + (f"It has {names}." if call is None else f"Write, for example, {call}.")
+    ) from None
+
+
 def named_arguments(function: _F) -> _F:
     """Decorator of a class, or of a function that is called seldom: an unknown argument is answered by the right one.
+
+    A missing argument is answered by its name and an example of a call.
 
     Example:
         >>> @named_arguments
@@ -212,6 +280,7 @@ cutoff= (by default 5.0).
         except TypeError as error:
             if kwargs:
                 _answer(function, kwargs, error)
+            _answer_missing(function, args, kwargs, error)
             raise
 
     return call  # type: ignore[return-value]
@@ -225,8 +294,13 @@ def _constructor(owner: type) -> None:
         try:
             init(self, *args, **kwargs)
         except TypeError as error:
+            called = type(self).__init__
             if kwargs:
-                _answer(type(self) if type(self).__init__ is __init__ else owner, kwargs, error)
+                _answer(type(self) if called is __init__ else owner, kwargs, error)
+            if called is __init__:
+                _answer_missing(type(self), args, kwargs, error)
+            elif not hasattr(called, "names_arguments"):  # else the constructor that was called answers
+                _answer_missing(owner, args, kwargs, error)
             raise
 
     __init__.names_arguments = True  # type: ignore[attr-defined]
@@ -244,7 +318,7 @@ def refuse_others(owner: type, given: Mapping[str, Any], names: Iterable[str]) -
 
 
 def name_arguments(part: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Make the constructors of a part's modules answer an unknown argument by the right name.
+    """Make the constructors of a part's modules answer an unknown or a missing argument by the right name.
 
     Args:
         part: Names of the part, ``globals()`` of its ``__init__``.

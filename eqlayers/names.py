@@ -7,10 +7,11 @@ source, so that finding a hint imports nothing but ``e3nn.o3``.
 from __future__ import annotations
 
 import ast
+import difflib
 import dis
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from types import FrameType
@@ -27,6 +28,8 @@ PARTS = (
     "eqlayers.algebra", "eqlayers.lowering", "eqlayers.ops", "eqlayers.autograd", "eqlayers.backends",
     "eqlayers.periodic", "eqlayers.errors", "eqlayers.units",
 )  # fmt: skip
+
+_SHORTEST, _ALIKE = 5, 0.8  # letters of a name that is compared with others, and how alike two names must be
 
 _CALCULATOR = "eqlayers.Calculator(potential_or_path), ASE's calculator"
 _EDGES = "eqlayers.data.radius_graph for one structure; the data modules make the edges of batches themselves"
@@ -246,18 +249,32 @@ def _places() -> tuple[dict[str, str], dict[str, str]]:
     return exact, {_plain(name): use for name, use in exact.items()}
 
 
-def hint(name: str) -> str | None:
+def hint(name: str, module: str = "eqlayers") -> str | None:
     """The name to use in place of a name that a module does not have; None if none is known.
+
+    A typing error is answered by the nearest name of the module itself, then by the nearest of all names.
 
     Example:
         >>> hint("radius_graph"), hint("Sphericalharmonics"), hint("foo")
         ('eqlayers.data.radius_graph', 'eqlayers.nn.SphericalHarmonics', None)
+        >>> hint("TensorProdct", "eqlayers.nn"), hint("radius_grph", "eqlayers.nn")
+        ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
     """
     exact, plain = _places()
     found = exact.get(name)
     if found is None and hasattr(importlib.import_module("e3nn.o3"), name):
         found = f"eqlayers.o3.{name}"
-    return found or plain.get(_plain(name))
+    own = getattr(sys.modules.get(module), "__all__", ())
+    return found or plain.get(_plain(name)) or _nearest(name, {_plain(one): f"{module}.{one}" for one in own}, plain)
+
+
+def _nearest(name: str, *places: Mapping[str, str]) -> str | None:
+    """The entry of the name that is spelled nearest, of the first table that has one; None for short names."""
+    wrong = _plain(name)
+    if len(wrong) < _SHORTEST:
+        return None
+    close = (difflib.get_close_matches(wrong, place, 1, _ALIKE) for place in places)
+    return next((place[one[0]] for one, place in zip(close, places, strict=True) if one), None)
 
 
 def _is_import(frame: FrameType) -> bool:
@@ -279,7 +296,7 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
         return plain
     if _is_submodule(module, name):
         use = f"Import it first: import {module}.{name}."
-    elif (found := hint(name)) is not None:
+    elif (found := hint(name, module)) is not None:
         use = f"Use {found}."
     else:
         return plain

@@ -15,7 +15,7 @@ import torch
 import eqlayers as eq
 from eqlayers import keywords, models, nn
 from eqlayers.data import radius_graph
-from eqlayers.errors import ArgumentError, EqlayersError
+from eqlayers.errors import ArgumentError, ConfigError, EqlayersError
 
 GRAMMAR = re.compile(r"^arguments of (\w+) must be among those that it has, got (\w+)=.+\. (Write|It has) .+\.$")
 PATHS = [(0, 0, 0, "uvu", True)]
@@ -89,6 +89,78 @@ def test_unknown_arguments_name_the_right_one(call: str) -> None:
     assert error.value.__suppress_context__
 
 
+EXAMPLE = re.compile(r"^arguments of (\w+) must include (.+), got (.+?)\. Write, for example, (.+)\.$")
+
+#: A call without some arguments -> the arguments that are missing, and the others.
+MISSING: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "TensorProduct": (lambda: eq.TensorProduct("0e", "0e"), "irreps_out and instructions", "'0e', '0e'"),
+    "TensorProduct ": (lambda: eq.TensorProduct("0e", "0e", irreps_out="0e"), "instructions",
+        "'0e', '0e', irreps_out='0e'"),
+    "TensorProductConv": (lambda: eq.TensorProductConv("0e", "0e"), "irreps_out and instructions", "'0e', '0e'"),
+    "FullTensorProduct": (lambda: eq.FullTensorProduct("0e"), "irreps_in2", "'0e'"),
+    "Linear": (lambda: eq.Linear(), "irreps_in and irreps_out", "none"),
+    "SO3Scale": (lambda: nn.SO3Scale(), "irreps", "none"),
+    "SphericalHarmonics": (lambda: nn.SphericalHarmonics(2), "normalize", "2"),
+    "MACE": (lambda: models.MACE(), "species", "none"),
+    "NequIP": (lambda: models.NequIP(layers=2), "species", "layers=2"),
+    "Equiformer": (lambda: models.Equiformer(), "species", "none"),
+    "TFN": (lambda: models.TFN(), "species", "none"),
+    "Potential": (lambda: eq.Potential(torch.nn.ReLU()), "species", "a module of type ReLU"),
+    "load_potential": (lambda: eq.load_potential(), "path", "none"),
+    "radius_graph": (lambda: radius_graph(torch.zeros(1, 3)), "cutoff", "a tensor [1, 3] of torch.float32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", MISSING)
+def test_missing_arguments_are_named_with_an_example(call: str) -> None:
+    function, names, given = MISSING[call]
+    with pytest.raises(ArgumentError) as error:
+        function()
+    match = EXAMPLE.match(str(error.value))
+    assert match is not None, str(error.value)
+    assert match.groups()[:3] == (call.strip(), names, given)
+    assert match[4].startswith(f"{call.strip()}(")
+    assert isinstance(error.value, TypeError)
+    assert error.value.__suppress_context__
+
+
+def test_every_layer_and_network_has_an_example_that_works() -> None:
+    """So that a reader of the error can write what it says."""
+    known = {name: getattr(part, name) for part in (nn, models) for name in part.__all__}
+    known |= {"torch": torch, "load_potential": lambda path: eq.Potential(models.TFN([1, 8]), [1, 8])}
+    for kind in classes():
+        needs = [p for p in keywords.parameters(kind) if p.default is inspect.Parameter.empty]
+        call = keywords.example(kind)
+        if needs:
+            assert call is not None, kind
+            assert isinstance(eval(call, known), kind), call
+
+
+def test_a_subclass_elsewhere_that_forgets_an_argument_hears_of_the_layer() -> None:
+    class Mine(eq.Linear):
+        def __init__(self, irreps: str) -> None:
+            super().__init__(irreps)
+
+    with pytest.raises(ArgumentError, match=r"^arguments of Linear must include irreps_out, got '0e'\. Write"):
+        Mine("0e")
+    with pytest.raises(TypeError, match=r"Mine\.__init__\(\) missing 1 required") as error:
+        Mine()  # type: ignore[call-arg]
+    assert not isinstance(error.value, ArgumentError)
+
+
+def test_a_length_in_place_of_a_number_of_functions() -> None:
+    right = r"num_basis must be an integer, .*got 5\.0\. Write num_basis=8, cutoff=5\.0: num_basis comes first\."
+    for wrong in (
+        lambda: nn.BesselBasis(5.0, 8),
+        lambda: nn.GaussianBasis(5.0, 8),
+        lambda: eq.functional.radial_basis(torch.ones(1), "bessel", 5.0, 8),
+    ):
+        with pytest.raises(ConfigError, match=right):
+            wrong()
+    with pytest.raises(ConfigError, match=r"got 2\.5\. 8 is usual\."):
+        nn.BesselBasis(2.5)
+
+
 def classes() -> list[type]:
     parts = (nn, models)
     found = [getattr(part, name) for part in parts for name in part.__all__]
@@ -150,8 +222,16 @@ def test_what_an_error_inside_says_stays() -> None:
 
     with pytest.raises(TypeError, match=r"^of another kind$"):
         broken(size=2)
-    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'irreps_out'"):
-        eq.Linear("0e")
+
+    class Holder:
+        def __init__(self) -> None:
+            self.inner = Pair(1)  # type: ignore[call-arg]
+
+    class Pair:
+        def __init__(self, first: int, second: int) -> None: ...
+
+    with pytest.raises(TypeError, match=r"Pair\.__init__\(\) missing 1 required positional argument: 'second'"):
+        keywords.named_arguments(Holder)()
 
 
 def test_subclasses_of_users_are_named_by_their_names() -> None:

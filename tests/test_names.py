@@ -106,6 +106,17 @@ GUESSES = {
     "eqlayers.integrations.Calculator": "eqlayers.Calculator",
     "eqlayers.integrations.mace_mp": "eqlayers.integrations.from_mace",
     "eqlayers.simulate.Calculator": "eqlayers.Calculator",
+    "eqlayers.TensorProdct": "eqlayers.TensorProduct",
+    "eqlayers.accelarate": "eqlayers.accelerate",
+    "eqlayers.nn.Linaer": "eqlayers.nn.Linear",
+    "eqlayers.nn.SymetricContraction": "eqlayers.nn.SymmetricContraction",
+    "eqlayers.nn.radius_grph": "eqlayers.data.radius_graph",
+    "eqlayers.o3.TensorProdct": "eqlayers.o3.TensorProduct",
+    "eqlayers.o3.spherical_harmonic": "eqlayers.o3.spherical_harmonics",
+    "eqlayers.functional.spherical_harmonic": "eqlayers.functional.spherical_harmonics",
+    "eqlayers.models.NequPI": "eqlayers.models.NequIP",
+    "eqlayers.models.load_potental": "eqlayers.models.load_potential",
+    "eqlayers.data.radius_grpah": "eqlayers.data.radius_graph",
     "eqlayers.train.AtomisticTask": "eqlayers.train.PotentialModule",
 }
 
@@ -171,7 +182,7 @@ def test_exported_names_are_read_as_python_reads_them() -> None:
 
 def test_names_that_nobody_knows_get_pythons_own_error() -> None:
     for module in (eqlayers, eqlayers.nn, eqlayers.o3, eqlayers.functional):
-        for name in ("quux_of_nothing", "_private", "__wrapped__"):
+        for name in ("quux_of_nothing", "prod", "nor", "_private", "__wrapped__"):
             with pytest.raises(AttributeError, match=f"module '{module.__name__}' has no attribute '{name}'") as e:
                 getattr(module, name)
             assert not isinstance(e.value, EqlayersError)

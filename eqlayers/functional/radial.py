@@ -7,6 +7,7 @@ lie inside, or reach the ends.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,6 +105,17 @@ _SPACED = {"gaussian": gaussian, "cosine": cosine, "smooth_finite": smooth_finit
 _OTHERS = {"bessel": bessel, "chebyshev": chebyshev}
 
 
+def check_num_basis(num_basis: Any, cutoff: Any, at_least: int) -> int:
+    """The number of functions; a length in its place and a whole number as cutoff are in swapped order.
+
+    Raises:
+        ConfigError: Another number.
+    """
+    swapped = isinstance(num_basis, float) and isinstance(cutoff, int)
+    fix = f"Write num_basis={cutoff}, cutoff={num_basis}: num_basis comes first." if swapped else "8 is usual."
+    return check_integer("num_basis", num_basis, at_least, fix=fix)
+
+
 def radial_basis(
     lengths: Tensor,
     basis: str = "bessel",
@@ -144,7 +156,7 @@ def radial_basis(
     kind = check_choice("basis", basis, (*_OTHERS, *_SPACED))
     begin, between = check_start(start, end), check_flag("inside", inside)
     least = 1 if between or kind not in _SPACED or kind == "fourier" else 2  # bumps on both ends
-    number = check_integer("num_basis", num_basis, least, fix="8 is usual.")
+    number = check_num_basis(num_basis, cutoff, least)
     x = x - begin if begin else x
     if kind in _SPACED:
         return _SPACED[kind](x, number, end - begin, between)

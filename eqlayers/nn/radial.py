@@ -13,7 +13,7 @@ from torch.jit import is_scripting  # type: ignore[attr-defined]
 from ..checks import check_floating, check_integer, check_items, check_module, check_optional
 from ..errors import ConfigError, ShapeError
 from ..functional.cutoffs import check_cutoff, check_power, check_start, polynomial
-from ..functional.radial import bessel
+from ..functional.radial import bessel, check_num_basis
 from ..functional.tabled import TabledWeights
 from ..ops.call import check_same_kind
 from ..torch_internals import is_plain, under_autocast
@@ -102,7 +102,7 @@ class RadialBasis(torch.nn.Module):
         envelope: torch.nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.num_basis = check_integer("num_basis", num_basis, 1, fix="8 is usual.")
+        self.num_basis = check_num_basis(num_basis, cutoff, 1)
         self.cutoff = check_cutoff(cutoff)
         self.start = check_start(start, self.cutoff)
         self.envelope: Any = check_optional(check_module, "envelope", envelope)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..checks import check_flag, check_integer
+from ..checks import check_flag
 from ..functional import radial as functions
 from .radial import RadialBasis
 
@@ -29,7 +29,7 @@ class _Spaced(RadialBasis):
     ) -> None:
         super().__init__(num_basis, cutoff, p, start=start, envelope=envelope)
         self.inside = check_flag("inside", inside)
-        check_integer("num_basis", num_basis, 1 if self.inside else self._fewest, fix="8 is usual.")
+        functions.check_num_basis(num_basis, cutoff, 1 if self.inside else self._fewest)
         if self.envelope is None and not self.inside:
             self.continuous = -1
 
