@@ -32,7 +32,14 @@ def sum_atoms(n_atoms: IntArray, mask: NDArray[np.bool_]) -> IntArray:
     return np.bincount(rows_of_atoms(n_atoms)[mask], minlength=len(n_atoms)).astype(np.int64)
 
 
-def refuse(source: str, idx: IntArray, expected: str, rows: IntArray, what: str) -> None:
+def refuse(
+    source: str,
+    idx: IntArray,
+    expected: str,
+    rows: IntArray,
+    what: str,
+    fix: str = "repair or remove these rows in the source",
+) -> None:
     """Raise a DataError that counts and names rows, if there are any.
 
     Args:
@@ -41,10 +48,10 @@ def refuse(source: str, idx: IntArray, expected: str, rows: IntArray, what: str)
         expected: What every one must have.
         rows: Those that do not.
         what: The structures of this source, as "molecules".
+        fix: What mends it.
     """
     if len(rows):
         named = ", ".join(str(row) for row in idx[rows[:8]]) + (", ..." if len(rows) > 8 else "")
         raise DataError(
-            f"{source}: expected {expected}; {len(rows)} of {len(idx)} {what} do not have that, rows {named}; repair "
-            "or remove these rows in the source"
+            f"{source}: expected {expected}; {len(rows)} of {len(idx)} {what} do not have that, rows {named}; {fix}"
         )

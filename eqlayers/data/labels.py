@@ -112,7 +112,13 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
             wrong.append(row)
         found.append(first)
         number += 1
-    refuse(source, np.arange(len(frames)), f"finite {label}", np.array(wrong, dtype=np.int64), "structures")
+    if wrong:
+        name = next(name for name in names if name in frames[wrong[0]][1])
+        fix = f"leave {name!r} out of these structures, which are trained on their other labels"
+        if len(wrong) == number:
+            fix = f"train without {label} with keys={{{label!r}: None}}"
+        rows, fix = np.array(wrong, dtype=np.int64), f"repair the values, or {fix}"
+        refuse(source, np.arange(len(frames)), f"finite {label}", rows, "structures", fix)
     return Column(np.concatenate(found) if label == "forces" else np.stack(found), names, number)
 
 

@@ -155,6 +155,11 @@ def read_file(
     if "forces" in labels:
         labels["forces"], of_forces = _masked(frames, labels["forces"])
         of_stress += of_forces
+    elif "energy" in labels:
+        of_stress.append(
+            "forces: none in the file, so the forces of the potential are slopes of energies alone, and learn slowly; "
+            "add an array `forces` (3 numbers an atom), or name yours in keys: {forces: my_forces}"
+        )
     structures = StructureArrays.of(
         str(file),
         n_atoms=[len(frame.z) for frame in frames],

@@ -277,6 +277,13 @@ def test_two_names_for_one_label(tmp_path):
 def test_what_labels_must_be(tmp_path):
     with pytest.raises(DataError, match="expected finite energy; 1 of 3 structures do not have that, rows 1"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: np.nan if row == 1 else 1.0)))
+    with pytest.raises(DataError, match="rows 1; repair the values, or leave 'REF_energy' out of these structures"):
+        read_structures(tmp_path / "set.xyz")
+    with pytest.raises(DataError, match=r"or train without energy with keys=\{'energy': None\}"):
+        read_structures(saved(tmp_path, frames(energy=lambda row: np.nan)))
+    file = saved(tmp_path, frames(REF_stress=lambda row: symmetric(row) + (np.nan if row == 2 else 0.0)))
+    with pytest.raises(DataError, match=r"finite stress; 1 of 3 .* rows 2; repair .* leave 'REF_stress' out"):
+        read_structures(file)
     with pytest.raises(DataError, match=r"'REF_energy' in row 0 of .* must be numbers \[\], got 'abc'. Repair"):
         read_structures(saved(tmp_path, frames(REF_energy=lambda row: "abc")))
     with pytest.raises(DataError, match=r"'dipole' in row 0 of .* must be numbers \[3\]"):
