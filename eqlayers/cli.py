@@ -119,8 +119,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    except KeyboardInterrupt:
-        print("eqlayers: interrupted; kernels that were compiled are kept", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("; ".join(["eqlayers: interrupted", *map(str, error.args)]), file=sys.stderr)
         return 130
     return 0
 

@@ -13,16 +13,24 @@ from eqlayers_kernels import waiting
 
 __all__ = ["shown"]
 
+KEPT = "kernels that were compiled are kept"
 IDLE = 0.5  # seconds that the bar stays after the last kernel, as the next may follow
 
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Within the block, compiling that takes more than two seconds is shown on standard error."""
+    """Within the block, compiling that takes more than two seconds is shown on standard error.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, with what became of the kernels if some were compiled.
+    """
     bar = _Bar()
     try:
-        with waiting.listening(bar.update):
-            yield
+        with waiting.listening(bar.update) as count:
+            try:
+                yield
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(*([KEPT] if count.done else [])) from None
     finally:
         bar.stop()
 

@@ -94,8 +94,8 @@ def cores() -> int:
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
-    """Within the block the listener is told instead of the log, from its own two seconds on.
+def listening(listener: Listener) -> Iterator[_Count]:
+    """Within the block the listener is told instead of the log, from its own two seconds on; yields the count.
 
     Args:
         listener: Called from any thread, one call at a time.
@@ -103,7 +103,7 @@ def listening(listener: Listener) -> Iterator[None]:
     counts = _counts.get()
     counts.append(_Count(listener))
     try:
-        yield
+        yield counts[-1]
     finally:
         counts.pop()
 
