@@ -42,7 +42,7 @@ GROUPS = (
         _BOTH,
         {
             "resume": ("", "go on from the last checkpoint, or begin"),
-            "overwrite": ("", "remove the results of an earlier run"),
+            "overwrite": ("", "remove an earlier run once an epoch is done"),
             "verbose": ("", "print the table of all layers"),
             "test_after_fit": ("true|false", "test the best weights after the fit"),
         },

@@ -222,6 +222,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "EMA": (train.EMA, (None, "0.9", 1.0, -0.1, NAN, True, [0.9])),
     "History, folder": (train.History, (None, 3, "", ["x"])),
     "History, verbose": (lambda v: train.History("x", v), (None, "no", 2)),
+    "History, command": (lambda v: train.History("x", command=v), (3, ["eqlayers", "fit"])),
     "PredictionTable": (train.PredictionTable, (None, 3, "", ["x"])),
     "TestReport, folder": (train.TestReport, (None, 3, "", ["x"])),
     "TestReport, page": (lambda v: train.TestReport("x", page=v), (None, "no", 2)),

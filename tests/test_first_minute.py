@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import sys
 import threading
 import warnings
@@ -16,6 +17,7 @@ from eqlayers.compiling import shown
 from eqlayers.models import MoleculeNetwork
 from eqlayers.notices import warnings_as_lines
 from eqlayers.train import LayerSummary, quiet_lightning
+from eqlayers.train.run_page import common
 from eqlayers_kernels import waiting
 from eqlayers_kernels.c.build import cache as disk
 
@@ -89,8 +91,10 @@ def test_a_fit_says_its_network_in_one_line(capsys: pytest.CaptureFixture[str]) 
     trainer = SimpleNamespace(is_global_zero=True)
     LayerSummary().on_fit_start(trainer, module)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith("network: MoleculeNetwork, ")
-    assert " equivariant layers; on cpu with backend " in line
+    assert line.startswith("network: MoleculeNetwork on cpu, ")
+    assert re.search(r", \d+ equivariant layers with backend ", line)
+    layers = common.network(module.model, "cpu", {}).blocks[0].rows["layers"]
+    assert line.endswith(f" parameters, {layers}"), "the report counts otherwise"
     LayerSummary(whole=True).on_fit_start(trainer, module)
     assert "irreps in" in capsys.readouterr().out
 
@@ -101,6 +105,44 @@ def test_what_no_user_can_act_on_is_not_logged(caplog: pytest.LogCaptureFixture)
         logging.getLogger("lightning.fabric.utilities.seed").info("[rank: 0] Seed set to 2026")
         said.info("Restoring states from the checkpoint path at a.ckpt")
         said.info("Loaded model weights from the checkpoint at a.ckpt")
+        said.info("Found current_model_state in the checkpoint. This will be used to initialize the model.")
         said.info("`Trainer.fit` stopped: `max_epochs=2` reached.")
+        said.info("GPU available: True (cuda), used: True")
+        said.info("You are using a CUDA device ('NVIDIA H200') that has Tensor Cores. To properly utilize them, ...")
+        logging.getLogger("lightning.pytorch.accelerators.cuda").info("LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0]")
+        said.info("\nDetected KeyboardInterrupt, attempting graceful shutdown ...")
+        signals = logging.getLogger("lightning.pytorch.trainer.connectors.signal_connector")
+        signals.info("[rank: 0] Received SIGTERM: 15")
         said.warning("Bypassing `configure_model`")
-    assert [record.getMessage()[:9] for record in caplog.records] == ["`Trainer.", "Bypassing"]
+    assert [record.getMessage() for record in caplog.records] == ["Bypassing `configure_model`"]
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        ("`Trainer.fit` stopped: `max_steps=3` reached.", "training ends: trainer.max_steps is 3"),
+        (
+            "Time limit reached. Elapsed time is 0:00:02. Signaling Trainer to stop.",
+            "training ends: trainer.max_time ended at 0:00:02",
+        ),
+        ("`Trainer.fit` stopped: No training batches.", "training ends: there are no batches to train on"),
+    ],
+)
+def test_the_end_of_a_training_is_told_in_plain_words(said: str, plain: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "lightning"), quiet_lightning():
+        logging.getLogger("lightning.pytorch.utilities.rank_zero").info(said)
+    assert [record.getMessage() for record in caplog.records] == [plain]
+
+
+@pytest.mark.parametrize("kernels", [0, 1])
+def test_ctrl_c_tells_of_kernels_where_some_were_compiled(kernels: int) -> None:
+    def command() -> None:
+        with shown():
+            for _ in range(kernels):
+                with waiting.compilation(str):
+                    pass
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as ended:
+        command()
+    assert ended.value.args == ("kernels that were compiled are kept",) * kernels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,32 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from ..errors import ConfigError, DataError
 from ..models.committee import read_mark
+from .aside import left_aside
 from .checkpoints import read_checkpoint
-from .run import checkpoint_path, results_of
+from .run import checkpoint_path, has_checkpoint, results_of
 
-__all__ = ["FLAGS", "beginning", "command_to_go_on", "first_process", "remove_if_empty", "said_of", "waited"]
+__all__ = [
+    "FLAGS",
+    "NOT_BEGUN",
+    "beginning",
+    "command_to_go_on",
+    "first_process",
+    "is_inside",
+    "remove_if_empty",
+    "said_of",
+    "say_left",
+    "stopped",
+    "waited",
+]
 
 #: Options of `eqlayers fit` that say what becomes of an earlier run; no configuration holds them.
 FLAGS = {
     "resume": "Go on from the last checkpoint of the run, or begin where there is none.",
-    "overwrite": "Remove the results of an earlier run in the same folder.",
+    "overwrite": "Remove the results of an earlier run in the same folder, when the first epoch is done.",
 }
+
+#: Attribute of an exception that ended a fit with --overwrite whose folder has the results of an earlier run.
+NOT_BEGUN = "eqlayers_not_begun"
 
 
 def first_process() -> bool:
@@ -50,6 +67,16 @@ def said_of(folder: Path) -> str:
     return f"{epochs}{len(found)} files of results"
 
 
+def say_left(folder: Path) -> None:
+    """Say where results are that a killed fit had set aside."""
+    for place in left_aside(folder):
+        print(
+            f"overwrite: {place} has results of {folder} from before a fit that was killed; move them back, or remove "
+            "the folder",
+            flush=True,
+        )
+
+
 def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) -> str | None:
     """The checkpoint that a fit begins with, or None.
 
@@ -66,7 +93,9 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
     """
     if given is not None and not resume:
         read_checkpoint(given)
-    inside = given is not None and Path(given).resolve().is_relative_to(folder.resolve())
+    if first_process():
+        say_left(folder)
+    inside = is_inside(given, folder)
     if resume and (overwrite or (given is not None and not inside)):  # the configuration of a resumed run names its own
         other = "--overwrite" if overwrite else "--ckpt_path"
         raise ConfigError(f"--resume must be alone, as it finds the checkpoint itself, got {other} as well. Drop one.")
@@ -86,8 +115,22 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
     return given
 
 
-def command_to_go_on(args: Sequence[str]) -> str:
+def is_inside(checkpoint: str | None, folder: Path) -> bool:
+    """Whether a checkpoint is one of a run's own.
+
+    Example:
+        >>> is_inside("runs/a/checkpoints/last.ckpt", Path("runs/a")), is_inside(None, Path("runs/a"))
+        (True, False)
+    """
+    return checkpoint is not None and Path(checkpoint).resolve().is_relative_to(folder.resolve())
+
+
+def command_to_go_on(args: Sequence[str], begun: bool = True) -> str:
     """The command that goes on with one that was stopped, as it can be typed.
+
+    Args:
+        args: What was typed.
+        begun: False for a fit with --overwrite that has no checkpoint: the results in the folder are of another run.
 
     Example:
         >>> command_to_go_on(["fit", "-c", "my run.yaml", "--overwrite"])
@@ -95,7 +138,7 @@ def command_to_go_on(args: Sequence[str]) -> str:
         >>> command_to_go_on(["test", "-c", "a.yaml"])
         'eqlayers test -c a.yaml'
     """
-    if args[0] != "fit":
+    if args[0] != "fit" or not begun:
         return f"eqlayers {shlex.join(args)}"
     words = []
     following = iter(args)
@@ -107,9 +150,16 @@ def command_to_go_on(args: Sequence[str]) -> str:
     return f"eqlayers {shlex.join([*words, '--resume'])}"
 
 
+def stopped(by: str, status: int, args: Sequence[str], error: BaseException | None = None) -> SystemExit:
+    """Say what ended a command, and the command that goes on, as it can be typed."""
+    way = command_to_go_on(args, begun=not getattr(error, NOT_BEGUN, False))
+    print(f"eqlayers: interrupted by {by}; files are whole; to go on: {way}", file=sys.stderr)
+    return SystemExit(status)
+
+
 def remove_if_empty(folder: Path) -> None:
     """Remove the folder of a run that ended before its first checkpoint."""
-    if folder.is_dir() and not any(checkpoint_path(folder, name).exists() for name in ("best", "last")):
+    if folder.is_dir() and not has_checkpoint(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -19,7 +19,7 @@ from ..models import recomputed
 from .agreement import check_checkpoint, data_facts, differences
 from .precision import to_precision
 from .restore import Restored, check_training, check_weights
-from .schedule import warmup_cosine
+from .schedule import Plan, plan_of, warmup_cosine
 
 __all__ = [
     "STAGES",
@@ -148,6 +148,8 @@ class TrainedModule(Restored):
         checkpointing: bool,
     ) -> None:
         super().__init__()
+        self.plan: Plan | None = None
+        self.saved_plan: Plan | None = None
         check_module("model", model)
         check_number("model.learning_rate", learning_rate, above=0, fix="Use a value such as 1e-3.")
         check_flag("model.checkpointing", checkpointing)
@@ -193,21 +195,36 @@ class TrainedModule(Restored):
             betas=tuple(hparams["betas"]),
             fused=True,  # one call for all parameters: small networks have many
         )
-        schedule = warmup_cosine(
-            hparams["warmup_steps"], self.trainer.estimated_stepping_batches, hparams["final_factor"]
-        )
+        steps = self.trainer.estimated_stepping_batches
+        schedule = warmup_cosine(hparams["warmup_steps"], steps, hparams["final_factor"])
+        epochs = self.trainer.max_epochs or -1
+        self.plan = Plan(epochs, int(steps), hparams["warmup_steps"], float(hparams["final_factor"]))
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": LambdaLR(optimizer, schedule), "interval": "step", "name": "learning_rate"},
         }
 
+    def on_train_start(self) -> None:
+        """Say what a run that goes on does otherwise than it was begun."""
+        if self.saved_plan is None or self.plan is None or not self.trainer.is_global_zero:
+            return
+        base = float(self.trainer.lr_scheduler_configs[0].scheduler.base_lrs[0])
+        step, asked = self.trainer.global_step, float(self.hparams["learning_rate"])
+        if base != asked:
+            print(f"learning rate: model.learning_rate stays {base:g}, with which the run was begun, not {asked:g}")
+        if (line := self.saved_plan.change(self.plan, step, base, self.hparams.get("second_stage"))) is not None:
+            print(line, flush=True)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Record what the weights were trained on."""
+        """Record what the weights were trained on, and the plan of the learning rate."""
+        if self.plan is not None:
+            checkpoint["eqlayers_plan"] = list(self.plan)
         if self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
             checkpoint["eqlayers_data"] = data_facts(self.trainer.datamodule)  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Compare what was saved with what is configured, before tensors of other shapes are met one by one."""
+        self.saved_plan = plan_of(checkpoint.get("eqlayers_plan"))
         saved_data = checkpoint.get("eqlayers_data")
         if saved_data and self._trainer is not None and getattr(self.trainer, "datamodule", None) is not None:
             check_checkpoint(saved_data, self.trainer.datamodule)  # type: ignore[attr-defined]

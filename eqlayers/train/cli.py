@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import signature
@@ -26,11 +25,21 @@ from ..elements import symbols_of
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
-from .again import FLAGS, beginning, command_to_go_on, first_process, remove_if_empty, waited
+from .again import (
+    FLAGS,
+    NOT_BEGUN,
+    beginning,
+    first_process,
+    is_inside,
+    remove_if_empty,
+    stopped,
+    waited,
+)
+from .aside import Aside, MakeRoom
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
-from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files
+from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files, with_flag
 from .fine_tuning import with_network
 from .module import PropertyModule
 from .new import for_structures
@@ -41,7 +50,7 @@ from .precision import check_precision
 from .quiet import quiet_lightning
 from .report import TestReport
 from .restore import while_restoring
-from .run import checkpoint_path, clear_run, run_folder, trainer_options
+from .run import checkpoint_path, remove_halves, run_folder, trainer_options
 from .species import KEY as SPECIES
 from .species import leaves_out_species, listed_for, network_of, species_of_checkpoint
 from .summary import LayerSummary
@@ -108,9 +117,21 @@ class TrainingCLI(LightningCLI):
     makes_run = True
     #: Data that were read for their species, before the network was made.
     read: LightningDataModule | None = None
+    #: The results that --overwrite removes, once the run has a folder.
+    aside: Aside | None = None
+    #: Whether a fit ended without a checkpoint, and earlier results are back in its folder.
+    put_back = False
 
     def __init__(self, args: Sequence[str]) -> None:
         self.typed = args
+        try:
+            self._run(args)
+        except BaseException as error:
+            if "--overwrite" in args and (self.aside is None or not self.aside.begun):
+                setattr(error, NOT_BEGUN, True)
+            raise
+
+    def _run(self, args: Sequence[str]) -> None:
         # errors come here and can name the nearest key; an abbreviated option would be one that another key changes
         quiet = {"exit_on_error": False, "allow_abbrev": False, "prog": "eqlayers"}
         with for_structures(args) as words:
@@ -227,6 +248,7 @@ class TrainingCLI(LightningCLI):
             print(f"weights: {options['ckpt_path']}")
         self.was_there = self.folder.exists()
         writes = self.subcommand == "fit" and self.makes_run and not options.trainer.get("fast_dev_run")
+        self.aside = self.make_aside() if writes else None
         if writes:  # in every process of a run on several devices: all of them restore the checkpoint
             ways = {name: self.flags[name] for name in FLAGS}
             options["ckpt_path"] = beginning(self.folder, **ways, given=options.get("ckpt_path"))
@@ -236,6 +258,19 @@ class TrainingCLI(LightningCLI):
             read_checkpoint(options["ckpt_path"])
         if self.species_of_data:
             options.model.model.init_args.species = self._species(options)
+
+    def make_aside(self) -> Aside:
+        """The place of the results that --overwrite removes."""
+        return Aside(self.folder)
+
+    def _replaces(self) -> bool:
+        """Whether a fit replaces an earlier run, unless that is the run whose checkpoint it begins with."""
+        return self.flags["overwrite"] and not is_inside(self.config["fit"].get("ckpt_path"), self.folder)
+
+    def make_room(self, logs: list[str | None]) -> None:
+        """Set an earlier run's results aside if --overwrite says so."""
+        if self.aside is not None and self._replaces():
+            self.aside.take(logs)
 
     def _species(self, options: Namespace) -> list[Any]:
         """The species of the checkpoint that is read, otherwise of the data, which are kept for the training."""
@@ -269,6 +304,8 @@ class TrainingCLI(LightningCLI):
         for callback in options["callbacks"]:
             if isinstance(callback, LayerSummary):
                 callback.whole = self.flags["verbose"]
+        if self.aside is not None:  # before the callbacks that write into the folder
+            options["callbacks"].insert(0, MakeRoom(self.make_room, self.aside.look))
         return options
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -317,30 +354,44 @@ class TrainingCLI(LightningCLI):
     # ---- subcommands ------------------------------------------------------------------------------------------------
 
     def before_fit(self) -> None:
-        """Say where results go, and remove the results of an earlier run if --overwrite says so."""
+        """Say where results go, and remove halves of files there."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, EarlyStopping):  # which ends nothing, or everything, for what it does not know
                 check_choice("early_stopping.monitor", callback.monitor, self.model.logged_names(self.datamodule))
                 check_integer("early_stopping.patience", callback.patience, 0)
-        resumed = self.config["fit"].get("ckpt_path") is not None
         if self.trainer.is_global_zero:
             print(f"run: {self.folder}", flush=True)
         if not is_dry_run(self.trainer) and self.trainer.is_global_zero:
-            clear_run(self.folder, keep=resumed)
+            remove_halves(self.folder)
 
     def fit(self, model: TrainedModule, **options: Any) -> None:
         """Fit; a run that ends before its first checkpoint leaves no folder, and one that ended by itself stays."""
-        path = options.get("ckpt_path")
+        path, again = options.get("ckpt_path"), "; it is tested again" if self.option("test_after_fit") else ""
         stopping = next((one for one in self.trainer.callbacks if isinstance(one, EarlyStopping)), None)  # type: ignore[attr-defined]
-        if self.flags["resume"] and path and stopping and waited(read_checkpoint(path)) >= max(stopping.patience, 1):
-            print(f"the run ended as nothing got better for {stopping.patience} epochs; it is tested again", flush=True)
+        saved = read_checkpoint(path) if self.flags["resume"] and path else {}
+        if saved and stopping and waited(saved) >= max(stopping.patience, 1):
+            print(f"the run ended as nothing got better for {stopping.patience} epochs{again}", flush=True)
             return
+        done, last = saved.get("epoch", -1) + 1, self.trainer.max_epochs or -1
+        if 0 < last <= done and first_process():
+            print(f"the run has {done} epochs, and trainer.max_epochs is {last}{again}", flush=True)
         try:
             self.trainer.fit(model, **options)
         except BaseException:
-            if self.trainer.is_global_zero and not self.was_there:
-                remove_if_empty(self.folder)
+            if self.trainer.is_global_zero:
+                self._settle()
+                if not self.was_there:
+                    remove_if_empty(self.folder)
             raise
+        if self.trainer.is_global_zero:
+            self._settle()
+            if stopping and stopping.wait_count >= max(stopping.patience, 1):
+                print(
+                    f"training ends: {stopping.monitor} got no better in {stopping.wait_count} validations", flush=True
+                )
+
+    def _settle(self) -> None:
+        self.put_back = self.aside is not None and self.aside.settle()
 
     def test(self, model: TrainedModule, **options: Any) -> None:
         """Test without Lightning's table: the report prints its own."""
@@ -350,23 +401,13 @@ class TrainingCLI(LightningCLI):
         """Test the best weights, if asked to; ``fast_dev_run`` keeps no checkpoint and tests the last weights."""
         if self.option("test_after_fit"):
             path = None if is_dry_run(self.trainer) else str(checkpoint_path(self.folder))
-            if path is not None and not Path(path).exists():
+            earlier = self.put_back or (self._replaces() and self.trainer.global_step == 0)
+            if path is not None and (earlier or not Path(path).exists()):
                 raise ConfigError(
                     "a fit must validate at least once to have best weights to test, this one ended before. "
                     "Lengthen trainer.max_epochs, max_steps or max_time, or pass --test_after_fit false."
                 )
             self.test(self.model, datamodule=self.datamodule, ckpt_path=path)
-
-
-def with_flag(args: Sequence[str]) -> list[str]:
-    """The command with -c before a configuration that comes first.
-
-    Example:
-        >>> with_flag(["fit", "my.yaml", "--name", "own"]), with_flag(["fit", "-c", "my.yaml"])
-        (['fit', '-c', 'my.yaml', '--name', 'own'], ['fit', '-c', 'my.yaml'])
-    """
-    plain = len(args) > 1 and args[1].endswith((".yaml", ".yml")) and not args[1].startswith("-")
-    return [args[0], "-c", *args[1:]] if plain else list(args)
 
 
 def fitting_ends_before(epochs: Any, every: Any) -> bool:
@@ -447,17 +488,11 @@ def run(
             f"the checkpoint must hold the state of a run of this configuration, got one that cannot be restored "
             f"({type(error).__name__}). Use another checkpoint of the run (best.ckpt, last.ckpt), or train again."
         ) from error
-    except SIGTERMException:
-        raise stopped("SIGTERM", 143, typed or args) from None
-    except KeyboardInterrupt:  # before or after the trainer ran
-        raise stopped("Ctrl-C", 130, typed or args) from None
+    except SIGTERMException as error:
+        raise stopped("SIGTERM", 143, typed or args, error) from None
+    except KeyboardInterrupt as error:  # before or after the trainer ran
+        raise stopped("Ctrl-C", 130, typed or args, error) from None
     except SystemExit as error:  # which Lightning makes of Ctrl-C
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
-        raise stopped("Ctrl-C", 130, typed or args) from None
-
-
-def stopped(by: str, status: int, args: Sequence[str]) -> SystemExit:
-    """Say what ended a command, and the command that goes on, as it can be typed."""
-    print(f"eqlayers: interrupted by {by}; files are whole; to go on: {command_to_go_on(args)}", file=sys.stderr)
-    return SystemExit(status)
+        raise stopped("Ctrl-C", 130, typed or args, error) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,15 +27,16 @@ from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
 from ..pages import number
 from . import cli
-from .again import FLAGS, first_process, said_of
+from .again import FLAGS, first_process, said_of, say_left, stopped
+from .aside import Aside
 from .base import is_dry_run
-from .configuration import given_values
+from .configuration import given_values, with_flag
 from .history import write_json
 from .labels import LABELS, SHOWN
 from .new import for_structures
 from .potential import PotentialModule
 from .potential_report import PotentialTestReport
-from .run import checkpoint_path, clear_run, members_of, results_of, run_folder, trainer_options
+from .run import checkpoint_path, has_checkpoint, results_of, run_folder, trainer_options
 
 __all__ = ["asked", "run"]
 
@@ -56,7 +58,7 @@ def asked(args: Sequence[str]) -> bool:
     if not args or args[0] not in COMMANDS or any(re.match(r"-h$|--help|--print_config|--\S+\.help", w) for w in args):
         return False
     try:
-        return _last(cli.with_flag(args), "committee") is not None
+        return _last(with_flag(args), "committee") is not None
     except EqlayersError:  # of a file that cannot be read, which the command of one run says better
         return False
 
@@ -78,6 +80,7 @@ class Committee:
         share: Fraction of the training part of each member, or None.
         dry: Whether a few batches were run, and no file written.
         begun: Whether the folder is ready for members.
+        aside: The results that --overwrite removes.
     """
 
     args: list[str]
@@ -86,6 +89,7 @@ class Committee:
     share: float | None
     dry: bool = False
     begun: bool = False
+    aside: Aside | None = None
 
     @classmethod
     def of(cls, args: Sequence[str]) -> Committee:
@@ -95,7 +99,7 @@ class Committee:
             ConfigError: Numbers that cannot be, a checkpoint, another task than a potential, or a folder that leads
                 elsewhere.
         """
-        args = cli.with_flag(args)
+        args = with_flag(args)
         if (task := cli.task_of(args)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
         if (given := _last(args, "ckpt_path")) is not None:
@@ -143,6 +147,7 @@ class Committee:
         resume, overwrite = (f"--{flag}" in self.args for flag in FLAGS)
         if resume and overwrite:
             raise ConfigError("--resume must be alone, as it keeps the members, got --overwrite as well. Drop one.")
+        say_left(self.folder)
         there, mark = results_of(self.folder), read_mark(self.folder)
         if there and not (resume or overwrite):
             raise ConfigError(
@@ -161,11 +166,9 @@ class Committee:
             )
 
     def begin(self) -> None:
-        """Clear the folder, if that was asked for, and mark it: once, and not before the first member can train."""
+        """Mark the folder: once, and not before the first member can train."""
         if self.dry or self.begun or not first_process():
             return
-        if "--overwrite" in self.args:
-            clear_run(self.folder)
         self._write(self.trained)
         self.begun = True
 
@@ -188,8 +191,7 @@ class Committee:
 
     def remove_if_empty(self) -> None:
         """Remove the folder of a committee none of whose members has a checkpoint."""
-        places = [self.folder, *members_of(self.folder)]
-        if not any(checkpoint_path(place, name).exists() for place in places for name in ("best", "last")):
+        if not has_checkpoint(self.folder):
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -209,7 +211,7 @@ class MemberCLI(cli.TrainingCLI):
     """The command of one member."""
 
     def __init__(self, args: Sequence[str], committee: Committee) -> None:
-        self.committee = committee
+        self.committee, self.aside = committee, committee.aside
         super().__init__(args)
 
     def before_instantiate_classes(self) -> None:
@@ -225,23 +227,34 @@ class MemberCLI(cli.TrainingCLI):
         mine, kept = yaml.safe_load(dumped), read_yaml(self.folder / "config.yaml", "a configuration", FIX)
         return all(mine.get(key) == kept.get(key) for key in (mine.keys() | kept.keys()).difference(FREE))
 
-    def before_fit(self) -> None:
+    def make_aside(self) -> Aside:
+        """The committee's, whose results include every member's."""
+        self.committee.aside = self.committee.aside or Aside(self.committee.folder)
+        return self.committee.aside
+
+    def make_room(self, logs: list[str | None]) -> None:
         """Begin the committee with its first member."""
+        if not self.committee.begun:
+            super().make_room(logs)
+            self.committee.begin()
+
+    def before_fit(self) -> None:
+        """Note whether files are written."""
         self.committee.dry = is_dry_run(self.trainer)
-        self.committee.begin()
         super().before_fit()
 
 
 class CommitteeTestCLI(cli.TrainingCLI):
     """The test of all members together, with the data of the first."""
 
-    def __init__(self, args: Sequence[str], committee: Committee) -> None:
-        self.committee = committee
+    def __init__(self, args: Sequence[str], committee: Committee, asked: Sequence[str]) -> None:
+        self.committee, self.asked = committee, asked
         super().__init__(args)
 
     def own_options(self) -> dict[str, Any]:
         """Results go to the committee's folder."""
         facts = {"name": self.committee.folder.name, "committee": self.committee.number}
+        facts["command"] = f"eqlayers {shlex.join(self.asked)}"
         bar = self.configured.get("enable_progress_bar")
         folder, report = self.committee.folder, partial(CommitteeReport, page=self.option("report"))
         return trainer_options(folder, facts, bar, False, report) | self.task.trainer
@@ -315,7 +328,7 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
         if tested and not committee.dry:
             _test(committee, args)
     except KeyboardInterrupt:  # between two members
-        raise cli.stopped("Ctrl-C", 130, args) from None
+        raise stopped("Ctrl-C", 130, args) from None
     except BaseException:
         if fits and first_process() and not was_there:
             committee.remove_if_empty()
@@ -338,7 +351,7 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
         print("the committee", flush=True)
     words = [word for word in committee.member(1)[1:] if word not in (f"--{flag}" for flag in FLAGS)]
     words += ["--ckpt_path", str(checkpoint_path(folders[0]))]  # any member has the network
-    cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee), typed)
+    cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee, asked=typed), typed)
     if first_process():
         _write_config(committee, folders[0])
         Console().print(_table(committee, folders))

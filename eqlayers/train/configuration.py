@@ -16,7 +16,7 @@ from ..arguments import explain
 from ..errors import ConfigError
 from ..files import few, read_yaml, yaml_lines
 
-__all__ = ["check_config", "config_files", "explain_parser_error"]
+__all__ = ["check_config", "config_files", "explain_parser_error", "with_flag"]
 
 #: Keys that only configurations of benchmarks have.
 OF_BENCHMARKS = {"cases", "device", "edges", "graphs", "jobs", "mode", "operation", "peers", "problems"}
@@ -49,6 +49,17 @@ def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
                 raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
             found.append((Path(given), ""))
     return found + [found for found in map(_section_file, args, [*args[1:], ""]) if found is not None]
+
+
+def with_flag(args: Sequence[str]) -> list[str]:
+    """The command with -c before a configuration that comes first.
+
+    Example:
+        >>> with_flag(["fit", "my.yaml", "--name", "own"]), with_flag(["fit", "-c", "my.yaml"])
+        (['fit', '-c', 'my.yaml', '--name', 'own'], ['fit', '-c', 'my.yaml'])
+    """
+    plain = len(args) > 1 and args[1].endswith((".yaml", ".yml")) and not args[1].startswith("-")
+    return [args[0], "-c", *args[1:]] if plain else list(args)
 
 
 def _section_file(flag: str, value: str) -> tuple[Path, str] | None:

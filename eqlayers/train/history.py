@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..checks import check_flag, check_path
+from ..checks import check_flag, check_path, check_type
 from ..errors import DataError
 from ..files import atomic_write, read_json
 from .base import is_dry_run, trained_module
+from .remaining import Pace, in_words
 from .summary import count_parameters
 
 __all__ = ["History", "read_history", "write_json"]
@@ -68,35 +70,46 @@ def check_rows(rows: Any, where: str) -> list[dict[str, float]]:
 class History(Callback):
     """Collects one row an epoch, in `history.json`; prints it where no progress bar is shown.
 
-    At the start it writes `summary.json`: network, parameters, training structures, and which error the rows hold.
+    At the start it writes `summary.json`: network, parameters, training structures, which error the rows hold, and
+    the command and date of each start of the run.
 
     Args:
         folder: The run's folder.
-        verbose: Whether to print a line an epoch.
+        verbose: Whether to print a line an epoch, with the time that the fit has to go.
+        command: The command that trains, as it was typed; None if no command does.
     """
 
-    def __init__(self, folder: str | Path, verbose: bool = False) -> None:
+    def __init__(self, folder: str | Path, verbose: bool = False, command: str | None = None) -> None:
         self.folder = Path(check_path("folder", folder))
         self.verbose = check_flag("verbose", verbose)
+        if command is not None:
+            check_type("command", command, str, "a text, or None", "Pass the command that trains.")
+        self.command = command
         self.rows: list[dict[str, float]] = []
+        self.starts: list[dict[str, str]] = []
+        self.pace = Pace()
         self._started, self._validated = 0.0, False
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far, for the checkpoint."""
-        return {"rows": [dict(row) for row in self.rows]}
+        """The rows and starts so far, for the checkpoint."""
+        return {"rows": [dict(row) for row in self.rows], "starts": [dict(one) for one in self.starts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from the rows of a checkpoint."""
+        """Continue from the rows and starts of a checkpoint; checkpoints of older runs have no starts."""
         self.rows = check_rows(state_dict.get("rows"), "the checkpoint")
+        self.starts = starts_in(state_dict)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock where the last row stopped; say in `summary.json` what is trained."""
+        self.pace.start(trainer)
+        self.starts.append({"command": self.command or "", "date": f"{datetime.now():%Y-%m-%d %H:%M}"})
         self._started = time.perf_counter() - (self.rows[-1]["time_s"] if self.rows else 0.0)
         module = trained_module(pl_module)
         statistics = getattr(getattr(trainer, "datamodule", None), "statistics", None)
         name, unit = module.main_error()
         facts = {"network": type(module.model).__name__, "num_parameters": count_parameters(module)}
         facts |= {"num_train": getattr(statistics, "num_train", None), "error": name, "unit": unit}
+        facts["starts"] = self.starts
         if trainer.is_global_zero and not is_dry_run(trainer):
             write_json(self.folder / "summary.json", facts)
 
@@ -118,19 +131,47 @@ class History(Callback):
             "time_s": time.perf_counter() - self._started,
         }
         self.rows.append(row)
+        self.pace.mark(trainer)
         if not trainer.is_global_zero or is_dry_run(trainer):
             return
         write_json(self.folder / "history.json", self.rows)
         if self.verbose:
-            print(
-                f"epoch {row['epoch']:>4}  step {row['step']:>7}  train {_shown(row['train_mae'])} {unit}  "
-                f"val {_shown(row['val_mae'])} {unit}  lr {row['learning_rate']:.2e}  {row['time_s']:.0f} s",
-                flush=True,
-            )
+            print(line_of(row, unit, self.pace.left(trainer)), flush=True)
 
 
-def _shown(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.4g}"
+def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
+    """A row as a line; errors that were not measured in its epoch are not there.
+
+    Args:
+        row: The row of an epoch.
+        unit: Of the errors.
+        left: Seconds that the fit has to go, or None.
+
+    Example:
+        >>> row = dict(zip(FIELDS, (3, 60, 41.25, math.nan, 1e-3, 12.3)))
+        >>> line_of(row, "meV/A", 480.0)
+        'epoch    3  step      60  train 41.25 meV/A  lr 1.00e-03  12 s, about 8 min left'
+    """
+    errors = {"train": row["train_mae"], "val": row["val_mae"]}
+    shown = "".join(f"  {name} {value:.4g} {unit}" for name, value in errors.items() if not math.isnan(value))
+    start = f"epoch {row['epoch']:>4}  step {row['step']:>7}{shown}  lr {row['learning_rate']:.2e}"
+    return f"{start}  {row['time_s']:.0f} s" + (f", about {in_words(left)} left" if left else "")
+
+
+def starts_in(facts: Any) -> list[dict[str, str]]:
+    """Command and date of each start of a run, from `summary.json` or a checkpoint; none of an older run.
+
+    Example:
+        >>> starts_in({"starts": [{"command": "eqlayers fit a.yaml", "date": "2026-01-31 12:00"}, "damaged"]})
+        [{'command': 'eqlayers fit a.yaml', 'date': '2026-01-31 12:00'}]
+    """
+    found = facts.get("starts") if isinstance(facts, dict) else None
+    keys = {"command", "date"}
+    return [
+        dict(one)
+        for one in (found if isinstance(found, list) else [])
+        if isinstance(one, dict) and one.keys() == keys and all(isinstance(text, str) for text in one.values())
+    ]
 
 
 def _number(value: Any) -> float:

@@ -1,4 +1,4 @@
-"""Keep advertisements and other libraries' deprecation notes out of a run's output."""
+"""Keep out of a run's output what no user can act on, and say the rest of Lightning's lines in plain words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,26 @@ from contextlib import contextmanager
 __all__ = ["quiet_lightning"]
 
 MESSAGES = re.compile(
-    r"litlogger|litmodels|TPU available|GPU available: False|to estimate number of stepping batches|Seed set to"
+    r"litlogger|litmodels|TPU available|to estimate number of stepping batches|Seed set to"
     r"|^Restor(ing|ed all) states from|^Loaded model weights from"  # the command names the file that it reads
+    r"|^Found current_model_state in the checkpoint"
+    r"|^GPU available|^LOCAL_RANK: |that has Tensor Cores"  # the line of the network names the device
+    r"|`max_epochs=\d+` reached"  # the lines of the epochs show it
+    r"|^\s*Detected KeyboardInterrupt|Received SIGTERM"  # the command says how to go on
 )
-LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.seed")
+#: Lines of Lightning, and the lines that are printed in their place.
+PLAIN = (
+    (re.compile(r"^`Trainer.fit` stopped: `max_steps=(\d+)` reached"), r"training ends: trainer.max_steps is \1"),
+    (re.compile(r"^`Trainer.fit` stopped: No training batches"), "training ends: there are no batches to train on"),
+    (
+        re.compile(r"^Time limit reached. Elapsed time is (\S+)\. "),
+        r"training ends: trainer.max_time ended at \1",
+    ),
+)
+LOGGERS = (
+    *("pytorch.utilities.rank_zero", "pytorch.accelerators.cuda", "pytorch.trainer.connectors.signal_connector"),
+    *("fabric.utilities.rank_zero", "fabric.utilities.seed"),
+)
 WARNINGS = (
     r".*isinstance\(treespec",  # a deprecation inside Lightning
     r"[\s\S]*(was deprecated in v|JsonargparseDeprec)",  # calls that Lightning makes
@@ -25,12 +41,19 @@ WARNINGS = (
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    return not MESSAGES.search(record.getMessage())
+    text = record.getMessage()
+    for pattern, plain in PLAIN:
+        if found := pattern.search(text):
+            record.msg, record.args = found.expand(plain), ()
+            return True
+    return not MESSAGES.search(text)
 
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Hide messages that a user of this package cannot act on; every other message and warning is shown.
+    """Hide messages that a user of this package cannot act on, and say how a training ended in plain words.
+
+    Every other message and warning is shown.
 
     Example:
         >>> with quiet_lightning():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.callbacks import Callback, LearningRateMonitor, RichProgressBar
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
 from ..checks import check_flag, check_path
@@ -18,13 +18,15 @@ from .ahead import CompileAhead
 from .checkpoints import AtomicCheckpointIO, best_and_last
 from .history import History
 from .predictions import PredictionTable
+from .remaining import Bar
 from .report import TestReport
 from .summary import LayerSummary
 
 __all__ = [
     "checkpoint_path",
-    "clear_run",
+    "has_checkpoint",
     "members_of",
+    "remove_halves",
     "results_of",
     "run_callbacks",
     "run_folder",
@@ -77,12 +79,22 @@ def run_folder(runs: str | Path, name: str) -> Path:
     return folder
 
 
-def clear_run(folder: str | Path, keep: bool = False) -> None:
-    """Remove the results of an earlier run: a new one that ends early must not be taken for it.
+def has_checkpoint(folder: str | Path) -> bool:
+    """Whether a run, or a member of a committee, has a checkpoint.
+
+    Example:
+        >>> has_checkpoint("no/such/run")
+        False
+    """
+    places = [Path(folder), *members_of(Path(folder))]
+    return any(checkpoint_path(place, name).exists() for place in places for name in ("best", "last"))
+
+
+def remove_halves(folder: str | Path) -> None:
+    """Remove halves of files that a killed process left.
 
     Args:
         folder: The run's folder.
-        keep: Whether the run goes on, so that only halves of files go that a killed process left.
 
     Raises:
         ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
@@ -93,10 +105,6 @@ def clear_run(folder: str | Path, keep: bool = False) -> None:
         stays_inside(inner, folder, "Remove the link.")
     for path in [*folder.glob(".*.tmp"), *folder.glob("checkpoints/.*.tmp")]:
         path.unlink(missing_ok=True)
-    if keep:
-        return
-    for path in results_of(folder):
-        path.unlink()
 
 
 def results_of(folder: str | Path) -> list[Path]:
@@ -148,13 +156,15 @@ def run_callbacks(
         ['LayerSummary', 'History', 'ModelCheckpoint']
     """
     bar = sys.stdout.isatty() if progress is None else check_flag("progress", progress)
-    callbacks: list[Callback] = [LayerSummary(), History(folder, verbose=not bar)]
+    tested = report(folder, facts)  # which checks the facts
+    history = History(folder, verbose=not bar, command=tested.facts.get("command"))
+    callbacks: list[Callback] = [LayerSummary(), history]
     if bar:
-        callbacks.append(RichProgressBar())
+        callbacks.append(Bar(history.pace))
     return [
         *callbacks,
         *best_and_last(checkpoint_path(folder).parent),
-        report(folder, facts),
+        tested,
         PredictionTable(folder),
         CompileAhead(),
     ]
@@ -194,7 +204,7 @@ def trainer_options(
         "default_root_dir": str(folder),
         "callbacks": [*callbacks, LearningRateMonitor("step")] if training else callbacks,
         "enable_model_summary": False,
-        "enable_progress_bar": any(isinstance(callback, RichProgressBar) for callback in callbacks),
+        "enable_progress_bar": any(isinstance(callback, Bar) for callback in callbacks),
         "logger": run_loggers(folder) if training else False,
         "plugins": [AtomicCheckpointIO()],
         "use_distributed_sampler": False,  # the data modules share the structures, each once

@@ -4,11 +4,64 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 from ..checks import check_integer, check_number
 from ..errors import ConfigError
 
-__all__ = ["learning_rate_factor", "warmup_cosine"]
+__all__ = ["Plan", "learning_rate_factor", "plan_of", "warmup_cosine"]
+
+
+class Plan(NamedTuple):
+    """Numbers that the learning rate follows; checkpoints keep them, so that a resumed run tells of a change."""
+
+    epochs: int
+    steps: int
+    warmup_steps: int
+    final_factor: float
+
+    def rate(self, base: float, step: int) -> float:
+        """The learning rate of an optimizer step."""
+        return base * _factor(step, self.warmup_steps, self.steps, self.final_factor)
+
+    def __str__(self) -> str:
+        return f"{self.steps:,} steps" + (f" ({self.epochs:,} epochs)" if self.epochs > 0 else "")
+
+    def change(self, now: Plan, step: int, base: float, second_stage: float | None = None) -> str | None:
+        """A line that says what changes with another plan, or None.
+
+        Args:
+            now: The plan of the run that goes on.
+            step: Optimizer steps that are done.
+            base: The learning rate that the schedule multiplies.
+            second_stage: Fraction of the steps after which other weights of the loss count, or None.
+
+        Example:
+            >>> print(Plan(4, 80, 0, 0.0).change(Plan(6, 120, 0, 0.0), 80, 0.01))
+            schedule: 120 steps (6 epochs), before 80 steps (4 epochs); the learning rate goes on with 2.50e-03 ...
+        """
+        if self == now:
+            return None
+        line = (
+            f"schedule: {now}, before {self}; the learning rate goes on with {now.rate(base, step):.2e} and not "
+            f"{self.rate(base, step):.2e}, and ends at {now.rate(base, now.steps):.2e}"
+        )
+        if second_stage is not None:
+            line += f"; the second stage begins with step {math.ceil(second_stage * now.steps):,}"
+        return line
+
+
+def plan_of(saved: object) -> Plan | None:
+    """The plan of a checkpoint; None of an older or damaged one.
+
+    Example:
+        >>> plan_of([4, 80, 0, 0.0]), plan_of(None)
+        (Plan(epochs=4, steps=80, warmup_steps=0, final_factor=0.0), None)
+    """
+    numbers = isinstance(saved, (list, tuple)) and len(saved) == len(Plan._fields)
+    if not numbers or not all(isinstance(one, (int, float)) for one in saved):  # type: ignore[attr-defined]
+        return None
+    return Plan(*saved)  # type: ignore[misc]
 
 
 def learning_rate_factor(step: int, warmup_steps: int, total_steps: int, final: float = 0.0) -> float:

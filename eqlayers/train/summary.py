@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from ..checks import check_device, check_flag, check_module
 
-__all__ = ["LayerRow", "LayerSummary", "layer_rows", "summary_line", "summary_table"]
+__all__ = ["LayerRow", "LayerSummary", "layer_rows", "layers_in_words", "summary_line", "summary_table"]
 
 
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
@@ -124,18 +125,31 @@ def summary_table(model: nn.Module, device: torch.device | str = "cpu") -> Table
     return table
 
 
+def layers_in_words(rows: Sequence[LayerRow]) -> str:
+    """The number of layers, without the layers inside them, and their backends.
+
+    Example:
+        >>> layers_in_words([])
+        'no equivariant layers'
+    """
+    whole = [row for row in rows if row.depth == 0]
+    if not whole:
+        return "no equivariant layers"
+    counts = Counter(row.backend for row in whole if row.backend)
+    backends = f" with backend {', '.join(f'{name} ({n})' for name, n in counts.most_common())}" if counts else ""
+    return f"{len(whole)} equivariant layer{'' if len(whole) == 1 else 's'}{backends}"
+
+
 def summary_line(model: nn.Module, device: torch.device | str = "cpu") -> str:
     """Network, numbers of layers and parameters, and the backends of the layers, in one line.
 
     Example:
         >>> summary_line(nn.Linear(2, 2))
-        'network: Linear, 6 parameters, no equivariant layers; on cpu'
+        'network: Linear on cpu, 6 parameters, no equivariant layers'
     """
-    rows = [row for row in layer_rows(model, device) if row.depth == 0]
-    counts = Counter(row.backend for row in rows if row.backend)
-    layers = f"{len(rows)} equivariant layers" if rows else "no equivariant layers"
-    backends = f" with backend {', '.join(f'{name} ({n})' for name, n in counts.most_common())}" if counts else ""
-    return f"network: {type(model).__name__}, {count_parameters(model):,} parameters, {layers}; on {device}{backends}"
+    layers, place = layers_in_words(layer_rows(model, device)), torch.device(device)
+    name = f" ({torch.cuda.get_device_name(place)})" if place.type == "cuda" else ""
+    return f"network: {type(model).__name__} on {device}{name}, {count_parameters(model):,} parameters, {layers}"
 
 
 class LayerSummary(Callback):

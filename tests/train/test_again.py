@@ -122,14 +122,21 @@ def test_a_run_is_continued_without_a_path(capsys: pytest.CaptureFixture[str]) -
     assert main([*FIT, "--resume", "--trainer.max_epochs", "1", "--test_after_fit", "false"]) == 0
     assert "resume: nothing in runs/own, so the run begins" in capsys.readouterr().out
     assert main([*FIT, "--resume", "--test_after_fit", "false"]) == 0
-    assert "resume: runs/own/checkpoints/last.ckpt" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "resume: runs/own/checkpoints/last.ckpt" in said
+    assert "schedule: 4 steps (2 epochs), before 2 steps (1 epochs); the learning rate goes on with " in said
     assert epochs() == [1, 2]
     saved = (RUN / "config.yaml").read_text()
     assert "overwrite" not in saved
     assert "resume" not in saved
     again = ["fit", "-c", str(RUN / "config.yaml"), "--resume", "--trainer.max_epochs", "3"]
-    assert main(again) == 0
+    assert main([*again, "--model.learning_rate", "0.1"]) == 0
+    assert "learning rate: model.learning_rate stays 0.005, " in capsys.readouterr().out
     assert epochs() == [1, 2, 3]
+    assert main(again) == 0
+    said = capsys.readouterr().out
+    assert "the run has 3 epochs, and trainer.max_epochs is 3" in said
+    assert "schedule:" not in said
 
 
 def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +146,9 @@ def test_a_run_that_ended_by_itself_stays_as_it_is(capsys: pytest.CaptureFixture
     before = content()
     assert read_checkpoint(checkpoint_path(RUN, "last"))["epoch"] < 8
     assert main([*FIT, *stopping, "--resume"]) == 0
-    assert "nothing got better for 0 epochs" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "training ends: val/mae got no better in " in said
+    assert "nothing got better for 0 epochs; it is tested again" in said
     last = str(checkpoint_path(RUN, "last"))
     assert content()[last] == before[last]
 

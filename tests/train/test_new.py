@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,10 @@ def test_a_fit_of_a_file_has_these_defaults(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     for words in ("configuration: runs/my/config.yaml", "validation: after epoch 1", "guessed  energy in Hartree"):
         assert words in said
+    names = {"cutoff", "atoms", "split", "network", "training", "guessed"}
+    replaced = {line.split()[0]: after for line, after in pairwise(said.splitlines()) if line.strip()}
+    for name in names:
+        assert replaced[name].startswith("         --"), name
     kept = yaml.safe_load(Path("runs/my/config.yaml").read_text())
     assert (kept["data"]["path"], kept["data"]["keys"]["energy"], kept["data"]["batch_size"]) == (
         "my.xyz",
@@ -227,6 +232,19 @@ def test_species_that_are_left_out_are_those_of_the_data(capsys: pytest.CaptureF
     Path("my.yaml").write_text(yaml.safe_dump(found))
     assert main(["fit", "my.yaml", "--trainer.fast_dev_run", "1", "--trainer.accelerator", "cpu"]) == 0
     assert "species of the data: H, C, O" in capsys.readouterr().out
+
+
+def test_a_hidden_file_with_energies_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its run and its configuration are not hidden, and the missing forces are told."""
+    frames = ethanol(12)
+    for atoms in frames:
+        del atoms.arrays["REF_forces"]
+    ase.io.write(".my.xyz", frames)
+    assert main(["new", ".my.xyz"]) == 0
+    assert yaml.safe_load(Path("my.yaml").read_text())["name"] == "my"
+    said = capsys.readouterr().out
+    assert "noticed  forces: none in the file" in said
+    assert "keys: {forces: my_forces}" in said
 
 
 def test_what_stands_in_the_place_of_a_configuration(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The page of a run says what was run, on what, how it learned, and where it fails; parts that are empty are absent."""
 
+import json
 import re
 from pathlib import Path
 
@@ -62,12 +63,27 @@ def test_a_potential(run: Path) -> None:
     for part in ("true energy, by config_type", "true forces, by element", "true forces, by config_type"):
         assert sum(part in caption for caption in captions) == 1, captions
     assert "http" not in text
-    assert f"<dt>command</dt><dd>eqlayers fit -c {run.parent}/small.yaml</dd>" in text
+    date = r" \(\d{4}-\d\d-\d\d \d\d:\d\d\)</dd>"
+    for what in ("trained by", "tested by"):
+        assert re.search(rf"<dt>{what}</dt><dd>eqlayers fit -c {run.parent}/small.yaml{date}", text)
     assert "max_epochs: 2" in text, "no configuration"
     assert f'<p class="warning">{SHARED}' in text
     assert "<td>H2O</td>" in text
     assert re.search(r"of the test part: all \d+ hold", text)
     assert "no geometry, MAE" in text
+
+
+def test_commands_of_each_start_and_of_the_last_test(tmp_path: Path) -> None:
+    """Weights from elsewhere were trained by a command that is not known here."""
+    given = {"2026-01-30 23:00": "eqlayers fit a.yaml", "2026-01-31 10:00": ""}
+    starts = [{"command": command, "date": date} for date, command in given.items()]
+    (tmp_path / "summary.json").write_text(json.dumps({"starts": starts}))
+    facts = dict.fromkeys(("dataset", "split", "train_time_s", "checkpoint", "git_commit", "python_version", "network"))
+    facts |= {"epochs": 2, "steps": 4, "num_parameters": 1, "processor": "x", "device": "cpu", "eqlayers_version": "1"}
+    own = common.what_was_run(tmp_path, facts | {"command": "eqlayers test a.yaml"}).blocks[0].rows
+    assert own["trained by"] == "eqlayers fit a.yaml (2026-01-30 23:00); then Python (2026-01-31 10:00)"
+    assert own["tested by"].startswith("eqlayers test a.yaml (20")
+    assert "trained by" not in common.what_was_run(tmp_path, facts | {"epochs": None}).blocks[0].rows
 
 
 def test_no_page_where_none_is_asked_for(run: Path) -> None:

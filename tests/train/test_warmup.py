@@ -73,7 +73,7 @@ def test_a_fit_after_a_warm_up_calls_no_compiler(config: str, tmp_path: Path, ca
     fitted, compiled = in_process(tmp_path, "fit", "-c", config, *options, "--trainer.max_epochs", "1")
     assert compiled == []
     assert sorted((tmp_path / "eqlayers" / "kernels").iterdir()) == before
-    assert "network: MoleculeNetwork, " in fitted
+    assert "network: MoleculeNetwork on cpu, " in fitted
     assert (tmp_path / "runs" / "tiny" / "metrics.json").exists()
 
 

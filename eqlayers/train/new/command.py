@@ -26,6 +26,15 @@ from .text import as_yaml
 __all__ = ["for_structures", "run"]
 
 _YAML = (".yaml", ".yml")
+#: Options of `eqlayers fit` that replace the settings of a line.
+OPTIONS = {
+    "cutoff": "--data.cutoff",
+    "atoms": "--data.e0s",
+    "split": "--data.split, --data.val, --data.test",
+    "network": "--model.model, --model.model.init_args.hidden, .lmax, .layers",
+    "training": "--trainer.max_epochs, --data.batch_size",
+    "guessed": "--data.units",
+}
 _EPILOG = "Options of the training are keys of the file that is written; `eqlayers fit my.xyz` trains without one."
 
 
@@ -66,7 +75,7 @@ def run(args: Sequence[str]) -> None:
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
         file.write(as_yaml(found, choices, name, typed, shlex.quote(str(output))).encode())
-    print("\n".join(summary(found, choices)))
+    print("\n".join(summary(found, choices, {"guessed": "--units"})))
     print(f"written: {output}; read it, then type: eqlayers fit {shlex.quote(str(output))}")
 
 
@@ -83,26 +92,31 @@ def _mapping(option: str, text: str | None) -> Any:
 
 
 def _name_of(structures: str) -> str:
-    """The name of a run, which is the name of the file."""
-    return plain_name(Path(structures).stem, "the name of STRUCTURES", "Rename the file.", "file")
+    """The name of a run, which is the name of the file; the run of a hidden file is not hidden."""
+    name = Path(structures).stem.lstrip(".") or "structures"
+    return plain_name(name, "the name of STRUCTURES", "Rename the file.", "file")
 
 
-def summary(found: Look, choices: Choices) -> list[str]:
-    """The findings and choices, in a few lines."""
+def summary(found: Look, choices: Choices, options: Mapping[str, str]) -> list[str]:
+    """The findings and choices in a few lines, each above the options that replace it."""
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
     network = "MACE " + of["model.model.init_args.hidden"]
-    lines = [
-        described(found),
-        f"cutoff   {of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
-        f"atoms    {of['data.e0s']}: {about['data.e0s']}",
-        f"split    {of['data.split']}: {about['data.split']}",
-        f"network  {network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
-        f"training {choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
-    ]
+    said = {
+        "cutoff": f"{of['data.cutoff']:g} {about['data.cutoff'].rpartition(';')[0]}",
+        "atoms": f"{of['data.e0s']}: {about['data.e0s']}",
+        "split": f"{of['data.split']}: {about['data.split']}",
+        "network": f"{network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
+        "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
+    }
     if found.guess is not None:
         units = ", ".join(f"{name} in {unit}" for name, unit in found.guess.units.items())
-        lines.append(f"guessed  {units}: {found.guess.reason}")
+        said["guessed"] = f"{units}: {found.guess.reason}"
+    lines = [described(found)]
+    for name, text in said.items():
+        lines.append(f"{name:<8} {text}")
+        if name in options:
+            lines.append(f"{'':<8} {options[name]}")
     return lines + [f"noticed  {one}" for one in [*found.file.notes, *found.noticed, *choices.noticed]]
 
 
@@ -156,8 +170,8 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
     choices = choose(found)
     of_potential = ("model.model", "data.cutoff") if given_values(["fit", *rest], "start_from") else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
-    print("defaults, which options replace:")
-    print("\n".join(summary(found, choices)))
+    print("defaults, each above the options that replace it:")
+    print("\n".join(summary(found, choices, OPTIONS)))
     print(f"configuration: {kept}; `eqlayers new {shlex.quote(first)}` writes one with comments, to edit", flush=True)
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
         path = Path(place) / f"{name}.yaml"

@@ -15,10 +15,12 @@ from ase.data import chemical_symbols
 from numpy.typing import NDArray
 from torch import nn
 
+from ...files import read_json
 from ...pages import Block, Code, Facts, Picture, Section, Table, number
+from ..history import starts_in
 from ..labels import SHOWN
 from ..plots import histogram, learning_curve
-from ..summary import count_parameters, layer_rows
+from ..summary import count_parameters, layer_rows, layers_in_words
 
 __all__ = ["curves", "distances", "duration", "formula", "network", "of_elements", "span", "what_was_run"]
 
@@ -70,7 +72,8 @@ def what_was_run(folder: Path, metrics: Mapping[str, Any]) -> Section:
     if metrics["epochs"] is not None:
         training = f"{duration(metrics['train_time_s'])}: {metrics['epochs']:,} epochs, {metrics['steps']:,} steps"
     rows = {
-        "command": metrics.get("command"),
+        "trained by": _trained_by(folder) if training is not None else None,
+        "tested by": f"{metrics.get('command') or 'Python'} ({datetime.now():%Y-%m-%d %H:%M})",
         "network": f"{metrics['network']}, {metrics['num_parameters']:,} parameters",
         "data": f"{metrics['dataset']}, split: {metrics['split']}",
         "training": training,
@@ -81,7 +84,6 @@ def what_was_run(folder: Path, metrics: Mapping[str, Any]) -> Section:
         "versions": f"eqlayers {metrics['eqlayers_version']}, Python {metrics['python_version']}, "
         + ", ".join(f"{name} {found}" for name, found in versions.items() if found),
         "commit": metrics["git_commit"],
-        "written": f"{datetime.now():%Y-%m-%d %H:%M}",
     }
     blocks: list[Block] = [Facts({name: str(value) for name, value in rows.items() if value is not None})]
     path = folder / "config.yaml"
@@ -90,15 +92,21 @@ def what_was_run(folder: Path, metrics: Mapping[str, Any]) -> Section:
     return Section("What was run", blocks)
 
 
+def _trained_by(folder: Path) -> str | None:
+    """The commands of each start of a run, with their dates; None if the run did not note them."""
+    path = folder / "summary.json"
+    starts = starts_in(read_json(path, "the summary of a run", "Train again.")) if path.is_file() else []
+    return "; then ".join(f"{one['command'] or 'Python'} ({one['date']})" for one in starts) or None
+
+
 def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
     """The equivariant layers with their irreps, paths, parameters and backends."""
     rows = layer_rows(model, device)
     total, held = count_parameters(model), sum(row.parameters for row in rows if row.depth == 0)
-    backends = Counter(row.backend for row in rows if row.backend is not None)
     found = {
         "class": type(model).__name__,
         "parameters": f"{total:,}, of which {total - held:,} are in no equivariant layer",
-        "backends": ", ".join(f"{name} for {count} layers" for name, count in backends.items()),
+        "layers": layers_in_words(rows),
     }
     blocks: list[Block] = [Facts({name: value for name, value in {**found, **facts}.items() if value})]
     if rows:

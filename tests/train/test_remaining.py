@@ -1,0 +1,62 @@
+"""The time that a fit has to go follows the pace of its epochs."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks.timer import Timer
+
+from eqlayers.train import remaining
+from eqlayers.train.remaining import Bar, Pace
+
+
+def paced(
+    monkeypatch: pytest.MonkeyPatch, epochs: list[float], now: float, total: float = 100, timers: tuple[Any, ...] = ()
+) -> tuple[Pace, Any]:
+    """The pace of epochs of ten steps that ended at some seconds, and the trainer."""
+    pace, trainer = Pace(), SimpleNamespace(estimated_stepping_batches=total, callbacks=timers)
+    for number, second in enumerate([0.0, *epochs]):
+        monkeypatch.setattr(remaining.time, "perf_counter", lambda second=second: second)
+        trainer.global_step = 10 * number
+        if number:
+            pace.mark(trainer)
+        else:
+            pace.start(trainer)
+    monkeypatch.setattr(remaining.time, "perf_counter", lambda: now)
+    return pace, trainer
+
+
+@pytest.mark.parametrize(
+    ("epochs", "now", "total", "left"),
+    [
+        ([], 5.0, 100, None),
+        ([30.0], 30.0, 100, 270.0),
+        ([30.0], 35.0, 100, 265.0),
+        ([30.0, 32.0, 34.0], 34.0, 100, 14.0),  # the first epoch compiled
+        ([30.0, 32.0], 32.0, 20, 0.0),
+        ([30.0], 30.0, math.inf, None),
+    ],
+)
+def test_the_time_to_go(
+    epochs: list[float], now: float, total: float, left: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace, trainer = paced(monkeypatch, epochs, now, total)
+    assert pace.left(trainer) == left
+
+
+def test_a_time_limit_ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = Timer(duration="00:00:01:00")
+    monkeypatch.setattr(timer, "time_remaining", lambda: 12.0)
+    pace, trainer = paced(monkeypatch, [30.0], 30.0, timers=(timer,))
+    assert pace.left(trainer) == 12.0
+
+
+def test_the_bar_of_a_terminal_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RichProgressBar, "get_metrics", lambda *_: {"val/mae": 1.0})
+    assert Bar(Pace()).get_metrics(*paced(monkeypatch, [], 0.0)[::-1]) == {"val/mae": 1.0}
+    pace, trainer = paced(monkeypatch, [300.0], 300.0)
+    assert Bar(pace).get_metrics(trainer, None) == {"val/mae": 1.0, "whole fit": "about 45 min left"}
