@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,9 @@ POTENTIALS = {
     "relax": "move atoms to a minimum of the energy",
     "md": "molecular dynamics",
 }
+
+#: A warning of torch; mace-torch sets the variable to read its models, and its user has nothing to change.
+_READS_ALL = "Environment variable TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD detected"
 
 BENCH = "measure speed and memory beside peers: run, report, first-gpu, step, networks, cold, overhead, accelerate"
 
@@ -101,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             print(f"eqlayers {__version__}")
         elif parsed.command == "info":
+            import_old_e3nn()
             info()
         elif parsed.command == "cache":
             cache(parsed.action)
@@ -125,12 +130,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def import_old_e3nn(package: str = "e3nn") -> None:
+    """Import e3nn 0.4, which mace-torch needs, where it is installed.
+
+    Its constants hold slices, which torch.load refuses since torch 2.6 unless they are allowed, as they are here.
+    """
+    from importlib import import_module
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        old = version(package).startswith("0.4.")
+    except PackageNotFoundError:
+        return
+    if old:
+        from torch.serialization import safe_globals
+
+        with safe_globals([slice]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", _READS_ALL)
+            import_module(f"{package}.o3")
+
+
 def compute(args: Sequence[str]) -> int:
     """Hand over to a command that computes: it shows when it compiles, and has lines for warnings."""
+    import_old_e3nn()
     from .compiling import shown
     from .notices import warnings_as_lines
 
-    with shown():
+    with shown(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", _READS_ALL)
         if args[0] == "mace":  # whose programs have a log for warnings
             from .integrations import mace
 

@@ -59,7 +59,6 @@ def run(args: Sequence[str]) -> int:
     command = top.parse_known_args(list(args[:1]))[0].command
     if find_spec("mace") is None:
         raise ConfigError("`eqlayers mace` must run beside mace-torch, got no module mace. pip install mace-torch")
-    os.environ.setdefault("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # e3nn 0.4.4 loads its constants with torch.load
     commands[command](list(args[1:]))
     return 0
 
