@@ -161,7 +161,11 @@ def test_bad_options(options: list[str], message: str, place: Path, capsys: pyte
         ("max_epochs", "max_epoch", "got 'trainer.max_epoch'. Did you mean 'trainer.max_epochs'?"),
         ("ema:", "emma:", "got 'emma'. Did you mean 'ema"),
         ("layers: 1", "layer: 1", "got 'layer'. Did you mean 'layers'?"),
-        ("MoleculeNetwork", "MoleculeNet", "has no attribute 'MoleculeNet'"),
+        (
+            "MoleculeNetwork",
+            "MoleculeNet",
+            "got one that it refuses: 'MoleculeNet'. Use eqlayers.models.MoleculeNetwork.",
+        ),
         ("max_epochs: 2", "max_epochs: [", "must be YAML, got in"),
         ("max_epochs: 2", "max_epochs: -1", "Set trainer.max_epochs"),
     ],

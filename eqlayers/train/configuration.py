@@ -218,7 +218,9 @@ def _wrong_value(text: str, args: Sequence[str]) -> str:
         came = _shown(value.group(1)) if typed else _kind(value.group(1))
     else:
         what, came = "a value that its type takes", "one that it refuses"
-        missing = re.search(r"module '[\w.]+' has no attribute '\w{1,60}'", rest)  # a module that is there, and a name
+        missing = re.search(  # a module that is there, and a name
+            r"module '[\w.]+' has no attribute '\w{1,60}'|(?<=, got )'\w{1,60}'\. Use eqlayers[\w.]+(?=\.)", rest
+        )
         came += f": {rest.lstrip('- ').rstrip('.')}" if typed else f": {missing[0]}" if missing else ""
     return f"{key} must be {what}, got {came}. Correct {place}."
 
