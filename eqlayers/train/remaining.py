@@ -12,6 +12,9 @@ from lightning.pytorch.callbacks.timer import Timer
 
 __all__ = ["Bar", "Pace", "in_words"]
 
+#: Values that would leave no room for the others.
+_LEFT_OUT = ("v_num", "train/loss_epoch")
+
 
 def in_words(seconds: float) -> str:
     """A time with no more digits than an estimate has.
@@ -72,7 +75,9 @@ class Bar(RichProgressBar):
         self.pace = pace
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """The values behind the bar."""
-        found: dict[str, Any] = super().get_metrics(trainer, pl_module)
+        """The values behind the bar, the time first."""
+        found = {
+            name: value for name, value in super().get_metrics(trainer, pl_module).items() if name not in _LEFT_OUT
+        }
         left = self.pace.left(trainer)
-        return found if left is None else {**found, "whole fit": f"about {in_words(left)} left"}
+        return {"to go": f"about {in_words(left)}", **found} if left else found

@@ -56,7 +56,9 @@ def test_a_time_limit_ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_bar_of_a_terminal_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RichProgressBar, "get_metrics", lambda *_: {"val/mae": 1.0})
+    monkeypatch.setattr(RichProgressBar, "get_metrics", lambda *_: {"v_num": 0, "val/mae": 1.0})
     assert Bar(Pace()).get_metrics(*paced(monkeypatch, [], 0.0)[::-1]) == {"val/mae": 1.0}
     pace, trainer = paced(monkeypatch, [300.0], 300.0)
-    assert Bar(pace).get_metrics(trainer, None) == {"val/mae": 1.0, "whole fit": "about 45 min left"}
+    assert list(Bar(pace).get_metrics(trainer, None).items()) == [("to go", "about 45 min"), ("val/mae", 1.0)]
+    pace, trainer = paced(monkeypatch, [300.0], 300.0, total=10)
+    assert Bar(pace).get_metrics(trainer, None) == {"val/mae": 1.0}
