@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,9 +27,10 @@ CALLS_BEFORE = 3
 BY_ATOM = ("energies", "forces", "born_charges")
 
 Results = dict[str, Tensor]
+Given = TypeVar("Given")  # what a call returns
 
 
-def record(call: Callable[[], Results]) -> tuple[Results, Callable[[], object]]:
+def record(call: Callable[[], Given]) -> tuple[Given, Callable[[], object]]:
     """Record a call as a CUDA graph.
 
     Args:

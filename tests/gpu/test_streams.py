@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers.models.recording import record
 
 IN1, IN2 = "32x0e + 32x1o", "0e + 1o"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 2, "uvu", True), (1, 1, 3, "uvu", True)]
@@ -72,16 +73,7 @@ def recorded(call: Callable[[], Results], device: torch.device) -> tuple[Results
     if device.type == "cpu":
         results = call()
         return results, lambda: [old.copy_(new) for old, new in zip(results, call(), strict=True)]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(2):  # compiles what is compiled at the first call
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = call()
-    return results, graph.replay
+    return record(call)
 
 
 @pytest.mark.thinned(4)
