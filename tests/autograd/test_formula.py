@@ -73,7 +73,7 @@ def test_values_and_three_derivatives_are_those_of_the_definition(name, dtype):
         torch.testing.assert_close(got.double(), want, atol=bound, rtol=0)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("backend", [None, "torch", "reference"])
 @pytest.mark.parametrize("name", BASES)
 def test_gradcheck_and_gradgradcheck(name, backend):

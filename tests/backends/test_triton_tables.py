@@ -64,7 +64,7 @@ def derivatives(layer: eq.TensorProductConv, given: list[Tensor], orders: int, e
 @pytest.mark.parametrize(
     ("reads", "orders", "layout"),
     [
-        (4, 1, "mul_ir"),
+        pytest.param(4, 1, "mul_ir", marks=pytest.mark.slow),
         pytest.param(4, 1, "ir_mul", marks=pytest.mark.slow),
         pytest.param(4, 2, "mul_ir", marks=pytest.mark.slow),
         (6, 3, "ir_mul"),

@@ -36,6 +36,7 @@ def rows(steps: int = 100) -> list[dict[str, Any]]:
     return list(run_dynamics("TFN", FIELDS, series, steps))
 
 
+@pytest.mark.slow
 def test_the_exact_network_and_its_tables_conserve_the_energy() -> None:
     exact, frozen = found = rows()
     assert [(row["implementation"], row["kind"], row["atoms"]) for row in found] == [

@@ -213,6 +213,7 @@ def test_a_scatter_that_holds_more(standins: Any) -> None:
     assert type(model[0].tp) is AcceleratedMessages
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.7", reason="torch 2.6 cannot compile e3nn's spherical harmonics")
 def test_compiled(network: Any, inputs: Any) -> None:
     """Compiled before or after: the compiled model follows what is in it now, without graph breaks."""

@@ -73,6 +73,7 @@ def test_it_is_the_slope_of_the_forces(name: str) -> None:
     np.testing.assert_allclose(calculator.get_hessian(atoms, chunk_size=2), hessian, rtol=0, atol=1e-13 * size)
 
 
+@pytest.mark.slow
 def test_a_supercell_has_the_phonons_of_its_crystal(tmp_path: Path) -> None:
     calculator = Calculator(Potential(ToyNetwork(1, cutoff=2.0), [29]), dtype=torch.float64)
     primitive = relax(bulk("Cu", a=1.65), calculator, cell=True, fmax=1e-6).atoms

@@ -180,6 +180,7 @@ def warm_up_for(target: str, folder: Path) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing_for_a_target(tmp_path: Path) -> None:
     pytest.importorskip("triton")
     first = warm_up_for("sm_90", tmp_path)
