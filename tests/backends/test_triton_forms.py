@@ -75,6 +75,7 @@ def test_a_convolution_and_two_derivatives() -> None:
     assert_equal(*found)
 
 
+@pytest.mark.slow
 def test_a_convolution_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three derivatives, all of them in one walk; an operator's key says so, a layer's repr, too."""
     torch.use_deterministic_algorithms(False)

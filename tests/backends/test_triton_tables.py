@@ -119,6 +119,7 @@ def test_other_dtypes_and_gradients_in_any_order(dtype: torch.dtype) -> None:
         torch.testing.assert_close(a.double(), b, rtol=2 * eps, atol=60 * eps * float(b.detach().abs().max()))
 
 
+@pytest.mark.slow
 def test_no_edges_and_many_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, table, c, interval = operands(4, 1, 0)
     z = conv("ir_mul", "triton")(x, y, TabledWeights(table, interval, c), graph(0))

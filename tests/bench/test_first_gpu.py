@@ -201,6 +201,7 @@ def test_without_a_gpu_it_must_be_dry(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_dry_run_of_every_stage(tmp_path: Path) -> None:
     """From a checkout that is not installed, and without what the extras for tables and plots bring."""

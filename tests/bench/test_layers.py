@@ -39,6 +39,7 @@ def config(layer_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return layer_config
 
 
+@pytest.mark.slow
 def test_every_case_is_compared_and_timed(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_rng_state()
     file, table = config.parent / "out.json", config.parent / "out.csv"

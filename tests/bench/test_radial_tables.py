@@ -43,6 +43,7 @@ def blocks(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     return [(row["network"], row["what"], row["tables"], row["status"]) for row in result["rows"]]
 
 
+@pytest.mark.slow
 def test_everything_is_compared_and_timed(folder: Path) -> None:
     result = run_tables(str(folder / "tables.yaml"), load_batch=molecules)
     assert blocks(result) == [

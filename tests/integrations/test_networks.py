@@ -29,7 +29,7 @@ MAKE = {
 PACKAGES = {"nequip": "nequip", "allegro": "allegro", "mace": "mace", "sevennet": "sevenn"}
 GUESTS = [name for name, package in PACKAGES.items() if find_spec(package)]
 # beside another package only its networks: e3nn's have been tested elsewhere
-HERE = GUESTS or ["gate_points_2101", pytest.param("simple_network_2106", marks=pytest.mark.slow)]
+HERE = GUESTS or ["simple_network_2106", pytest.param("gate_points_2101", marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=HERE)

@@ -54,6 +54,7 @@ def test_gate_value() -> None:
     torch.testing.assert_close(gate(x), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_gate_has_three_derivatives() -> None:
     gate = GatedNonlinearity("1x0e + 1x0o + 2x1o")
     x = torch.randn(2, gate.irreps_in.dim).double().requires_grad_()
