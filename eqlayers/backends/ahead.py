@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -89,13 +90,8 @@ def _form(backend: Backend, wanted: _Wanted) -> Callable[[FormUse, torch.device]
             shapes = {name: [rows[name], widths[name]] for name in use.kind.results}
             if use.shared and "w" in shapes:
                 shapes["w"] = [widths["w"]]
-            own = {} if backend.name == "cpu" else {name: tensor.detach() for name, tensor in tensors.items()}
-
-            def call() -> object:
-                found = find(use, device)
-                return found if backend.name == "cpu" else found(own, graph, rows)
-
-            wanted.setdefault((backend.name, use), call)
+            own = {name: tensor.detach() for name, tensor in tensors.items()}
+            wanted.setdefault((backend.name, use), _task(backend.name, partial(find, use, device), own, graph, rows))
             return {name: first.new_ones(shape) for name, shape in shapes.items()}
 
         return run
@@ -106,18 +102,19 @@ def _form(backend: Backend, wanted: _Wanted) -> Callable[[FormUse, torch.device]
 def _formula(backend: str, find: FormulaFinder, wanted: _Wanted) -> FormulaFinder:
     def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
         def run(operands: Sequence[Tensor], tables: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
-            own = [] if backend == "cpu" else [tensor.detach() for tensor in operands]
-
-            def call() -> object:
-                found = find(base, key, dtype, graph, device)
-                return found if backend == "cpu" else found(own, tables, sizes)
-
-            wanted.setdefault((backend, key, dtype, graph), call)
+            found = partial(find, base, key, dtype, graph, device)
+            own = [tensor.detach() for tensor in operands]
+            wanted.setdefault((backend, key, dtype, graph), _task(backend, found, own, tables, sizes))
             return _ones_of_formula(base, operands[0], sizes)
 
         return run
 
     return find_runner
+
+
+def _task(backend: str, find: Callable[[], Callable[..., object]], *operands: object) -> Callable[[], object]:
+    """The work that compiles the kernels of a call: to find them on a CPU, to call them where Triton compiles."""
+    return find if backend == "cpu" else lambda: find()(*operands)
 
 
 def _ones_of_formula(base: Formula, like: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -89,7 +89,8 @@ class Recorded:
         self.potential = check_type("potential", potential, Potential, "a Potential", "Record each member by itself.")
         if potential.device.type != DEVICE:
             raise DeviceError(
-                f"potential must be on a CUDA device to be recorded, got {potential.device}. Move it with .to('cuda')."
+                f"potential must be on a CUDA device to be recorded, got {potential.device}. Move it with .to('cuda'), "
+                "a command with --device cuda."
             )
         if potential.training:
             raise ConfigError("potential must be in evaluation mode to be recorded, got training mode. Call .eval().")

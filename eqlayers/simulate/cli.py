@@ -140,8 +140,7 @@ def _compile_for(potential: Potential | Committee, atoms: ase.Atoms) -> None:
 
     A few atoms are enough, as no kernel depends on their number, and operands of all calls are in memory at once.
     """
-    few = atoms[:_FEW]
-    compile_ahead(lambda: list(predict(copy.deepcopy(potential), [few])))
+    compile_ahead(lambda: list(predict(copy.deepcopy(potential), [atoms[:_FEW]])))
 
 
 def _ran(options: argparse.Namespace, calculator: Calculator) -> tuple[str, str]:

@@ -44,6 +44,10 @@ def in_process(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+#: Of these, what is among all other tests; `test_all` has the others, too.
+QUICKEST = "layers"
+
+
 def passed(folder: Path, target: str, patterns: list[str], chosen: str) -> int:
     """Run tests on machine code; how many passed."""
     files = [str(path) for pattern in patterns for path in sorted(TESTS.glob(pattern))]
@@ -53,8 +57,7 @@ def passed(folder: Path, target: str, patterns: list[str], chosen: str) -> int:
     return int(re.findall(r"(\d+) passed", done.stdout)[-1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one != QUICKEST)) for one in SOME])
 def test_some_of_every_family(tmp_path: Path, name: str) -> None:
     assert passed(tmp_path, *SOME[name]) >= 3
 

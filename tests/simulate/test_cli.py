@@ -219,6 +219,8 @@ BAD = {
     "md water.xyz -m toy.pt --ensemble npt": "npt must have a structure with a cell",
     "md water.xyz -m toy.pt --timestep fast": "--timestep must be a float value, got 'fast'",
     "md water.xyz -m toy.pt --restart": "structures must be in a file, got nothing at water_md.traj",
+    "md water.xyz -m toy.pt --record": "potential must be on a CUDA device to be recorded, got cpu. Move it with",
+    "relax water.xyz -m toy.pt --record": "potential must be on a CUDA device to be recorded, got cpu. Move it with",
     "md water.xyz -m toy.pt --step 5": "eqlayers md must have options that it knows, got '--step'",
     "predict water.xyz -m toy.pt -o out.csv": "--output must end in .xyz or .extxyz, got 'out.csv'",
     "predict none.xyz -m toy.pt -o out.xyz": "structures must be in a file, got nothing at none.xyz",
