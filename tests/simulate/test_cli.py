@@ -234,10 +234,10 @@ def test_bad_commands_say_what_to_do(capsys: pytest.CaptureFixture[str], line: s
     ase.io.write("same.xyz", ase.Atoms("OH"))
     before = sorted(os.listdir())
     assert main(shlex.split(line)) == 2
-    error = capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [one for one in lines if not one.startswith("compiling ")]  # which a slow machine says
     assert error.startswith("eqlayers: error: ")
     assert message.replace("a float value", "a float") in error
-    assert error.count("\n") == 1
     assert sorted(os.listdir()) == before
 
 
