@@ -45,6 +45,7 @@ def configuration(folder: Path, **changes: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
     said: list[str] = []

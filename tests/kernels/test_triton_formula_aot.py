@@ -58,6 +58,7 @@ def test_small_formulas_compile_within_their_budget(tmp_path: Path, sample: str)
     check_budgets(tmp_path, cases)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_contraction_compiles_within_its_budget(tmp_path: Path) -> None:
     cases = [

@@ -80,7 +80,7 @@ def errors(run: Path) -> dict[str, float]:
 
 
 @pytest.mark.long
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.filterwarnings("ignore:the forces of structures")  # they are random
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
