@@ -122,12 +122,15 @@ def seed() -> int:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kernels that tests compile do not go to the user's cache; all workers share them."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+def own_kernel_cache(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Kernels that tests compile do not go to the user's cache; all workers share them, and the next run does too.
+
+    The name of a kernel is a hash of its source, flags and compiler, so a kept one is the same binary. `make clean`
+    removes them; EQLAYERS_TEST_CACHE names another folder.
+    """
+    folder = os.environ.get("EQLAYERS_TEST_CACHE", str(pytestconfig.rootpath / ".pytest_cache" / "eqlayers"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EQLAYERS_CACHE_DIR", str(folder / "eqlayers"))
+        patch.setenv("EQLAYERS_CACHE_DIR", folder)
         yield
 
 

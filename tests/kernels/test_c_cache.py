@@ -23,6 +23,7 @@ PAYLOAD = b"\x7fELF" + bytes(range(256)) * 4
 def folder(tmp_path, monkeypatch):
     """An empty cache of its own."""
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "_room", {})
     monkeypatch.setattr(cache, "_warned", set())
     return tmp_path / "cache" / "kernels"
 
@@ -182,6 +183,7 @@ def age(path, seconds):
 
 def test_the_least_recently_used_go_first(folder, monkeypatch):
     size = cache.store(KEYS[0], PAYLOAD).stat().st_size
+    cache._room.clear()
     monkeypatch.setattr(cache, "LIMIT_BYTES", 3 * size)
     for i, key in enumerate(KEYS[:3]):
         age(cache.store(key, PAYLOAD), 100 - 10 * i)  # KEYS[0] is the oldest
@@ -190,8 +192,23 @@ def test_the_least_recently_used_go_first(folder, monkeypatch):
     cache.store(KEYS[3], PAYLOAD)
     assert {path.stem for path in folder.iterdir()} == {KEYS[0], KEYS[2], KEYS[3]}
     monkeypatch.setattr(cache, "LIMIT_BYTES", size // 2)
+    cache._room.clear()
     cache.store(KEYS[4], PAYLOAD)
     assert {path.stem for path in folder.iterdir()} == {KEYS[4]}  # what was just stored stays, to be loaded
+
+
+def test_the_folder_is_looked_at_once_for_many_kernels(folder, monkeypatch):
+    size = len(PAYLOAD)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 80 * size)
+    looks, files = [], cache._files
+    monkeypatch.setattr(cache, "_files", lambda folder: looks.append(folder) or files(folder))
+    for i in range(64):
+        cache.store(f"kernel-{i:064x}", PAYLOAD)
+    assert 10 <= len(looks) <= 16  # at the first, and after every sixteenth of the limit
+    cache.store(KEYS[0], PAYLOAD)
+    for i in range(40):
+        cache.store(f"more-{i:064x}", PAYLOAD)
+    assert len(list(folder.iterdir())) <= 80 + 5  # beyond the limit by a sixteenth at most
 
 
 def test_temporary_files_of_the_dead_are_removed(folder):
@@ -200,6 +217,7 @@ def test_temporary_files_of_the_dead_are_removed(folder):
     old.write_bytes(PAYLOAD)
     new.write_bytes(PAYLOAD)
     age(old, cache.STALE_SECONDS + 60)
+    cache._room.clear()  # as in another process
     cache.store(KEYS[1], PAYLOAD)
     assert not old.exists()
     assert new.exists()

@@ -29,6 +29,7 @@ _TRAILER = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = re.compile(r"\w+-[0-9a-f]{64}\.so", re.ASCII)
 _TEMPORARY = ".tmp-"
 _log = logging.getLogger(__name__)
+_room: dict[Path, int] = {}  # bytes that this process may write into a folder before its files are looked at again
 _warned: set[str] = set()  # folders whose trouble was reported; a forked child need not say it again
 
 
@@ -119,7 +120,9 @@ def store(key: str, payload: bytes) -> Path:
     _check_folder(folder)
     path = folder / f"{key}.so"
     _write(path, payload + _trailer(key, payload))
-    _evict(folder, keep=path)
+    _room[folder] = _room.get(folder, 0) - len(payload)
+    if _room[folder] <= 0:
+        _room[folder] = _evict(folder, keep=path)
     return path
 
 
@@ -195,7 +198,12 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
     return sorted(found)
 
 
-def _evict(folder: Path, keep: Path) -> None:
+def _evict(folder: Path, keep: Path) -> int:
+    """Removes the least recently used kernels beyond the limit, and returns the bytes to write until the next look.
+
+    A look at thousands of files takes as long as a compilation. So a process looks again when it may have reached the
+    limit, or has written a sixteenth of it, as other processes write too.
+    """
     files = _files(folder)
     size = sum(length for _, length, _ in files)
     stale = time.time() - STALE_SECONDS
@@ -206,6 +214,7 @@ def _evict(folder: Path, keep: Path) -> None:
             with suppress(OSError):
                 path.unlink()
             size -= length
+    return min(LIMIT_BYTES - size, LIMIT_BYTES // 16)
 
 
 def info() -> Info:
