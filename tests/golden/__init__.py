@@ -1,0 +1,1 @@
+"""Guards of a rearrangement: what is printed, stored and pickled stays as it was."""

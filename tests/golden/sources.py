@@ -1,0 +1,117 @@
+"""Prints the kernels of every layer of the catalogue, and takes the hash of each source.
+
+Run `python -m tests.golden.sources --write` to make `sources.json` from the tree, or without the option to compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # backend triton takes CPU tensors, with the plan for an NVIDIA GPU
+
+import torch
+
+import eqlayers_kernels.triton.run.forms as of_products
+import eqlayers_kernels.triton.run.formula_run as of_formulas
+from eqlayers.errors import BackendError
+from eqlayers_kernels.c.build import compiler
+from tests.catalogue.cases import Case, results
+from tests.catalogue.test_layers import CASES
+
+STORED = Path(__file__).with_suffix(".json")
+#: The key of a form: its format may change, the kernel may not.
+KEY = re.compile(r"[0-9a-f]{16,64}(?:[-:/][^\s\"']*)?")
+
+
+class Silent:
+    """A kernel that is printed and not run."""
+
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **meta: None
+
+
+@contextmanager
+def recorded(backend: str) -> Iterator[set[str]]:
+    """Hashes of the sources that are printed in the block. Kernels of C run, as results decide nothing but are read."""
+    sources: set[str] = set()
+
+    def note(source: str) -> None:
+        sources.add(hashlib.sha256(KEY.sub("KEY", source).encode()).hexdigest()[:16])
+
+    if backend == "cpu":
+        load = compiler._load
+        compiler._load = lambda units, name, tools: ([note(one) for one in units], load(units, name, tools))[1]
+        try:
+            yield sources
+        finally:
+            compiler._load = load
+        return
+    before = of_products.function, of_formulas.function
+    of_products.function = of_formulas.function = lambda source, name: (note(source), Silent())[1]
+    try:
+        yield sources
+    finally:
+        of_products.function, of_formulas.function = before
+
+
+def two_orders(case: Case, layer: torch.nn.Module, layout: str, dtype: torch.dtype) -> None:
+    """A value, all gradients, and their gradients, with 5 rows."""
+    given = case.in_layout(case.arguments(dtype=dtype), layout)
+    wanted = [given[name].requires_grad_() for name in case.gradients(given)]
+    wanted += [weight for weight in layer.parameters() if weight.requires_grad]
+    values = [value for value in results(layer(**given)) if value.requires_grad]
+    if not values:
+        return
+    generator = torch.Generator().manual_seed(7)
+
+    def weighted(tensors: Any) -> torch.Tensor:
+        return sum((one * torch.randn(one.shape, generator=generator).to(one)).sum() for one in tensors)
+
+    first = torch.autograd.grad(weighted(values), wanted, create_graph=True, allow_unused=True)
+    first = [one for one in first if one is not None and one.requires_grad]
+    if first:
+        torch.autograd.grad(weighted(first), wanted, allow_unused=True)
+
+
+def printed(backend: str) -> list[str]:
+    """Hashes of all sources of a backend; which layer comes first to a source that several share does not matter."""
+    from rich.progress import track
+
+    with recorded(backend) as sources:
+        for case in track(CASES, backend):
+            for layout, dtype in product(case.layouts, (torch.float32, torch.float64)):
+                layer = case.layer(layout, dtype)
+                for module in layer.modules():
+                    if hasattr(module, "backend"):
+                        module.backend = backend
+                with suppress(BackendError):  # a layer that the kernels refuse
+                    two_orders(case, layer, layout, dtype)
+    return sorted(sources)
+
+
+def differences(old: dict[str, list[str]], new: dict[str, list[str]]) -> list[str]:
+    """A line for each backend whose sources are not as they were."""
+    return [
+        f"{backend}: {len({*old[backend]} - {*new[backend]})} sources of {len(old[backend])} are gone, "
+        f"{len({*new[backend]} - {*old[backend]})} are new"
+        for backend in old
+        if old[backend] != new[backend]
+    ]
+
+
+if __name__ == "__main__":
+    now = {backend: printed(backend) for backend in ("cpu", "triton")}
+    if "--write" in sys.argv:
+        STORED.write_text(json.dumps(now, indent=0, sort_keys=True) + "\n")
+    changed = differences(json.loads(STORED.read_text()), now)
+    print("\n".join(changed) or f"{len(now['cpu'])} sources in C and {len(now['triton'])} in Triton are as before")
+    sys.exit(bool(changed))
