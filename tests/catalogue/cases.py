@@ -56,10 +56,19 @@ class Case:
     lacks: Mapping[str, str] = field(default_factory=dict)
     slow: tuple[str, ...] = ()
 
-    def layer(self, layout: str = "mul_ir", dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.nn.Module:
-        """With the same weights for the same seed; in the mode that ``make`` leaves it in."""
+    def layer(
+        self,
+        layout: str = "mul_ir",
+        dtype: torch.dtype = torch.float64,
+        seed: int = 0,
+        backend: str | None = "torch",
+    ) -> torch.nn.Module:
+        """With the same weights for the same seed; in the mode that ``make`` leaves it in.
+
+        Backend 'torch' compiles nothing. None is the backend that users get.
+        """
         torch.manual_seed(seed)
-        return self.make(layout).to(dtype)
+        return on_backend(self.make(layout).to(dtype), backend)
 
     def arguments(self, rows: int = ROWS, seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
         """Of a call in 'mul_ir'."""
@@ -77,6 +86,14 @@ class Case:
             for name, value in given.items()
             if value.is_floating_point() and (self.wanted is None or name in self.wanted)
         ]
+
+
+def on_backend(layer: torch.nn.Module, backend: str | None) -> torch.nn.Module:
+    """The layer, and every layer inside it, on a backend."""
+    for module in layer.modules():
+        if hasattr(module, "backend"):
+            module.backend = backend
+    return layer
 
 
 def relaid(value: Tensor, turn: Turn | None, layout: str, back: bool = False) -> Tensor:

@@ -1,11 +1,15 @@
-"""The properties that layers of the list have: one function each, which raises AssertionError where one is missing."""
+"""The properties that layers of the list have: one function each, which raises AssertionError where one is missing.
+
+They run on backend 'torch', which compiles nothing. "kernels" compares the backend that users get with it, and
+torch.compile and torch.export trace that backend, as its operator is what programs have inside.
+"""
 
 from __future__ import annotations
 
 import copy
 import io
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +18,7 @@ from torch import Tensor
 from eqlayers.bench.implementation import default_dtype
 from eqlayers.testing import check_derivatives, random_orthogonal
 
-from .cases import ROWS, Case, relaid, results, turned
+from .cases import ROWS, Case, on_backend, relaid, results, turned
 
 EPS = torch.finfo(torch.float64).eps
 #: What a result may be off by, relative to its largest element: sums of some hundred terms in layers of layers.
@@ -152,7 +156,7 @@ def precision(case: Case) -> None:
     assert all(value.dtype == torch.float32 for value in found if value.is_floating_point())
     close(found, wanted, 1000 * torch.finfo(torch.float32).eps)
     with default_dtype(torch.float64):
-        other = case.make("mul_ir").double()
+        other = on_backend(case.make("mul_ir").double(), "torch")
     other.load_state_dict(layer.state_dict())
     close(call(other, given), wanted, 20 * EPS)
 
@@ -218,28 +222,22 @@ def copies(case: Case) -> None:
 
 def compiled(case: Case) -> None:
     """One graph for torch.compile, for any number of rows, with the gradients of the layer."""
-    layer, eager = case.layer(), case.layer()
+    layer, eager = case.layer(backend=None), case.layer(backend=None)
     torch.compiler.reset()
     run = torch.compile(layer, backend="aot_eager", fullgraph=True, dynamic=True)
     for rows in (4, 7):
         given = case.arguments(rows)
         for name in case.gradients(given):
             given[name].requires_grad_()
-        names = case.gradients(given)
         found, wanted = call(run, given), call(eager, given)
         close(found, wanted)
-        if names and any(value.requires_grad for value in wanted):
-            live = [given[name] for name in names]
-            pairs = [
-                torch.autograd.grad(sum(v.square().sum() for v in t), live, allow_unused=True, materialize_grads=True)
-                for t in (found, wanted)
-            ]
-            close(*pairs)
+        if any(value.requires_grad for value in wanted):
+            close(_slopes(layer, given, found), _slopes(eager, given, wanted))
 
 
 def exported(case: Case) -> None:
     """torch.export exports the layer."""
-    layer, given = case.layer(), case.arguments()
+    layer, given = case.layer(backend=None), case.arguments()
     program = torch.export.export(layer, (), given, strict=False)
     close(call(program.module(), given), call(case.layer(), given))
 
@@ -280,18 +278,40 @@ def same_as_e3nn(case: Case) -> None:
     ours.train(theirs.training)
     names = case.gradients(given)
 
-    def all_of(layer: torch.nn.Module, positional: bool) -> list[Tensor]:
-        live = {k: v.clone().requires_grad_(k in names) for k, v in given.items()}
-        found = results(layer(*live.values())) if positional else call(layer, live)
-        by = [live[name] for name in names] + [p for p in layer.parameters() if p.requires_grad]
-        first = torch.autograd.grad(
-            sum(v.square().sum() for v in found), by, create_graph=True, allow_unused=True, materialize_grads=True
-        )
-        total = sum(g.square().sum() for g in first)
-        second = torch.autograd.grad(total, by, allow_unused=True, materialize_grads=True)
-        return [*found, *first, *second]
+    close(_orders(ours, given, names), _orders(theirs, given, names, positional=True), 1e-9)
 
-    close(all_of(ours, False), all_of(theirs, True), 1e-9)
+
+def _live(layer: torch.nn.Module, given: Iterable[Tensor]) -> list[Tensor]:
+    """What has a gradient: arguments and parameters."""
+    return [value for value in (*given, *layer.parameters()) if value.requires_grad]
+
+
+def _slopes(layer: torch.nn.Module, given: Mapping[str, Tensor], found: Sequence[Tensor], **options: bool) -> Any:
+    total = sum(value.square().sum() for value in found)
+    live = _live(layer, given.values())
+    return torch.autograd.grad(total, live, allow_unused=True, materialize_grads=True, **options)
+
+
+def _orders(
+    layer: torch.nn.Module, given: Mapping[str, Tensor], names: Collection[str], positional: bool = False
+) -> list[Tensor]:
+    """The results, and first and second derivatives by the named arguments and the weights."""
+    live = {name: value.clone().requires_grad_(name in names) for name, value in given.items()}
+    found = results(layer(*live.values())) if positional else call(layer, live)
+    first = _slopes(layer, live, found, create_graph=True)
+    return [*found, *first, *_slopes(layer, live, first)]
+
+
+def kernels(case: Case) -> None:
+    """Compiled kernels give the values and the first two derivatives of plain torch, in each layout; in float32 too."""
+    names = case.gradients(case.arguments())
+    for layout in case.layouts:
+        given = case.in_layout(case.arguments(), layout)
+        found, wanted = (_orders(case.layer(layout, backend=name), given, names) for name in (None, "torch"))
+        close(found, wanted)
+    given = case.arguments(dtype=torch.float32)
+    found, wanted = (call(case.layer(dtype=torch.float32, backend=name), given) for name in (None, "torch"))
+    close(found, wanted, 1000 * torch.finfo(torch.float32).eps)
 
 
 #: Name -> check. A case without some says why.
@@ -311,4 +331,5 @@ PROPERTIES: dict[str, Callable[[Case], None]] = {
     "torch.func": functional,
     "repr": shown,
     "e3nn": same_as_e3nn,
+    "kernels": kernels,
 }

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
 import eqlayers.nn as nn
 
@@ -37,21 +38,33 @@ def is_slow(case: Case, name: str) -> bool:
     return name in case.slow or (further and name in (*COMPILERS, "derivatives")) or (in_family and name == LONGEST)
 
 
-PAIRS = [
-    pytest.param(case, name, id=f"{case.name}-{name}", marks=[pytest.mark.slow] * is_slow(case, name))
-    for case in CASES
-    for name in PROPERTIES
-    if has(case, name)
-]
-
-
-@pytest.mark.parametrize(("case", "name"), PAIRS)
-def test_property(case: Case, name: str) -> None:
+def check(case: Case, name: str) -> None:
+    """One property of one layer."""
     if name not in case.lacks:
         PROPERTIES[name](case)
         return
     with pytest.raises(Exception):  # noqa: B017, PT011 -- a row that says it lacks what it has is wrong, too
         PROPERTIES[name](case)
+
+
+def check_all(case: Case, slow: bool, subtests: pytest.Subtests) -> None:
+    """Every property that the layer could have; the report names each that fails."""
+    for name in PROPERTIES:
+        if has(case, name) and is_slow(case, name) == slow:
+            with subtests.test(name):
+                torch.manual_seed(0)
+                check(case, name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_properties(case: Case, subtests: pytest.Subtests) -> None:
+    check_all(case, False, subtests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_slow_properties(case: Case, subtests: pytest.Subtests) -> None:
+    check_all(case, True, subtests)
 
 
 def test_rows_are_of_layers_that_there_are() -> None:

@@ -1,0 +1,52 @@
+"""Many values in one test: cheap cases of one fact, each of which is a subtest that fails by itself."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+
+Test = Callable[..., None]
+
+
+def label(value: Any) -> str:
+    """A short name of a value, for the report of a failure."""
+    return str(getattr(value, "__name__", value))[:80]
+
+
+def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -> Callable[[Test], Test]:
+    """As ``pytest.mark.parametrize``, in one test: all values run, and the report lists those that fail.
+
+    Fixtures are made once for all values, but for the seed of random numbers, which is set before each. A test that
+    needs a fresh fixture for each value keeps ``pytest.mark.parametrize``.
+
+    Args:
+        names: Arguments of the test, with commas between them.
+        values: One value for each run, or one tuple if there are several names.
+        ids: The label of a value in the report.
+    """
+    given = [name.strip() for name in names.split(",")]
+    rows = list(values)
+
+    def decorate(test: Test) -> Test:
+        @functools.wraps(test)
+        def run(subtests: pytest.Subtests, **fixtures: Any) -> None:
+            if "subtests" in inspect.signature(test).parameters:
+                fixtures["subtests"] = subtests
+            for row in rows:
+                values = dict(zip(given, row, strict=True)) if len(given) > 1 else {given[0]: row}
+                with subtests.test(ids(row)):
+                    torch.manual_seed(0)
+                    test(**fixtures, **values)
+
+        signature = inspect.signature(test)
+        kept = [one for one in signature.parameters.values() if one.name not in (*given, "subtests")]
+        fixture = inspect.Parameter("subtests", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        run.__signature__ = signature.replace(parameters=[*kept, fixture])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
