@@ -15,7 +15,10 @@ nox.options.error_on_missing_interpreters = True
 
 TOOLS = ("pytest", "pytest-timeout")
 #: The same tests for every package's network.
-NETWORKS = ("tests/integrations/test_networks.py", "tests/integrations/test_radial.py")
+NETWORKS = (
+    *("tests/integrations/test_networks.py", "tests/integrations/test_radial.py"),
+    "tests/bench/test_guests.py",
+)
 #: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
 LAYERS = (
     *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels"),

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from eqlayers.bench.ptx.emulator import emulated
 from eqlayers_kernels.triton import availability
+from ptx_emulator.emulator import emulated
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

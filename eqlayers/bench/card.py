@@ -12,10 +12,7 @@ from eqlayers_kernels.triton.run.compiling import Call, compile_calls
 from eqlayers_kernels.triton.run.forms import function
 
 from .measure import alternate, summary
-from .ptx.bounds import H200
 
-#: Bytes per second that bounds assume of main memory.
-ASSUMED_MEMORY = H200.memory
 #: Numbers of one program, and programs for each multiprocessor.
 BLOCK, PROGRAMS = 1024, 16
 READS, MULTIPLIES, LAUNCHES = 200, 4000, 1000

@@ -33,8 +33,7 @@ from .kernels import DIRECTIONS
 from .machine import PACKAGES, installed, release
 from .measure import alternate, copy_bandwidth, flush_buffer, summary
 from .problems import read_problems
-from .ptx.bounds import Graph
-from .stored_bounds import bound_of
+from .stored_bounds import GRAPH, MEMORY, bound_of
 
 Keep = Callable[[Record], None]
 #: Packages of the extras: what is missing explains what is left out.
@@ -60,7 +59,7 @@ PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 2, "uvu", True),
 #: Problems whose kernels are timed, the largest first.
 PROBLEMS = ("mace-large", "nequip-toluene", "own-graded")
 #: Nodes and edges, small where nothing is launched.
-DRY = Graph(5, 9)
+DRY = (5, 9)
 RUNS = 10
 
 
@@ -159,8 +158,7 @@ def kernels(dry: bool, keep: Keep) -> None:
 
     def beside(row: Record) -> Record:
         about = {**row, "operation": "conv", "dtype": "float32"}
-        sizes = Graph()
-        least = bound_of(about, speed or card.ASSUMED_MEMORY, sizes.nodes, sizes.edges)
+        least = bound_of(about, speed or MEMORY, *GRAPH)
         if least is None:
             return {}
         times = {} if "ms" not in row else {"times_bound": row["ms"]["median"] / 1000 / least}
@@ -224,14 +222,14 @@ def _timed(program: Any, kind: Any, on: tuning.Processor, dry: bool, **options: 
     """Times of a request and of each of its kernels; registers and spills where it is compiled alone."""
     fields = options.pop("fields", {})
     runner = forms.FormRunner(program, kind, torch.float32, True, False, on._replace(**fields), **options)
-    size, device = (DRY, "cpu") if dry else (Graph(), "cuda")
+    (nodes, count), device = (DRY, "cpu") if dry else (GRAPH, "cuda")
     made = torch.Generator().manual_seed(0)
-    index = torch.randint(size.nodes, (2, size.edges), generator=made)
+    index = torch.randint(nodes, (2, count), generator=made)
     index[1] = index[1].sort().values
-    tables = edges.unpack(edges.pack(index.to(device), size.nodes, size.nodes), size.edges, size.nodes, size.nodes)
+    tables = edges.unpack(edges.pack(index.to(device), nodes, nodes), count, nodes, nodes)
     widths = dict(zip(OPERANDS, program.widths, strict=True))
     tensors = {
-        name: torch.randn(size.nodes if operand in "xz" else size.edges, widths[operand], generator=made).to(device)
+        name: torch.randn(nodes if operand in "xz" else count, widths[operand], generator=made).to(device)
         for name, operand in runner.given
     }
     blocks = {"block": [piece.block for piece in runner.plan.pieces]}

@@ -1,9 +1,9 @@
 """`eqlayers bench kernels`: compile the printed GPU kernels for processors that need not be there; count and bound.
 
-Registers, spills and shared memory come from the assembler. Where a card is modelled (``ptx/bounds.py``), the machine
-code runs on two small graphs as well, and what it did there bounds the time on a large one. Every problem, dtype,
-layout and target has a process of its own, several at a time, so that a process that runs Triton's interpreter can
-ask, too, and other releases of Triton than the installed one can be asked.
+Registers, spills and shared memory come from the assembler. Where a card is modelled (``kernels/ptx_emulator``, a part
+of a source checkout), the machine code runs on two small graphs as well, and what it did there bounds the time on a
+large one. Every problem, dtype, layout and target has a process of its own, several at a time, so that a process that
+runs Triton's interpreter can ask, too, and other releases of Triton than the installed one can be asked.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,6 @@ from .fresh import run_fresh
 from .goals import Record, goal
 from .machine import describe
 from .problems import Problem, read_problems
-from .ptx import bounds
 from .run import Say, quiet
 from .suite import DTYPES
 
@@ -109,6 +109,8 @@ def _has_bounds(task: dict[str, Any], problem: Problem) -> bool:
 
 def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:
     """Least seconds by limit of each launch, of the request, and of any kernel for it."""
+    from ptx_emulator import bounds
+
     found, gpu = bounds.bounds_of(program, kind, atomic=options.get("atomic", False))
     least, floor = sum(one.least for one in found), bounds.floor(program, kind)
     return {
@@ -162,6 +164,12 @@ def run_kernels(
     """
     folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
     tasks = list(product(folders, _tasks(find_config(name), only)))
+    if find_spec("ptx_emulator") is None and any(_has_bounds(task, Problem(**task["problem"])) for _, task in tasks):
+        raise ConfigError(
+            "bench kernels must find the folder kernels/ptx_emulator, which bounds the kernels of sm_90, got an "
+            "installation without it. Run the command in a source checkout (pip install -e .), or leave sm_90 out of "
+            "the configuration's targets."
+        )
     rows: list[Record] = []
     failed: list[BackendError] = []
     for found in _found(tasks, jobs or os.cpu_count() or 1, say):

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ..files import read_json
-from .ptx.bounds import H200, Graph
 
 #: Of a time beside its bound: limits that overlap less than perfectly, clocks under load, gaps between launches.
 TIMES_BOUND = 1.3
+#: The graph of the bounds, nodes and edges, and the bytes per second of main memory on their card: the numbers of
+#: ``ptx_emulator.bounds``, which an installation does not have.
+GRAPH, MEMORY = (3000, 160_000), 4.8e12
 #: What a bound belongs to.
 ABOUT = ("problem", "operation", "layout", "direction")
 #: The last result, in a source checkout; an installation has none.
@@ -48,12 +50,12 @@ def scaled_bound(launches: Sequence[dict[str, Any]], bandwidth: float) -> float:
         bandwidth: Measured, bytes per second of main memory.
 
     Example:
-        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], H200.memory)
+        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], MEMORY)
         0.4
-        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], H200.memory / 2)
+        >>> scaled_bound([{"seconds": {"HBM": 0.3, "L2": 0.4}}], MEMORY / 2)
         0.6
     """
-    factor = H200.memory / bandwidth
+    factor = MEMORY / bandwidth
     return sum(
         max(seconds * (factor if limit == "HBM" else 1.0) for limit, seconds in launch["seconds"].items())
         for launch in launches
@@ -68,7 +70,7 @@ def bound_of(about: dict[str, Any], bandwidth: float, nodes: int, edges: int) ->
         bandwidth: Measured, bytes per second.
         nodes, edges: Of the graph.
     """
-    if about["dtype"] != "float32" or Graph(nodes, edges) != Graph():
+    if about["dtype"] != "float32" or (nodes, edges) != GRAPH:
         return None
     launches = read_bounds().get(tuple(about[name] for name in ABOUT))
     return None if launches is None else scaled_bound(launches, bandwidth)

@@ -109,6 +109,16 @@ def test_a_folder_comes_before_what_is_installed_and_a_failing_process_is_an_err
         run_kernels(configuration(tmp_path, targets="sm_90"), releases=[str(tmp_path)], jobs=1)
 
 
+def test_bounds_need_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The emulator is in no wheel; what needs no bounds goes on without it."""
+    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    monkeypatch.setattr(kernels, "_in_process", lambda task, folder: 1 / 0)
+    with pytest.raises(ConfigError, match=r"must find the folder kernels/ptx_emulator.*got an installation without it"):
+        run_kernels(configuration(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        run_kernels(configuration(tmp_path, targets="gfx942"))
+
+
 def test_what_fails_does_not_take_the_rest_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails_on_one(module: str, task: dict[str, Any], environment: Any, must: str, fix: str) -> list[dict[str, Any]]:
         if task["target"] == "sm_90":

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from eqlayers.bench import network_entrants, network_timing, networks
+from eqlayers.bench.atoms import structures
 from eqlayers.bench.cli import run
 from eqlayers.bench.config import find_config, read_config, read_fields
 from eqlayers.bench.network_entrants import EXACT, TABLES, Entrant, Maker
@@ -263,3 +264,11 @@ def test_absent_packages_and_unknown_names(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "mace", None)
     with pytest.raises(ConfigError, match=r"networks mace needs the package mace, which is not installed.*howto/mace"):
         run_networks("mace", load_batch=molecules)
+
+
+def test_structures_are_what_they_say() -> None:
+    batch = structures((9, 1, 27))
+    assert [len(s.pos) for s in batch] == [9, 1, 27]
+    for s in batch:
+        apart = torch.cdist(s.pos, s.pos) + 9 * torch.eye(len(s.pos), dtype=torch.float64)
+        assert apart.min() > 1.0

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("triton")
 
 from eqlayers.bench.goals import judge
-from eqlayers.bench.ptx.bounds import H200
 from eqlayers.bench.results import load
-from eqlayers.bench.stored_bounds import STORED, TIMES_BOUND, bound_of, read_bounds, scaled_bound
+from eqlayers.bench.stored_bounds import GRAPH, MEMORY, STORED, TIMES_BOUND, bound_of, read_bounds, scaled_bound
 from eqlayers.bench.suite import read_suite
+from ptx_emulator import bounds
 
 LARGE = {"problem": "mace-large", "operation": "conv", "dtype": "float32"}
 
@@ -25,22 +25,28 @@ def test_on_the_card_of_the_bounds_they_are_as_they_were_stored() -> None:
     assert len(last) > 10
     assert read_bounds().keys() == last.keys()
     for key, row in last.items():
-        assert scaled_bound(read_bounds()[key], H200.memory) == pytest.approx(row["bound_ms"] / 1000)
+        assert scaled_bound(read_bounds()[key], MEMORY) == pytest.approx(row["bound_ms"] / 1000)
+
+
+def test_the_card_and_the_graph_of_the_bounds() -> None:
+    """The package repeats two numbers of the emulator, which is in no wheel."""
+    assert bounds.H200.memory == MEMORY
+    assert bounds.Graph() == bounds.Graph(*GRAPH)
 
 
 def test_only_what_waits_for_main_memory_is_scaled() -> None:
     launches = [{"seconds": {"HBM": 0.2, "L2": 0.3}}, {"seconds": {"HBM": 0.5, "issue": 0.1}}]
-    assert scaled_bound(launches, H200.memory) == pytest.approx(0.8)
-    assert scaled_bound(launches, H200.memory / 2) == pytest.approx(1.4)
-    assert scaled_bound(launches, 100 * H200.memory) == pytest.approx(0.3 + 0.1)
+    assert scaled_bound(launches, MEMORY) == pytest.approx(0.8)
+    assert scaled_bound(launches, MEMORY / 2) == pytest.approx(1.4)
+    assert scaled_bound(launches, 100 * MEMORY) == pytest.approx(0.3 + 0.1)
 
 
 def test_bounds_belong_to_a_dtype_and_to_sizes(tmp_path: Path) -> None:
-    whole = bound_of(about("ir_mul", "double_bwd"), H200.memory, 3000, 160_000)
+    whole = bound_of(about("ir_mul", "double_bwd"), MEMORY, 3000, 160_000)
     assert whole == pytest.approx(2.28e-3, rel=0.01)
-    assert bound_of(about("ir_mul", "double_bwd", dtype="float64"), H200.memory, 3000, 160_000) is None
-    assert bound_of(about("ir_mul", "double_bwd"), H200.memory, 4000, 70_000) is None
-    assert bound_of(about("ir_mul", "double_bwd", problem="diffdock"), H200.memory, 3000, 160_000) is None
+    assert bound_of(about("ir_mul", "double_bwd", dtype="float64"), MEMORY, 3000, 160_000) is None
+    assert bound_of(about("ir_mul", "double_bwd"), MEMORY, 4000, 70_000) is None
+    assert bound_of(about("ir_mul", "double_bwd", problem="diffdock"), MEMORY, 3000, 160_000) is None
     assert read_bounds(tmp_path / "none.json") == {}
 
 
@@ -54,7 +60,7 @@ def test_no_goal_of_a_gpu_lies_below_its_bound() -> None:
                 for layout in case.layouts:
                     asked = {"problem": case.problem.name, "operation": case.operation, "dtype": case.dtype}
                     asked |= {"layout": layout, "direction": direction}
-                    assert bound_of(asked, H200.memory, case.graph.nodes, case.graph.edges), case.name
+                    assert bound_of(asked, MEMORY, case.graph.nodes, case.graph.edges), case.name
 
 
 def test_times_are_judged_beside_the_bound() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.testing import check_derivatives, random_orthogonal
+from tests.cases import default_dtype
 
 from .cases import ROWS, Case, on_backend, relaid, results, turned
 

@@ -9,8 +9,8 @@ from e3nn.math import soft_one_hot_linspace
 from torch import Tensor
 
 import eqlayers.nn as nn
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.graph import Graph
+from tests.cases import default_dtype
 
 from .cases import Case, edges
 

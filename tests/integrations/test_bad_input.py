@@ -13,9 +13,9 @@ from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 from torch import nn
 
 import eqlayers
-from eqlayers.bench.subject import quiet_warnings
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
+from tests.cases import quiet_warnings
 
 
 def model() -> nn.Module:

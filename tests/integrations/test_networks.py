@@ -8,23 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench.atoms import structures
-from eqlayers.bench.network_subjects import allegro, gate_points_2101, mace, nequip, sevennet, simple_network_2106
-from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.contracter import AcceleratedContracter
 from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
 from eqlayers.integrations.nonlinear import AcceleratedGate
+from tests.integrations import guests
+from tests.integrations.guests import Guest
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
 MAKE = {
-    "gate_points_2101": lambda sizes: gate_points_2101(channels=3, layers=1, lmax=1, sizes=sizes),
-    "simple_network_2106": lambda sizes: simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
-    "nequip": lambda sizes: nequip(layers=3, channels=4, sizes=sizes),
-    "mace": lambda sizes: mace(hidden="4x0e + 4x1o", correlation=2, sizes=sizes),
-    "allegro": lambda sizes: allegro(channels=3, scalars=8, sizes=sizes),
-    "sevennet": lambda sizes: sevennet(layers=3, channels=4, lmax=1, sizes=sizes),
+    "gate_points_2101": lambda sizes: guests.gate_points_2101(channels=3, layers=1, lmax=1, sizes=sizes),
+    "simple_network_2106": lambda sizes: guests.simple_network_2106(channels=3, layers=2, lmax=1, sizes=sizes),
+    "nequip": lambda sizes: guests.nequip(layers=3, channels=4, sizes=sizes),
+    "mace": lambda sizes: guests.mace(hidden="4x0e + 4x1o", correlation=2, sizes=sizes),
+    "allegro": lambda sizes: guests.allegro(channels=3, scalars=8, sizes=sizes),
+    "sevennet": lambda sizes: guests.sevennet(layers=3, channels=4, lmax=1, sizes=sizes),
 }
 PACKAGES = {"nequip": "nequip", "allegro": "allegro", "mace": "mace", "sevennet": "sevenn"}
 GUESTS = [name for name, package in PACKAGES.items() if find_spec(package)]
@@ -33,29 +31,29 @@ HERE = GUESTS or ["simple_network_2106", pytest.param("gate_points_2101", marks=
 
 
 @pytest.fixture(scope="module", params=HERE)
-def subject(request: pytest.FixtureRequest) -> Subject:
+def subject(request: pytest.FixtureRequest) -> Guest:
     return MAKE[request.param](SIZES)
 
 
 def same(found: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(found[key], reference[key]) for key in bench.QUANTITIES)
+    return all(torch.equal(found[key], reference[key]) for key in guests.QUANTITIES)
 
 
-def close(subject: Subject, found: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
-    """Within the roundings of float64 that `bench accelerate` allows for."""
-    exact, single = (bench.outcome(subject, subject.make(dtype)) for dtype in (torch.float64, torch.float32))
-    bounds = bench.allowed(bench.errors(single, exact), torch.float64)
-    errors = bench.errors(found, reference)
-    return all(errors[key] <= bounds[key] for key in bench.QUANTITIES)
+def close(subject: Guest, found: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> bool:
+    """Within the roundings of float64 that a changed network may have."""
+    exact, single = (guests.outcome(subject, subject.make(dtype)) for dtype in (torch.float64, torch.float32))
+    bounds = guests.allowed(guests.errors(single, exact), torch.float64)
+    errors = guests.errors(found, reference)
+    return all(errors[key] <= bounds[key] for key in guests.QUANTITIES)
 
 
 def replaced(network: nn.Module) -> int:
     return sum(isinstance(module, Replacement) for module in network.modules())
 
 
-def test_energies_forces_and_gradients_are_equal_to_rounding(subject: Subject) -> None:
+def test_energies_forces_and_gradients_are_equal_to_rounding(subject: Guest) -> None:
     reports = []
-    errors = bench.compare(subject, lambda network: reports.append(accelerate(network)))
+    errors = guests.compare(subject, lambda network: reports.append(accelerate(network)))
     assert all(share <= 1 for share in errors["of the bound"].values()), errors
     assert errors["float64"]["gradient"] > 0, "nothing was replaced"
     for report in reports:
@@ -68,13 +66,13 @@ def test_energies_forces_and_gradients_are_equal_to_rounding(subject: Subject) -
         assert {row.target for row in report.replaced} >= kinds
 
 
-def test_a_wrong_layer_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_layer_is_seen(subject: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guards the test above: a small error of one kind of layer in the first place is larger than the bounds."""
     kinds: dict[str, type[nn.Module]] = {"allegro": AcceleratedContracter, "e3nn": AcceleratedGate}
     kind = kinds.get(subject.peer, AcceleratedTensorProduct)
     right = kind.forward
     monkeypatch.setattr(kind, "forward", lambda self, *args: right(self, *args) * (1 + 1e-4))
-    found = bench.compare(subject, lambda network: accelerate(network, check=False))
+    found = guests.compare(subject, lambda network: accelerate(network, check=False))
     assert max(found["of the bound"].values()) > 1
 
 
@@ -84,32 +82,32 @@ def test_other_batches(name: str, sizes: tuple[int, ...]) -> None:
     subject = MAKE[name](sizes)
     plain, fast = (subject.make(torch.float64) for _ in range(2))
     accelerate(fast, check=False)
-    expected = bench.outcome(subject, plain)
-    found = bench.outcome(subject, fast)
-    for key in bench.QUANTITIES:
+    expected = guests.outcome(subject, plain)
+    found = guests.outcome(subject, fast)
+    for key in guests.QUANTITIES:
         scale = max(1.0, float(expected[key].abs().max()))
         assert (found[key] - expected[key]).abs().max() <= 1e4 * torch.finfo(torch.float64).eps * scale, key
 
 
-def test_a_step_of_an_optimizer_that_was_there_before(subject: Subject) -> None:
+def test_a_step_of_an_optimizer_that_was_there_before(subject: Guest) -> None:
     plain, fast = (subject.make(torch.float64) for _ in range(2))
-    gradient = bench.outcome(subject, plain)["gradient"].abs().max()
+    gradient = guests.outcome(subject, plain)["gradient"].abs().max()
     # not Adam: its first step divides each gradient by itself, and rounding errors of zeros with it
     optimizers = [torch.optim.SGD(network.parameters(), lr=float(0.1 / gradient)) for network in (plain, fast)]
     before = copy.deepcopy(dict(fast.named_parameters()))
     accelerate(fast)
     for network, optimizer in zip((plain, fast), optimizers, strict=True):
-        bench.force_loss(subject.evaluate(network, True)[1]).backward()
+        guests.force_loss(subject.evaluate(network, True)[1]).backward()
         optimizer.step()
     assert any(not torch.equal(p, before[name]) for name, p in fast.named_parameters())
     theirs = dict(plain.named_parameters())
     for name, parameter in fast.named_parameters():
         # steps of at most 0.1, whose relative errors are those of the gradients, and one rounding of the sum
         assert torch.allclose(parameter, theirs[name], rtol=4 * torch.finfo(torch.float64).eps, atol=1e-13), name
-    assert close(subject, bench.outcome(subject, fast), bench.outcome(subject, plain))
+    assert close(subject, guests.outcome(subject, fast), guests.outcome(subject, plain))
 
 
-def test_state_dicts_load_strictly_in_both_directions(subject: Subject) -> None:
+def test_state_dicts_load_strictly_in_both_directions(subject: Guest) -> None:
     plain, fast = (subject.make(torch.float64) for _ in range(2))
     accelerate(fast)
     assert list(plain.state_dict()) == list(fast.state_dict())
@@ -118,16 +116,16 @@ def test_state_dicts_load_strictly_in_both_directions(subject: Subject) -> None:
         for parameter in other.parameters():
             parameter.mul_(1.01)
     fast.load_state_dict(other.state_dict())
-    expected = bench.outcome(subject, other)
-    assert close(subject, bench.outcome(subject, fast), expected)
+    expected = guests.outcome(subject, other)
+    assert close(subject, guests.outcome(subject, fast), expected)
     plain.load_state_dict(fast.state_dict())
-    assert same(bench.outcome(subject, plain), expected)
+    assert same(guests.outcome(subject, plain), expected)
 
 
-def test_saved_and_copied_networks(subject: Subject) -> None:
+def test_saved_and_copied_networks(subject: Guest) -> None:
     fast = subject.make(torch.float64)
     accelerate(fast)
-    expected = bench.outcome(subject, fast)
+    expected = guests.outcome(subject, fast)
     file = io.BytesIO()
     torch.save(fast, file)
     file.seek(0)
@@ -135,14 +133,14 @@ def test_saved_and_copied_networks(subject: Subject) -> None:
     copied = copy.deepcopy(fast)
     for network in (loaded, copied):
         assert replaced(network) == replaced(fast) > 0
-        assert same(bench.outcome(subject, network), expected)
+        assert same(guests.outcome(subject, network), expected)
         assert not {id(p) for p in network.parameters()} & {id(p) for p in fast.parameters()}
-    plain = bench.outcome(subject, subject.make(torch.float64))
-    assert same(bench.outcome(subject, deaccelerate(loaded)), plain)
+    plain = guests.outcome(subject, subject.make(torch.float64))
+    assert same(guests.outcome(subject, deaccelerate(loaded)), plain)
     assert replaced(loaded) == 0
 
 
-def test_back_to_the_original(subject: Subject) -> None:
+def test_back_to_the_original(subject: Guest) -> None:
     plain, fast = (subject.make(torch.float64) for _ in range(2))
     kinds = {name: type(module) for name, module in fast.named_modules()}
     accelerate(fast)
@@ -153,12 +151,4 @@ def test_back_to_the_original(subject: Subject) -> None:
     assert deaccelerate(fast) is fast
     assert {name: type(module) for name, module in fast.named_modules()} == kinds
     assert list(fast.state_dict()) == list(plain.state_dict())
-    assert same(bench.outcome(subject, fast), bench.outcome(subject, plain))
-
-
-def test_structures_are_what_they_say() -> None:
-    batch = structures((9, 1, 27))
-    assert [len(s.pos) for s in batch] == [9, 1, 27]
-    for s in batch:
-        apart = torch.cdist(s.pos, s.pos) + 9 * torch.eye(len(s.pos), dtype=torch.float64)
-        assert apart.min() > 1.0
+    assert same(guests.outcome(subject, fast), guests.outcome(subject, plain))

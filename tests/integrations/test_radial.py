@@ -11,15 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench.network_subjects import mace, nequip, sevennet
-from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.radial import TabledEmbedding, TabledRadial
 from eqlayers.integrations.radial_families import FAMILIES
+from tests.integrations import guests
+from tests.integrations.guests import Guest, mace, nequip, sevennet
 
 SIZES = (9, 1, 5)  # molecules of different sizes; an atom without neighbours
-MAKE: dict[str, Callable[[], Subject]] = {
+MAKE: dict[str, Callable[[], Guest]] = {
     "nequip": lambda: nequip(layers=3, channels=4, sizes=SIZES),
     "mace": lambda: mace(hidden="4x0e + 4x1o", correlation=2, sizes=SIZES),
     "sevennet": lambda: sevennet(layers=3, channels=4, lmax=1, sizes=SIZES),
@@ -29,21 +28,21 @@ TOLERANCE = 1e-6
 
 
 @pytest.fixture(scope="module", params=GUESTS)
-def subject(request: pytest.FixtureRequest) -> Subject:
+def subject(request: pytest.FixtureRequest) -> Guest:
     return MAKE[request.param]()
 
 
 @pytest.fixture
-def tabled(subject: Subject) -> nn.Module:
+def tabled(subject: Guest) -> nn.Module:
     return accelerate(subject.make(torch.float64), radial="table", tolerance=TOLERANCE).model
 
 
 def near(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> bool:
     """Within some times the errors of weights and slopes that were asked for: layers follow one another."""
-    return all(error <= 30 * TOLERANCE for error in bench.errors(found, wanted).values())
+    return all(error <= 30 * TOLERANCE for error in guests.errors(found, wanted).values())
 
 
-def test_energies_forces_and_gradients_of_all_weights(subject: Subject) -> None:
+def test_energies_forces_and_gradients_of_all_weights(subject: Guest) -> None:
     plain = subject.make(torch.float64)
     report = accelerate(copy.deepcopy(plain), radial="table", tolerance=TOLERANCE)
     rows = [row for row in report.rows if row.target == "radial"]
@@ -54,8 +53,8 @@ def test_energies_forces_and_gradients_of_all_weights(subject: Subject) -> None:
     errors = [row.error for row in rows if row.replacement == "TabledRadial"]
     assert all(error is not None and 0 < error <= 1 for error in errors)
     assert "knots keep weights within" in str(report)
-    wanted = bench.outcome(subject, plain)
-    found = bench.outcome(subject, report.model)
+    wanted = guests.outcome(subject, plain)
+    found = guests.outcome(subject, report.model)
     assert found["gradient"].shape == wanted["gradient"].shape
     assert near(found, wanted)
     assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
@@ -63,7 +62,7 @@ def test_energies_forces_and_gradients_of_all_weights(subject: Subject) -> None:
     assert near(found | {"energy": energy.detach().double(), "forces": forces.detach().double()}, wanted)
 
 
-def test_a_table_follows_its_weights(subject: Subject, tabled: nn.Module) -> None:
+def test_a_table_follows_its_weights(subject: Guest, tabled: nn.Module) -> None:
     """After a step of training, and after a checkpoint."""
     plain = subject.make(torch.float64)
     before = subject.evaluate(tabled, False)[1].detach()
@@ -75,13 +74,13 @@ def test_a_table_follows_its_weights(subject: Subject, tabled: nn.Module) -> Non
     after, wanted = (subject.evaluate(model, False)[1].detach() for model in (tabled, plain))
     assert not torch.allclose(before, after)
     assert float((after - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
-    assert near(bench.outcome(subject, tabled), bench.outcome(subject, plain))
+    assert near(guests.outcome(subject, tabled), guests.outcome(subject, plain))
     first = subject.make(torch.float64)
     tabled.load_state_dict(first.state_dict(), strict=False)
     torch.testing.assert_close(subject.evaluate(tabled, False)[1].detach(), before, rtol=1e-12, atol=1e-14)
 
 
-def test_keys_copies_files_and_the_way_back(subject: Subject, tabled: nn.Module) -> None:
+def test_keys_copies_files_and_the_way_back(subject: Guest, tabled: nn.Module) -> None:
     plain = subject.make(torch.float64)
     assert list(tabled.state_dict()) == list(plain.state_dict())
     wanted = subject.evaluate(tabled, False)[1].detach()
@@ -97,7 +96,7 @@ def test_keys_copies_files_and_the_way_back(subject: Subject, tabled: nn.Module)
     assert torch.equal(subject.evaluate(back, False)[1].detach(), subject.evaluate(plain, False)[1].detach())
 
 
-def test_networks_stay_where_their_convolutions_do(subject: Subject) -> None:
+def test_networks_stay_where_their_convolutions_do(subject: Guest) -> None:
     report = accelerate(subject.make(torch.float64), targets=["linear"], radial="table")
     (row,) = [row for row in report.rows if row.target == "radial"]
     assert "whose convolution was not replaced" in row.reason
@@ -113,7 +112,7 @@ def averaged(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_weights_that_change_without_a_trace(subject: Subject, tabled: nn.Module, frozen: bool) -> None:
+def test_weights_that_change_without_a_trace(subject: Guest, tabled: nn.Module, frozen: bool) -> None:
     plain = subject.make(torch.float64)
     for model in (tabled, plain):
         model.requires_grad_(not frozen)
@@ -123,7 +122,7 @@ def test_weights_that_change_without_a_trace(subject: Subject, tabled: nn.Module
     assert float((found - wanted).abs().max()) <= 30 * TOLERANCE * float(wanted.abs().max())
 
 
-def test_gradients_of_weights_in_evaluation_mode(subject: Subject, tabled: nn.Module) -> None:
+def test_gradients_of_weights_in_evaluation_mode(subject: Guest, tabled: nn.Module) -> None:
     def gradients(model: nn.Module) -> tuple[Tensor | None, ...]:
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return torch.autograd.grad(subject.evaluate(model.eval(), True)[0].sum(), weights, allow_unused=True)
@@ -135,7 +134,7 @@ def test_gradients_of_weights_in_evaluation_mode(subject: Subject, tabled: nn.Mo
             assert float((mine - theirs).abs().max()) <= 100 * TOLERANCE * (float(theirs.abs().max()) + 1)
 
 
-def test_a_second_call_makes_them_and_a_third_says_so(subject: Subject) -> None:
+def test_a_second_call_makes_them_and_a_third_says_so(subject: Guest) -> None:
     model = subject.make(torch.float64)
     accelerate(model)
     replaced = {row.replacement for row in accelerate(model, radial="table").replaced}
@@ -156,7 +155,7 @@ def reason_of(model: nn.Module) -> str:
     return row.reason
 
 
-def test_what_is_no_function_of_lengths_alone_stays(subject: Subject) -> None:
+def test_what_is_no_function_of_lengths_alone_stays(subject: Guest) -> None:
     hooked = subject.make(torch.float64)
     embedding_of(hooked).register_forward_hook(lambda module, inputs, output: output)
     assert "has hooks on" in reason_of(hooked)
@@ -191,12 +190,10 @@ def test_what_depends_on_more_than_lengths_stays() -> None:
     report = accelerate(subject.make(torch.float64), radial="table")
     (row,) = [row for row in report.rows if row.target == "radial"]
     assert "is joined with features of nodes in RealAgnosticAttResidualInteractionBlock" in row.reason
-    found, wanted = (bench.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
-    assert all(error < 1e-10 for error in bench.errors(found, wanted).values())
+    found, wanted = (guests.outcome(subject, model) for model in (report.model, subject.make(torch.float64)))
+    assert all(error < 1e-10 for error in guests.errors(found, wanted).values())
 
 
-def test_what_generated_code_raises_on_probes_is_not_printed(
-    subject: Subject, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_what_generated_code_raises_on_probes_is_not_printed(subject: Guest, capfd: pytest.CaptureFixture[str]) -> None:
     accelerate(subject.make(torch.float32))
     assert "FX-traced" not in capfd.readouterr().err

@@ -12,8 +12,7 @@ from unittest import mock
 import torch
 import triton
 
-from eqlayers.bench.kernels import compile_all
-from eqlayers.bench.ptx.emulator import Emulator, emulated
+from eqlayers import TensorProduct, paths
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.product import Reading
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
@@ -24,7 +23,8 @@ from eqlayers_kernels.triton.run.edges import _by_kernels, pack, unpack
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.segment import launch
 from eqlayers_kernels.triton.segment.kernels import segment_kernel
-from tests.kernels.layer_kinds import KINDS, orders
+from ptx_emulator.emulator import Emulator, emulated
+from tests.kernels.layer_kinds import KINDS, OPERATIONS, orders
 
 
 def sample(op, dtype, batched, terms, width=(64, 64), batch=100, rows=9, pad=0, shift=0, channels_last=True):
@@ -84,6 +84,25 @@ def same_form(target, kind, sizes):
     return len(kernels)
 
 
+def printed(target, irreps, operation, dtype, layout):
+    """Of the kernels of a channelwise product or convolution, a row for each direction."""
+    out, instructions = paths(*irreps)
+    options = {"shared_weights": False, "internal_weights": False, "layout": layout}
+    program = TensorProduct(*irreps[:2], out, instructions, **options).plan.form.program
+    rows = []
+    for direction, kind in DIRECTIONS.items():
+        with aot.target(target):
+            options = {"shared": False, "jobs": 1, **OPERATIONS[operation]}
+            used = [aot.resources(k) for _, k in aot.compile_form(program, kind, getattr(torch, dtype), **options)]
+        rows.append({"direction": direction, **{name: [vars(one)[name] for one in used] for name in vars(used[0])}})
+    return rows
+
+
+DIRECTIONS = {
+    "fwd": Kind(0, ("z",)),
+    "bwd": Kind(1, ("x", "y", "w")),
+    "double_bwd": Kind(2, ("x", "y", "w", "z"), ("x", "y", "w")),
+}
 AXES = (Axis(40, x=1, w=1, z=1),)
 
 
@@ -140,7 +159,7 @@ if __name__ == "__main__":
     assert type(segment_kernel).__name__ == "JITFunction", "the interpreter must be off"
     answer = {
         "triton": triton.__version__,
-        "printed": [compile_all(task) for task in request.get("printed", [])],
+        "printed": [printed(**task) for task in request.get("printed", [])],
         "compiled": [compiled(**case) for case in request.get("cases", [])],
         "kernels": [same_kernel(**case) for case in request.get("same", [])],
         "forms": [same_form(**case) for case in request.get("forms", [])],

@@ -12,9 +12,9 @@ from torch import Tensor
 from triton._C.libtriton.passes import ttgpuir
 
 from eqlayers import TensorProductConv
-from eqlayers.bench.ptx.emulator import emulated
 from eqlayers_kernels.triton.print import groups
 from eqlayers_kernels.triton.run import aot, passes
+from ptx_emulator.emulator import emulated
 
 #: 30 of 40 edges to node 2, 27 from node 1: both are cut into pieces; node 5 of 11 has no edge.
 HUBS = ([1] * 27 + [0, 4, 5, 6, 7, 8, 9, 4, 5, 6, 7, 8, 0], [2] * 30 + [0, 1, 9, 8, 7, 7, 7, 3, 3, 0])

@@ -16,14 +16,13 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers.bench.kernels import OPERATIONS
 from eqlayers_kernels.forms.program import LAYOUTS
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.segment import launch
 
-from .layer_kinds import KINDS, QUICK
+from .layer_kinds import KINDS, OPERATIONS, QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Name -> what pip installs into the folder of a release; `make triton-releases` does it.
@@ -132,7 +131,7 @@ def test_every_combination_compiles_within_its_budget(tmp_path, release):
 
 
 #: One block of channels that is not full, and several.
-SMALL = {"name": "small", "mode": "uvu", "in1": "5x0e + 70x1o", "in2": "1o", "out": "0e + 1o"}
+SMALL = ("5x0e + 70x1o", "1o", "0e + 1o")
 
 
 def printed() -> list[dict]:
@@ -140,16 +139,16 @@ def printed() -> list[dict]:
     cases = []
     for number, (target, operation) in enumerate(itertools.product(aot.TARGETS, OPERATIONS)):
         turns = {"dtype": DTYPES[(number + number // 3) % 3], "layout": LAYOUTS[number // 2 % 2]}
-        cases.append({"problem": SMALL, "target": target, "operation": operation, **turns})
+        cases.append({"irreps": SMALL, "target": target, "operation": operation, **turns})
     return cases
 
 
 def all_printed() -> list[dict]:
     """Every combination, with more paths."""
-    larger = {**SMALL, "in1": "40x0e + 70x1o", "in2": "0e + 1o"}
+    larger = ("40x0e + 70x1o", "0e + 1o", "0e + 1o")
     names = ("target", "operation", "dtype", "layout")
     everything = itertools.product(aot.TARGETS, OPERATIONS, DTYPES[:3], LAYOUTS)
-    return [{"problem": larger, **dict(zip(names, case, strict=True))} for case in everything]
+    return [{"irreps": larger, **dict(zip(names, case, strict=True))} for case in everything]
 
 
 def check_printed(cases: list[dict], tmp_path: Path, release: str) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from eqlayers import TensorProduct
-from eqlayers.bench.problems import Problem
+from eqlayers import TensorProduct, paths
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import groups, tuning
@@ -22,7 +21,9 @@ NEQUIP = ("64x0o+64x0e+64x1o+64x1e+64x2o+64x2e", "0e+1o+2e", "64x0o+64x0e+64x1o+
 
 
 def program(*irreps: str) -> Program:
-    return TensorProduct(**Problem("one", "uvu", *irreps).arguments(), layout="ir_mul").plan.form.program
+    out, instructions = paths(*irreps)
+    options = {"shared_weights": False, "internal_weights": False, "layout": "ir_mul"}
+    return TensorProduct(*irreps[:2], out, instructions, **options).plan.form.program
 
 
 def cut(of: Program, kind: Kind, **changes: bool) -> groups.Plan:

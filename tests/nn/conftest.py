@@ -13,8 +13,8 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.lowering.modes import MODES
+from tests.cases import default_dtype
 
 Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases
 EPS = torch.finfo(torch.float64).eps

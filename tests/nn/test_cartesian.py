@@ -7,10 +7,10 @@ import torch
 from e3nn import io, o3
 from torch import Tensor
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.lowering.cartesian import cartesian_basis
 from eqlayers.nn import CartesianTensor
+from tests.cases import default_dtype
 
 FORMULAS = ["i", "ij", "ij=ij", "ij=ji", "ij=-ji", "ijk=jik", "ijk=-jik=-ikj", "ijk=jki", "ijkl=jikl=klij"]
 EPS = torch.finfo(torch.float64).eps

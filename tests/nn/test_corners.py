@@ -10,7 +10,6 @@ import torch
 from e3nn import nn as theirs
 from e3nn import o3
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError
 from eqlayers.functional import edge_softmax
 from eqlayers.nn import (
@@ -30,6 +29,7 @@ from eqlayers.nn import (
     SO2Convolution,
     SpeciesLinear,
 )
+from tests.cases import default_dtype
 
 EDGE = torch.tensor([[0], [1]])
 

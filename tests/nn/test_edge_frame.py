@@ -7,12 +7,12 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import spherical_harmonics
 from eqlayers.lowering.wigner import SEAM, blocks_start
 from eqlayers.nn import EdgeFrame
 from eqlayers.testing import check_derivatives
+from tests.cases import default_dtype
 
 EPS = torch.finfo(torch.float64).eps
 UP = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from eqlayers import functional as F
 from eqlayers import nn
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError, IrrepsError, ShapeError
+from tests.cases import default_dtype
 
 IRREPS, OUT = o3.Irreps("2x0e + 1x0o + 2x1o + 1x2e"), o3.Irreps("1x0e + 2x1o")
 EDGES, CUTOFF = torch.tensor([[0, 1, 2, 3], [2, 2, 0, 0]]), 4.0

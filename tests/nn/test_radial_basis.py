@@ -11,7 +11,6 @@ import pytest
 import torch
 from e3nn.math import soft_one_hot_linspace
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError
 from eqlayers.nn import (
     BesselBasis,
@@ -27,6 +26,7 @@ from eqlayers.nn import (
     SmoothFiniteBasis,
     TabledBasis,
 )
+from tests.cases import default_dtype
 
 CUTOFF, START, NUMBER = 4.0, 0.5, 3
 EPS = torch.finfo(torch.float64).eps

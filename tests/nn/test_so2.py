@@ -11,10 +11,10 @@ from torch import Tensor
 
 import eqlayers as eq
 from eqlayers.algebra import as_irreps, representation_matrix
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.nn import EdgeFrame, SO2Convolution, SO2Linear, TensorProduct, TensorProductConv
 from eqlayers.testing import check_derivatives, random_orthogonal
 from eqlayers_kernels.triton import availability
+from tests.cases import default_dtype
 
 EPS = torch.finfo(torch.float64).eps
 BOTH = "2x0e + 1x0o + 2x1o + 1x1e + 1x2e + 2x2o"

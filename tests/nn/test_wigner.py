@@ -7,13 +7,13 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.bench.implementation import default_dtype
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import angles_to_quaternion, matrix_to_quaternion, wigner_blocks
 from eqlayers.lowering.layout import to_ir_mul
 from eqlayers.lowering.wigner import LARGEST_DEGREE, blocks_start
 from eqlayers.nn import EdgeFrame, RotateFeatures, WignerD
 from eqlayers.testing import check_derivatives
+from tests.cases import default_dtype
 
 IRREPS = o3.Irreps("3x1o + 2x0e + 1x0o + 2x2e + 1x3e + 2x1o")
 EPS = torch.finfo(torch.float64).eps

@@ -12,12 +12,11 @@ from e3nn import o3
 from mace import data, modules, tools
 from mace.tools import torch_geometric
 
-from eqlayers.bench.implementation import default_dtype
-from eqlayers.bench.subject import quiet_warnings
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, from_mace, to_mace
 from eqlayers.models import MACE, Potential, Structures
 from eqlayers.nn import ZBL
+from tests.cases import default_dtype, quiet_warnings
 
 CUTOFF = 4.0
 EPS = torch.finfo(torch.float64).eps

@@ -14,13 +14,11 @@ from mace import modules
 from mace.calculators import MACECalculator
 from mace.tools.scripts_utils import extract_config_mace_model
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench.atoms import SPECIES
-from eqlayers.bench.implementation import default_dtype
-from eqlayers.bench.network_subjects import mace
-from eqlayers.bench.subject import quiet_warnings
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedConvolution
+from tests.cases import default_dtype, quiet_warnings
+from tests.integrations import guests
+from tests.integrations.guests import SPECIES, mace
 
 SIZES = (7, 1)
 
@@ -48,7 +46,7 @@ def test_every_interaction_block(interaction: str) -> None:
     # hidden features of one multiplicity in every block, as the blocks with gates need them
     subject = mace(hidden="4x0e + 4x1o", lmax=2, correlation=2, interaction=interaction, sizes=SIZES)
     reports = []
-    found = bench.compare(subject, lambda network: reports.append(accelerate(network)))
+    found = guests.compare(subject, lambda network: reports.append(accelerate(network)))
     assert all(share <= 1 for share in found["of the bound"].values()), found
     for report in reports:
         assert [row.path for row in report.replaced if row.target == "convolution"] == [
@@ -65,7 +63,7 @@ def test_three_kinds_of_features_and_correlation_three() -> None:
         interaction="RealAgnosticResidualInteractionBlock",
         sizes=SIZES,
     )
-    found = bench.compare(subject, accelerate)
+    found = guests.compare(subject, accelerate)
     assert all(share <= 1 for share in found["of the bound"].values()), found
 
 
@@ -146,23 +144,23 @@ def test_a_model_built_anew_from_the_configuration_of_an_accelerated_one() -> No
         torch.set_default_dtype(default)
     rebuilt.load_state_dict(network.state_dict())
     subject = mace(hidden="4x0e + 4x1o", correlation=2, sizes=SIZES)
-    plain = bench.outcome(subject, model())
-    errors = bench.errors(bench.outcome(subject, rebuilt), plain)
-    assert errors == dict.fromkeys(bench.QUANTITIES, 0.0)
+    plain = guests.outcome(subject, model())
+    errors = guests.errors(guests.outcome(subject, rebuilt), plain)
+    assert errors == dict.fromkeys(guests.QUANTITIES, 0.0)
     network.load_state_dict(rebuilt.state_dict())
 
 
 def test_precision_changes_after_accelerate() -> None:
     subject = mace(hidden="4x0e + 4x1o", correlation=2, sizes=SIZES)
-    exact, single = (bench.outcome(subject, subject.make(dtype)) for dtype in (torch.float64, torch.float32))
+    exact, single = (guests.outcome(subject, subject.make(dtype)) for dtype in (torch.float64, torch.float32))
     network = subject.make(torch.float64)
     accelerate(network)
-    bounds = bench.allowed(bench.errors(single, exact), torch.float32)
-    errors = bench.errors(bench.outcome(subject, network.float()), exact)
-    assert all(errors[key] <= bounds[key] for key in bench.QUANTITIES)
+    bounds = guests.allowed(guests.errors(single, exact), torch.float32)
+    errors = guests.errors(guests.outcome(subject, network.float()), exact)
+    assert all(errors[key] <= bounds[key] for key in guests.QUANTITIES)
     deaccelerate(network)
-    errors = bench.errors(bench.outcome(subject, network), exact)
-    assert all(errors[key] <= bounds[key] for key in bench.QUANTITIES)
+    errors = guests.errors(guests.outcome(subject, network), exact)
+    assert all(errors[key] <= bounds[key] for key in guests.QUANTITIES)
 
 
 def test_maces_own_training_step() -> None:

@@ -18,13 +18,13 @@ from mace.cli import run_train
 from mace.tools import build_default_arg_parser
 from mace.tools.scripts_utils import extract_config_mace_model
 
-from eqlayers.bench.network_subjects import mace as subject
 from eqlayers.cli import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report, accelerate
 from eqlayers.integrations import mace as programs
 from eqlayers.integrations.modules import Replacement
 from eqlayers.integrations.polynomials import RebuiltWarning
+from tests.integrations import guests
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MACE's own; ours are asked for by name
 OPTIONS = "--E0s average --valid_fraction 0.25 --hidden_irreps 4x0e+4x1o --MLP_irreps 4x0e --r_max 4"
@@ -170,7 +170,7 @@ def test_another_mace_is_refused(monkeypatch: pytest.MonkeyPatch, data: Path, tm
 
 
 def model() -> torch.nn.Module:
-    return subject(hidden="4x0e + 4x1o", correlation=2, sizes=(7, 1)).make(torch.float64)
+    return guests.mace(hidden="4x0e + 4x1o", correlation=2, sizes=(7, 1)).make(torch.float64)
 
 
 def test_a_model_that_is_built_anew_without_our_layers_is_said() -> None:

@@ -11,13 +11,12 @@ import torch
 from mace import modules
 from torch import nn
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench.network_subjects import mace
-from eqlayers.bench.subject import Subject
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations import radial as tables
 from eqlayers.integrations.radial import PairTable, TabledRadial
 from eqlayers.nn.radial_table import table_error
+from tests.integrations import guests
+from tests.integrations.guests import Guest, mace
 
 TOLERANCE = 1e-6
 DENSITY, NONLINEAR = "RealAgnosticDensityResidualInteractionBlock", "RealAgnosticResidualNonLinearInteractionBlock"
@@ -37,7 +36,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def subject_of(options: dict[str, Any]) -> Subject:
+def subject_of(options: dict[str, Any]) -> Guest:
     return mace(hidden="4x0e + 4x1o", lmax=2, correlation=2, sizes=(9, 1, 5), **options)
 
 
@@ -55,12 +54,12 @@ def test_every_radial_network_has_a_table(name: str) -> None:
     assert [row.replacement for row in rows].count("TabledRadial") == count, report
     assert all(row.error is not None and 0 < row.error <= 1 for row in rows if row.replacement == "TabledRadial")
     tabled = report.model
-    wanted, trained = (bench.outcome(subject, model) for model in (plain, tabled))
-    assert all(error <= 30 * TOLERANCE for error in bench.errors(trained, wanted).values())
+    wanted, trained = (guests.outcome(subject, model) for model in (plain, tabled))
+    assert all(error <= 30 * TOLERANCE for error in guests.errors(trained, wanted).values())
     energy, forces = subject.evaluate(tabled.requires_grad_(False), False)
     assert any(one._kept._last is not None for one in radials(tabled)), "no table was made"
     found = trained | {"energy": energy.detach().double(), "forces": forces.detach().double()}
-    assert all(error <= 30 * TOLERANCE for error in bench.errors(found, wanted).values())
+    assert all(error <= 30 * TOLERANCE for error in guests.errors(found, wanted).values())
     assert not torch.equal(found["forces"], wanted["forces"]), "the tables were not read"
     buffer = io.BytesIO()
     torch.save(tabled, buffer)

@@ -1,11 +1,10 @@
-"""Allegro's contraction as a tensor product, its networks, the modifier, and the rows of `bench networks`."""
+"""Allegro's contraction as a tensor product, its networks, and the modifier."""
 
 from __future__ import annotations
 
 import copy
 import math
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ from nequip.model.modify_utils import get_all_modifiers, modify
 from nequip.utils.dtype import torch_default_dtype
 from torch import Tensor
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench.network_nequip import allegro
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.contracter import AcceleratedContracter
-from tests.integrations.network_rows import FORCES, measured, rows_of
+from tests.integrations import guests
 
 ALL = "1x0e + 1x1o + 1x2e"
 #: irreps of both inputs and of the result, and further arguments
@@ -35,7 +32,6 @@ FORMS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
     "named paths": (ALL, "1x1o", "1x1o + 1x0e", {"instructions": [(0, 0, 0), (1, 0, 1)]}),
     "plain symbols": (ALL, ALL, ALL, {"irrep_normalization": None}),
 }
-OPTIONS = {"cutoff": 3.5, "channels": 4, "scalars": 8, "layers": 2, "lmax": 1}
 
 
 def contracter(form: str = "many paths", channels: int = 5, dtype: torch.dtype = torch.float64) -> Any:
@@ -171,27 +167,11 @@ def test_rounded_coefficients_are_told() -> None:
 
 
 def test_the_modifier() -> None:
-    subject = allegro(channels=4, scalars=8, sizes=(7, 1))
+    subject = guests.allegro(channels=4, scalars=8, sizes=(7, 1))
     network = subject.make(torch.float32)
     assert "enable_eqlayers" in get_all_modifiers(network)
-    found = bench.compare(subject, lambda one: modify(one, [{"modifier": "enable_eqlayers"}]))
+    found = guests.compare(subject, lambda one: modify(one, [{"modifier": "enable_eqlayers"}]))
     assert all(share <= 1 for share in found["of the bound"].values()), found
     modify(network, [{"modifier": "enable_eqlayers"}])
     assert sum(isinstance(module, AcceleratedContracter) for module in network.modules()) == 2
     assert "eqlayers.nn" in network.metadata["nequip_custom_ops_libs"].split()
-
-
-def test_bench_networks(tmp_path: Path) -> None:
-    """Its radial functions are of species as well: there are no tables, and no class of this package."""
-
-    result = measured(tmp_path, "allegro", OPTIONS, {FORCES: {"exact": 0.001}})
-    rows = rows_of(result)
-    done = {who for (_, who), row in rows.items() if row["status"] == "ok"}
-    assert done == {"allegro, eager", "eqlayers, accelerate"}
-    reasons = {row["reason"] for row in rows.values() if row["status"] != "ok"}
-    assert reasons == {
-        "accelerate makes no tables of this network: it may be read by Allegro_Module, EdgewiseReduce, "
-        "ProductTypeEmbedding, TwoBodySphericalHarmonicTensorEmbed, which this package does not know",
-        "there is no conversion of this network of allegro",
-    }
-    assert [goal["met"] for goal in result["goals"]] == [True]

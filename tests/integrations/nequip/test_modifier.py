@@ -16,21 +16,21 @@ from nequip.nn.model_modifier_utils import (
     is_private_model_modifier,
 )
 
-from eqlayers.bench import accelerate as bench
-from eqlayers.bench import network_subjects as networks
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import deaccelerate
 from eqlayers.integrations.modules import AcceleratedLinear
 from eqlayers.integrations.nequip import EqlayersTensorProductScatter
 from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
 from eqlayers.integrations.radial import TabledRadial
+from tests.integrations import guests
+from tests.integrations.guests import Guest
 
 ENABLE = {"modifier": "enable_eqlayers"}
 
 
 @pytest.fixture(scope="module")
-def subject() -> networks.Subject:
-    return networks.nequip(layers=3, channels=4, sizes=(7, 1))
+def subject() -> Guest:
+    return guests.nequip(layers=3, channels=4, sizes=(7, 1))
 
 
 def test_nequip_finds_it_by_itself() -> None:
@@ -44,7 +44,7 @@ def test_nequip_finds_it_by_itself() -> None:
     assert done.stdout.strip() == "enable_eqlayers"
 
 
-def test_it_is_a_public_modifier_for_every_device(subject: networks.Subject) -> None:
+def test_it_is_a_public_modifier_for_every_device(subject: Guest) -> None:
     modifier = get_all_modifiers(subject.make(torch.float32))["enable_eqlayers"]
     assert not is_persistent_model_modifier(modifier)
     assert not is_private_model_modifier(modifier)
@@ -53,13 +53,13 @@ def test_it_is_a_public_modifier_for_every_device(subject: networks.Subject) -> 
     assert modifier.__doc__
 
 
-def test_numbers_are_equal_to_rounding(subject: networks.Subject) -> None:
-    found = bench.compare(subject, lambda network: modify(network, [ENABLE]))
+def test_numbers_are_equal_to_rounding(subject: Guest) -> None:
+    found = guests.compare(subject, lambda network: modify(network, [ENABLE]))
     assert all(share <= 1 for share in found["of the bound"].values()), found
     assert found["float64"]["gradient"] > 0
 
 
-def test_what_it_changes(subject: networks.Subject) -> None:
+def test_what_it_changes(subject: Guest) -> None:
     plain, fast = (subject.make(torch.float32) for _ in range(2))
     keys = list(plain.state_dict())
     parameters = {id(p) for p in fast.parameters()}
@@ -79,15 +79,15 @@ def test_what_it_changes(subject: networks.Subject) -> None:
     assert list(fast.state_dict()) == keys
 
 
-def test_twice_is_once(subject: networks.Subject) -> None:
+def test_twice_is_once(subject: Guest) -> None:
     network = modify(subject.make(torch.float64), [ENABLE])
-    expected = bench.outcome(subject, network)
+    expected = guests.outcome(subject, network)
     modify(network, [ENABLE])
-    found = bench.outcome(subject, network)
-    assert all(torch.equal(found[key], expected[key]) for key in bench.QUANTITIES)
+    found = guests.outcome(subject, network)
+    assert all(torch.equal(found[key], expected[key]) for key in guests.QUANTITIES)
 
 
-def test_options_come_from_the_configuration(subject: networks.Subject) -> None:
+def test_options_come_from_the_configuration(subject: Guest) -> None:
     network = modify(subject.make(torch.float32), [{**ENABLE, "targets": ["convolution"], "backend": "torch"}])
     assert not any(isinstance(module, AcceleratedLinear) for module in network.modules())
     backends = {m.tp.backend for m in network.modules() if isinstance(m, EqlayersTensorProductScatter)}
@@ -96,7 +96,7 @@ def test_options_come_from_the_configuration(subject: networks.Subject) -> None:
         modify(subject.make(torch.float32), [{**ENABLE, "backend": "fast"}])
 
 
-def test_radial_networks_by_tables(subject: networks.Subject) -> None:
+def test_radial_networks_by_tables(subject: Guest) -> None:
     """In NequIP's own modules, and as near as was asked for."""
     plain = subject.make(torch.float64)
     network = modify(subject.make(torch.float64), [{**ENABLE, "radial": "table", "tolerance": 1e-6}])
@@ -106,23 +106,23 @@ def test_radial_networks_by_tables(subject: networks.Subject) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
-def test_a_package_is_made_without_it(subject: networks.Subject) -> None:
+def test_a_package_is_made_without_it(subject: Guest) -> None:
     with only_apply_persistent_modifiers(persistent_only=True):
         network = modify(subject.make(torch.float32), [ENABLE])
     assert not any(isinstance(module, EqlayersTensorProductScatter) for module in network.modules())
 
 
-def test_copies_are_independent(subject: networks.Subject) -> None:
+def test_copies_are_independent(subject: Guest) -> None:
     """As the averaged weights of NequIP's training module are."""
     network = modify(subject.make(torch.float64), [ENABLE])
-    expected = bench.outcome(subject, network)
+    expected = guests.outcome(subject, network)
     other = copy.deepcopy(network)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.zero_()
-    found = bench.outcome(subject, network)
-    assert all(torch.equal(found[key], expected[key]) for key in bench.QUANTITIES)
-    assert bench.outcome(subject, other)["forces"].abs().max() == 0
+    found = guests.outcome(subject, network)
+    assert all(torch.equal(found[key], expected[key]) for key in guests.QUANTITIES)
+    assert guests.outcome(subject, other)["forces"].abs().max() == 0
 
 
 def test_the_scatter_is_nequips_own() -> None:

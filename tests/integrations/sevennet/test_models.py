@@ -1,22 +1,19 @@
-"""SevenNet's models: what becomes a convolution, the parallel form, TorchScript, and the rows of `bench networks`."""
+"""SevenNet's models: what becomes a convolution, the parallel form, and TorchScript."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.bench.network_sevennet import sevennet
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate, modules
 from eqlayers.integrations.modules import AcceleratedMessages
-from tests.integrations.network_rows import FORCES, TRAINING, measured, rows_of
+from tests.integrations.guests import sevennet
 
 LAYERS = 3
-OPTIONS = {"cutoff": 3.5, "channels": 4, "layers": 2, "lmax": 1}
 
 
 def model() -> Any:
@@ -88,15 +85,3 @@ def test_torchscript_says_what_to_do_and_works_after_the_way_back() -> None:
         script(block)
     deaccelerate(network)
     assert script(block) is not None
-
-
-def test_bench_networks(tmp_path: Path) -> None:
-    """Every row agrees with sevenn; this package has no class of its own for it, and says so."""
-    result = measured(tmp_path, "sevennet", OPTIONS, {FORCES: {"exact": 0.001}})
-    status = {key: row["status"] for key, row in rows_of(result).items()}
-    for what in (FORCES, TRAINING):
-        assert status[what, "sevenn, eager"] == "ok"
-        assert status[what, "eqlayers, accelerate"] == "ok"
-        assert status[what, "eqlayers, accelerate, tables"] == "ok"
-        assert status[what, "eqlayers, native"] != "ok"
-    assert all(goal["met"] for goal in result["goals"])
