@@ -1,16 +1,16 @@
 """Autograd Functions of the sparse operations, with ``.apply`` as in PyTorch."""
 
-from .product import (
+from ..sparse import (
     SparseInner,
     SparseMatTVec,
     SparseMul,
     SparseOuter,
     SparseProduct,
+    SparseScale,
     SparseScaVec,
     SparseVecMat,
     SparseVecSca,
 )
-from .scale import SparseScale
 
 __all__ = [
     "SparseInner",

@@ -1,11 +1,11 @@
-"""Backends: ways to run the sparse operations, and the one place where their order is decided."""
+"""Backends: ways to run layers, and the one place where their order is decided."""
 
 from __future__ import annotations
 
-from . import cpu, reference, torch, triton
+from . import cpu, triton, whole
 from .registry import BACKENDS, Backend, check_backend, find, register, select, verdicts
 
-for _module in (triton, cpu, torch, reference):  # order of preference
-    register(_module.BACKEND)
+for _backend in (triton.BACKEND, cpu.BACKEND, whole.TORCH, whole.REFERENCE):  # order of preference
+    register(_backend)
 
 __all__ = ["BACKENDS", "Backend", "check_backend", "find", "register", "select", "verdicts"]

@@ -19,11 +19,11 @@ from eqlayers_kernels.c.run.edges import place_tables, sort_edges, sort_places, 
 from eqlayers_kernels.c.run.launch import Compiled
 from eqlayers_kernels.forms.program import OPERANDS
 
+from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import BackendError, IndexRangeError
 from ..forms.program import FormCall, find_form
-from ..ops.call import ACCUMULATE, DTYPES, ProductCall, ScaleCall
 from .operands import not_of_this_graph
-from .registry import Backend, Call, FormUse, Runner
+from .registry import Backend, FormUse, Runner
 
 #: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
@@ -36,18 +36,13 @@ _runners: dict[FormUse, Runner] = {}
 _said: set[str] = set()
 
 
-def refuse(call: Call) -> str | None:
+def refuse(call: FormCall) -> str | None:
     """None if generated C can run the call, else why not."""
-    whole = isinstance(call, FormCall)
-    device, dtype = (call.device, call.dtype) if isinstance(call, FormCall) else (call.x.device.type, call.x.dtype)
-    if device != "cpu":
-        return f"needs CPU tensors, got {device}"
-    if dtype not in DTYPES:
-        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {dtype}"
-    no_compiler = _no_compiler()
-    if whole or no_compiler:
-        return no_compiler
-    return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
+    if call.device != "cpu":
+        return f"needs CPU tensors, got {call.device}"
+    if call.dtype not in DTYPES:
+        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
+    return _no_compiler()
 
 
 @torch.compiler.assume_constant_result
@@ -265,8 +260,4 @@ def place_tables_of(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: i
     return out
 
 
-def _never(call: ProductCall | ScaleCall) -> Tensor:
-    raise BackendError("backend 'cpu' must be given whole forms, got a sparse product. Let select() choose.")
-
-
-BACKEND = Backend("cpu", _never, _never, refuse, form=find_runner)
+BACKEND = Backend("cpu", refuse, form=find_runner)

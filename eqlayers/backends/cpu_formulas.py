@@ -13,7 +13,7 @@ from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import tables
 from eqlayers_kernels.forms.formula import Formula, Operand
 
-from ..ops.call import ACCUMULATE
+from ..dtypes import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
 from .registry import FormulaRun

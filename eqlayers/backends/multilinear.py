@@ -15,8 +15,8 @@ from torch import Tensor
 from eqlayers_kernels.forms.program import OPERANDS
 from eqlayers_kernels.triton.run.edges import Tables
 
+from ..dtypes import ACCUMULATE
 from ..forms.program import find_form
-from ..ops.call import ACCUMULATE
 from .registry import FormUse
 from .rows import Ends, gathered, summed
 from .whole import PathSum

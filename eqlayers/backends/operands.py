@@ -18,9 +18,9 @@ from eqlayers_kernels.forms.formula import Formula, Operand
 from eqlayers_kernels.forms.product import AnyForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
+from ..dtypes import ACCUMULATE
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..graph import check_edge_index
-from ..ops.call import ACCUMULATE
 
 _PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"

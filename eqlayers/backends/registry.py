@@ -16,9 +16,7 @@ from eqlayers_kernels.forms.product import Reading
 from ..checks import got
 from ..errors import BackendError, ConfigError
 from ..forms.program import FormCall
-from ..ops.call import ProductCall, ScaleCall
 
-Call = ProductCall | ScaleCall | FormCall
 #: Runs a form: tensors by the kernels' names, the tables of a graph, and the rows of each operand, to results.
 Runner = Callable[[Mapping[str, Tensor], Tensor | None, Mapping[str, int]], dict[str, Tensor]]
 #: Runs a formula: operands, the tables of a graph, and the numbers of rows, senders and receivers, to results.
@@ -67,30 +65,25 @@ FormulaFinder = Callable[[Formula, str, torch.dtype, bool, torch.device], Formul
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to run the sparse operations.
+    """One way to run layers.
 
     Attributes:
         name: What users write as ``backend=``.
-        product: Runs a :class:`ProductCall`.
-        scale: Runs a :class:`ScaleCall`.
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it may be chosen by default; False for the reference, which runs only when named.
-        only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors,
-            matrix products).
+        only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors).
         form: Finds who runs a form on a device for the operators, which know the derivatives.
         whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
     """
 
     name: str
-    product: Callable[[ProductCall], Tensor]
-    scale: Callable[[ScaleCall], Tensor]
-    refuse: Callable[[Call], str | None]
+    refuse: Callable[[FormCall], str | None] = lambda call: None
     automatic: bool = True
-    only_named: Callable[[Call], bool] = lambda call: False
+    only_named: Callable[[FormCall], bool] = lambda call: False
     form: Callable[[FormUse, torch.device], Runner] | None = None
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
-    def volunteers(self, call: Call) -> bool:
+    def volunteers(self, call: FormCall) -> bool:
         """Whether it may be chosen for the call by default, if it does not refuse."""
         return self.automatic and not self.only_named(call)
 
@@ -127,7 +120,7 @@ def check_backend(name: str | None) -> None:
         find(name)
 
 
-def select(call: Call, name: str | None = None) -> Backend:
+def select(call: FormCall, name: str | None = None) -> Backend:
     """The backend that runs ``call``: the named one, or the first that accepts.
 
     Raises:
@@ -152,7 +145,7 @@ def select(call: Call, name: str | None = None) -> Backend:
     raise BackendError("some backend must accept this call, but each refused:\n" + "\n".join(reasons))
 
 
-def verdicts(call: Call, name: str | None = None) -> dict[str, str]:
+def verdicts(call: FormCall, name: str | None = None) -> dict[str, str]:
     """The answer of each backend to a call, in order of preference; ``name`` is the requested backend or None.
 
     Returns:

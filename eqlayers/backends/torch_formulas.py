@@ -11,7 +11,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.expression import SMALLEST_SQUARE
 from eqlayers_kernels.forms.formula import Block, Formula, Operand, evaluate
 
-from ..ops.call import ACCUMULATE
+from ..dtypes import ACCUMULATE
 from .constants import Constants
 from .rows import Ends, gathered, summed, taken
 

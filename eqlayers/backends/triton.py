@@ -1,4 +1,4 @@
-"""Backend ``triton``: printed kernels for whole products, the segment kernel for sparse ones; CUDA and HIP tensors.
+"""Backend ``triton``: printed kernels for whole products; CUDA and HIP tensors.
 
 In a process that runs Triton's interpreter (``TRITON_INTERPRET=1``) CPU tensors are taken as well, when the backend is
 named: the interpreter shows that a kernel is right, and is far too slow to be chosen by default.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import TypeVar
 
 import torch
@@ -24,105 +23,34 @@ from eqlayers_kernels.triton.print import groups
 from eqlayers_kernels.triton.print.tuning import Processor
 from eqlayers_kernels.triton.run.edges import pack, pack_places, unpack, unpack_places
 from eqlayers_kernels.triton.run.forms import FormRunner
-from eqlayers_kernels.triton.segment import launch
 
+from ..dtypes import DTYPES
 from ..errors import IndexRangeError
 from ..forms.program import FormCall, find_form
-from ..info.structs import SparseProductInfo
-from ..ops.call import DTYPES, ProductCall, ScaleCall
-from ..ops.channels import Channels, Sides, lookup
-from ..ops.table import NAMED
-from ..torch_internals import being_traced
 from . import cpu
 from .multilinear import product_in_torch
 from .operands import not_of_this_graph
-from .registry import Backend, Call, FormUse, Runner
+from .registry import Backend, FormUse, Runner
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
 ALIGNMENT = 16
 Result = TypeVar("Result")
-#: Products with a kernel of the other order of operands: run with the operands swapped.
-SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
 
 
-@cache
-def _sides(channels: Channels) -> Sides | None:
-    return lookup(channels, NAMED)
-
-
-def refuse(call: Call) -> str | None:
+def refuse(call: FormCall) -> str | None:
     """None if the kernels can run the call, else why not."""
-    kind = call.device if isinstance(call, FormCall) else call.x.device.type
-    if kind != "cuda" and not (kind == "cpu" and availability.interpreted()):
-        return f"needs CUDA or HIP tensors, got {kind}"
+    if call.device != "cuda" and not (call.device == "cpu" and availability.interpreted()):
+        return f"needs CUDA or HIP tensors, got {call.device}"
     if (reason := availability.why_not()) is not None:
         return reason
-    if isinstance(call, FormCall):
-        if call.dtype not in DTYPES:
-            return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
-        return groups.why_not(find_form(call.key).program) if call.key else None
-    if being_traced():
-        return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
-    if call.x.dtype not in DTYPES:
-        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
-    info_device, device = call.info.device, call.x.device
-    if info_device is not None and info_device != device:
-        return f"needs the info on the device of its operands, {device}, got {info_device}; move it with info.to(...)"
-    if isinstance(call, ProductCall) and _sides(call.channels) is None:
-        return f"has kernels for the seven named products ({', '.join(NAMED)}), got channels '{call.channels}'"
-    return None
+    if call.dtype not in DTYPES:
+        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.dtype}"
+    return groups.why_not(find_form(call.key).program) if call.key else None
 
 
-def only_named(call: Call) -> bool:
-    """Whether another backend should run the call unless this backend is named.
-
-    The interpreter runs only if it is named, and CPU tensors can run nowhere else. Products with one matrix for all
-    rows, and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which
-        reads the matrix anew for every few rows.
-    """
-    kind = call.device if isinstance(call, FormCall) else call.x.device.type
-    return kind == "cpu" or availability.interpreted() or (isinstance(call, ProductCall) and _is_gemm(call))
-
-
-def _is_gemm(call: ProductCall) -> bool:
-    channels = call.channels
-    sides = zip((channels.first, channels.second, channels.out), call.batched, strict=True)
-    return any(len(letters) == 2 and not batched for letters, batched in sides)
-
-
-def product(call: ProductCall) -> Tensor:
-    """Run one product: the seven ops are five kernels, and a transposed matrix is a pair of strides."""
-    sides = _sides(call.channels)
-    assert sides is not None  # refuse() says so first
-    info, dtype = call.info, call.x.dtype
-    segments, rows = info.rows(*call.sparse_rows)[1:]
-    x, y, index1, index2, batched = call.x, call.y, info.index1, info.index2, call.batched
-    op = SWAPPED.get(sides.op, sides.op)
-    if op != sides.op:
-        x, y, index1, index2, batched = y, x, index2, index1, (batched[1], batched[0], batched[2])
-    terms = launch.Terms(_scale(info, dtype), index1, index2, info.seg_out, info.gather_index, info.index_out)
-    problem = launch.Problem(op, segments, rows, call.batch, batched, flip=any(sides.transposed))
-    return launch.product(problem, x, y, terms)
-
-
-def scale(call: ScaleCall) -> Tensor:
-    """Run one scale: the same loop with one operand."""
-    info = call.info.as_product()
-    segments, rows = info.rows(call.x.shape[1], call.x.shape[1])[1:]
-    terms = launch.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
-    return launch.product(
-        launch.Problem("scale", segments, rows, call.x.shape[0], (True, True, True)), call.x, None, terms
-    )
-
-
-def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
-    """The coefficients in the dtype of the sums: cast once, kept with the info."""
-    if info.scale is None:
-        return None
-    wanted, values = launch.accumulator(dtype), info.scale
-    cast = values if values.dtype == wanted else info.cached(("scale", wanted), lambda: values.to(wanted))
-    assert isinstance(cast, Tensor)
-    return cast
+def only_named(call: FormCall) -> bool:
+    """Whether another backend should run the call unless this backend is named: Triton's interpreter is slow."""
+    return call.device == "cpu" or availability.interpreted()
 
 
 _runners: dict[tuple[FormUse, int], Runner] = {}
@@ -243,4 +171,4 @@ def edges_of_tables(graph: Tensor, edges: int, senders: int, receivers: int) -> 
     raise not_of_this_graph()
 
 
-BACKEND = Backend("triton", product, scale, refuse, only_named=only_named, form=find_runner)
+BACKEND = Backend("triton", refuse, only_named=only_named, form=find_runner)

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.program import Path, Program, Slot
 
+from ..dtypes import ACCUMULATE
 from ..forms.program import find_form
-from ..ops.call import ACCUMULATE
 from ..torch_internals import outside_of_autocast, traced_by_running
 from .constants import Constants
 from .contraction import Pair, contraction
+from .registry import Backend
 from .rows import summed_rows, taken
 
 #: Rows that the order of contractions is chosen for.
@@ -228,3 +229,7 @@ def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """``[N, width]``: the form of that key term by term, in float64."""
     with outside_of_autocast(x.device.type):
         return _find(key)(x.double(), y.double(), w.double(), True).to(x.dtype)
+
+
+TORCH = Backend("torch", whole=contract)
+REFERENCE = Backend("reference", automatic=False, whole=define)

@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ..names import answering
-from .api import (
-    as_graph,
+from ..sparse import (
     sparse_inner,
     sparse_mat_t_vec,
     sparse_mul,
@@ -14,10 +13,8 @@ from .api import (
     sparse_scavec,
     sparse_vecmat,
     sparse_vecsca,
-    spherical_harmonics,
-    tensor_product,
-    tensor_product_conv,
 )
+from .api import as_graph, spherical_harmonics, tensor_product, tensor_product_conv
 from .attention import attention_aggregate, edge_softmax
 from .cutoffs import cosine_cutoff, polynomial_cutoff, smooth_cutoff
 from .dropout import drop_path, dropout

@@ -17,12 +17,12 @@ from ..backends import BACKENDS, check_backend
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
+from ..dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..errors import DeviceError, IndexRangeError, ShapeError
 from ..forms.program import Form, with_rows
 from ..graph import Graph
 from ..lowering.heads import check_heads, heads_program
 from ..lowering.layout import LAYOUTS
-from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import is_plain, under_autocast
 from .api import as_graph
 from .product import chosen

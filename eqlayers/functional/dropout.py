@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor
+from ..dtypes import check_same_kind
 from ..errors import DTypeError, ShapeError
 from ..graph import check_range
 from ..lowering.layout import LAYOUTS, FlatLayout
-from ..ops.call import check_same_kind
 
 
 class CopyNumbers:

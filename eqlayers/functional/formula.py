@@ -14,8 +14,8 @@ from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
 from ..backends.rows import Ends
 from ..backends.torch_formulas import run_in_torch
+from ..dtypes import ACCUMULATE
 from ..graph import Graph
-from ..ops.call import ACCUMULATE
 from .product import chosen
 
 

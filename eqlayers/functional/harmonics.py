@@ -11,9 +11,9 @@ from eqlayers_kernels.forms.formula import Formula
 
 from ..backends.rows import taken
 from ..checks import check_floating, check_tensor
+from ..dtypes import ACCUMULATE, check_same_kind
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 from ..graph import Graph, check_range
-from ..ops.call import ACCUMULATE, check_same_kind
 from ..torch_internals import is_plain
 from .formula import run_formula
 

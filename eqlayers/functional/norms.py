@@ -14,10 +14,10 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends import check_backend
 from ..checks import check_choice, check_flag, check_floating, check_number
+from ..dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.norms import CopyGroup, scaled_formula, squares_formula
-from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import under_autocast
 from .formula import run_formula
 from .product import as_rows

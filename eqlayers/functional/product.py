@@ -15,11 +15,11 @@ from ..backends import BACKENDS, cpu, select
 from ..backends.forms import BY_DEVICE
 from ..backends.rows import Ends, gathered, summed
 from ..backends.whole import contract
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import DeviceError, ShapeError
 from ..forms.program import Form, FormCall, tabled
 from ..graph import Graph
 from ..lowering.plan import ProductPlan
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .tabled import TabledWeights
 
 #: Backends whose convolutions read weights from tables; the others get them as they are.

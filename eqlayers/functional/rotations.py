@@ -8,9 +8,9 @@ from torch import Tensor
 from eqlayers_kernels.forms.formula import Formula
 
 from ..checks import check_floating, fixed
+from ..dtypes import check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..lowering.wigner import SEAM, check_degree, frame_formula, quaternion_formula, wigner_formula
-from ..ops.call import check_same_kind, widest_under_autocast
 from .formula import run_formula
 
 

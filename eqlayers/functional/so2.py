@@ -15,12 +15,12 @@ from ..algebra import as_irreps
 from ..backends import BACKENDS, check_backend
 from ..backends.rows import Ends, gathered, summed
 from ..checks import check_choice, check_integer, check_tensor, fixed
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..forms.program import Form
 from ..graph import Graph
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.so2 import PARITIES, pack_program, packed_widths, so2_map, unpack_program
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .product import apply_form, as_rows, chosen
 
 

@@ -15,12 +15,12 @@ from ..algebra import as_irreps
 from ..backends import check_backend
 from ..backends.rows import taken
 from ..checks import check_choice, check_flag, check_floating
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..forms.program import Form
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.rotation import matrix_places, rotation_program
 from ..lowering.wigner import blocks_dim, check_degree, quaternion_formula, wigner_formula
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from .product import apply_form, as_rows, chosen
 from .rotations import angles_to_quaternion, run_blocks, run_quaternion
 

@@ -1,6 +1,5 @@
-"""Index structures of the sparse operations, and how they are built."""
+"""Index structures of the sparse operations, and how they are built; see :mod:`eqlayers.sparse`."""
 
-from .build import sparse_product_infos, sparse_scale_infos
-from .structs import SparseProductInfo, SparseScaleInfo
+from ..sparse import SparseProductInfo, SparseScaleInfo, sparse_product_infos, sparse_scale_infos
 
 __all__ = ["SparseProductInfo", "SparseScaleInfo", "sparse_product_infos", "sparse_scale_infos"]

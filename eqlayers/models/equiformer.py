@@ -12,6 +12,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends.rows import taken
 from ..checks import check_integer, check_number
+from ..dtypes import widest_under_autocast
 from ..elements import read_species
 from ..forms.program import Form
 from ..functional.attention import edge_softmax, run_along
@@ -28,7 +29,6 @@ from ..nn.linear import Linear
 from ..nn.radial import BesselBasis, ScalarNetwork, hidden_widths
 from ..nn.so2 import SO2Convolution
 from ..nn.tabled_basis import KnotBasis, tabled
-from ..ops.call import widest_under_autocast
 from .properties import even_scalars, kept_irreps, property_irreps, read_properties
 
 

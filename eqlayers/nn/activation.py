@@ -13,11 +13,11 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_floating
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..functional.formula import run_formula
 from ..functional.product import as_rows
 from ..lowering.gates import gate_formula
 from ..lowering.layout import FlatLayout
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import FormulaModule
 
 #: name -> (function, whether f(-x) = -f(x), so that it may act on odd scalars)

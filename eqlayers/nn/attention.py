@@ -12,6 +12,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..backends.rows import taken
 from ..checks import check_choice, check_flag, check_floating, check_integer
+from ..dtypes import check_same_kind, widest_under_autocast
 from ..errors import IrrepsError
 from ..forms.program import Form, FormCall
 from ..functional import as_graph
@@ -20,7 +21,6 @@ from ..graph import Graph
 from ..lowering.heads import check_heads, dots_program, heads_program
 from ..lowering.layout import FlatLayout
 from ..lowering.path_lists import paths
-from ..ops.call import check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
 from .conv import TensorProductConv
 from .linear import Linear

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..checks import check_choice, check_flag, check_number
+from ..dtypes import ACCUMULATE
 from ..functional.formula import run_formula
 from ..functional.norms import in_float32
 from ..lowering.norms import centred_formula
-from ..ops.call import ACCUMULATE
 from ._common.copies import CopyModule
 
 

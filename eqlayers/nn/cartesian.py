@@ -9,10 +9,10 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ..checks import check_flag, check_floating
+from ..dtypes import check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..lowering.cartesian import cartesian_basis, read_formula
 from ..lowering.layout import FlatLayout
-from ..ops.call import check_same_kind, widest_under_autocast
 from ..torch_internals import outside_of_autocast, under_autocast
 from ._common.base import KeepsFloat64
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..algebra import as_irreps, representation_matrix
 from ..checks import check_choice, check_flag, got
+from ..dtypes import check_same_kind
 from ..errors import ConfigError, IrrepsError
 from ..forms.program import Form, FormCall
 from ..functional.product import apply_form, as_rows, chosen
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.program import basis_program
-from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule
 
 #: Name of a basis -> the rotation whose Wigner D matrices lead to it.

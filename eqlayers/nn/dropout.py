@@ -9,9 +9,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ..algebra import as_irreps
+from ..dtypes import check_same_kind
 from ..errors import ShapeError
 from ..functional.dropout import CopyNumbers, check_probability, drop_copies, drop_rows
-from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule
 from ._common.torchscript import DropoutTwin, is_tracing, operator, refuse_other_forward
 

@@ -12,6 +12,7 @@ from eqlayers_kernels.forms.formula import ROWS
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_function, check_items, check_optional, check_type, got
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ConfigError, ShapeError
 from ..functional import as_graph
 from ..functional.formula import run_formula
@@ -19,7 +20,6 @@ from ..functional.product import as_rows
 from ..graph import Graph
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.traced import Rows, check_equivariance, traced_formula
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import FormulaModule
 
 

@@ -15,12 +15,12 @@ from eqlayers_kernels.forms.program import Slot
 
 from ..algebra import as_irreps
 from ..checks import check_floating, check_integer
+from ..dtypes import check_same_kind
 from ..errors import ConfigError, ShapeError
 from ..functional.formula import run_formula
 from ..functional.product import as_rows
 from ..lowering.gates import AS_IT_IS, Part, Source, gated_formula
 from ..lowering.layout import FlatLayout
-from ..ops.call import check_same_kind
 from ._common.base import EquivariantModule, FormulaModule
 from ._common.columns import Columns, Copies, columns_of, take
 from ._common.functions import known, normalized

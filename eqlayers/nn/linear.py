@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_tensor
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..lowering.layout import FlatLayout
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
 from ._common.e3nn_state import check_e3nn_layer
 from ._common.linear_paths import (

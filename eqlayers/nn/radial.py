@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.jit import is_scripting  # type: ignore[attr-defined]
 
 from ..checks import check_floating, check_integer, check_items, check_module, check_optional
+from ..dtypes import check_same_kind
 from ..errors import ConfigError, ShapeError
 from ..functional.cutoffs import check_cutoff, check_power, check_start, polynomial
 from ..functional.radial import bessel, check_num_basis
 from ..functional.tabled import TabledWeights
-from ..ops.call import check_same_kind
 from ..torch_internals import is_plain, under_autocast
 from ._common.interpolation import Kept, untrained
 from .activation import NormalizedActivation

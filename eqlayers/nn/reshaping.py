@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_flag, check_items, check_module
+from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ConfigError, IrrepsError, ShapeError
 from ..lowering.layout import FlatLayout
-from ..ops.call import broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule
 from ._common.columns import Copies, columns_of, reordered, same_order, whole_row
 from ._common.torchscript import TracedLayer, checked

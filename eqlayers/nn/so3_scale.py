@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_items, check_number, check_tensor, got
+from ..dtypes import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ConfigError, ShapeError
 from ..forms.program import Form, FormCall
 from ..functional.product import apply_form, as_rows, chosen
 from ..lowering.layout import FlatLayout
 from ..lowering.program import scale_program
-from ..ops.call import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
 from ._common.base import EquivariantModule, KeepsFloat64
 
 

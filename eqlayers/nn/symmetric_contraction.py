@@ -13,12 +13,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
+from ..dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
 from ..functional.formula import run_formula
 from ..graph import Graph, check_range
 from ..lowering.layout import LAYOUTS, slots_of
 from ..lowering.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
-from ..ops.call import ACCUMULATE, check_same_kind, widest_under_autocast
 from ..torch_internals import being_traced, outside_of_autocast, outside_of_func, wrapped_by_func
 from ._common.base import FormulaModule
 from ._common.symmetric_weights import ContractionWeights

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..autograd.product import sparse_form
 from ..checks import check_dtype, check_flag, check_floating, check_type
+from ..dtypes import ACCUMULATE
 from ..errors import DTypeError
-from ..info.structs import SparseProductInfo
-from ..ops.call import ACCUMULATE, check_channels
-from ..ops.table import channels_of
+from ..sparse import SparseProductInfo, channels_of, sparse_product
+from ..sparse.call import check_channels
 
 
 def rounding_bound(
@@ -69,7 +68,7 @@ def rounding_bound(
         )
         summed *= max(1, torch.Size(lead).numel())
     magnitudes = info._replace(scale=None if info.scale is None else info.scale.abs())
-    size = sparse_form(product, x.abs(), y.abs(), (magnitudes, None, None), out_accumulated, "reference")
+    size = sparse_product(product, x.abs(), y.abs(), magnitudes, None, None, out_accumulated, backend="reference")
     accumulate, store = torch.finfo(ACCUMULATE[dtype]), torch.finfo(dtype)
     tiny = store.smallest_normal if dtype != torch.float64 else 0.0  # half: results below are rounded absolutely
     return (

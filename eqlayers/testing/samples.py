@@ -10,11 +10,8 @@ from torch import Tensor
 
 from ..checks import check_dtype, check_flag, check_integer, check_items, check_seed, check_type
 from ..errors import ConfigError
-from ..info.build import sparse_product_infos
-from ..info.structs import SparseProductInfo
-from ..ops.table import channels_of
-
-Infos = tuple[SparseProductInfo, SparseProductInfo, SparseProductInfo]
+from ..sparse import channels_of, sparse_product_infos
+from ..sparse.info import Infos
 
 
 def random_infos(rows: Sequence[int] = (3, 4, 5), terms: int = 9, seed: int = 0) -> Infos:

@@ -5,7 +5,7 @@ import torch
 
 from eqlayers.functional import sparse_product
 from eqlayers.info import SparseProductInfo
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse.table import NAMED
 from eqlayers.testing import random_product, rounding_bound
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}

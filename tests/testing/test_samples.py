@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eqlayers.functional import sparse_product
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse.table import NAMED
 from eqlayers.testing import random_infos, random_product
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...algebra import as_irreps
+from ...dtypes import ACCUMULATE
 from ...functional.norms import CopyPlan, group_means, numbers_of, scaled_by, squares_of
-from ...ops.call import ACCUMULATE
 from .base import FormulaModule
 
 

@@ -12,7 +12,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ...algebra import representation_matrix
-from ...ops.call import check_same_kind
+from ...dtypes import check_same_kind
 from .torchscript import is_tracing
 
 Constants = Mapping[str, np.ndarray]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
+from ...dtypes import ACCUMULATE
 from ...errors import ConfigError, ShapeError
 from ...lowering.layout import FlatLayout
-from ...ops.call import ACCUMULATE
 from ...torch_internals import under_autocast
 
 __all__ = [

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..checks import check_integer, got
 from ..errors import DTypeError, IndexRangeError, ShapeError
-from .structs import SparseProductInfo, SparseScaleInfo
+from .info import Infos, SparseProductInfo, SparseScaleInfo
 
 Index = Tensor | np.ndarray | Sequence[int]
 #: Integers that torch can hold, but not compare.
@@ -112,7 +112,7 @@ def sparse_product_infos(
     in1_size: int,
     in2_size: int,
     out_size: int,
-) -> tuple[SparseProductInfo, SparseProductInfo, SparseProductInfo]:
+) -> Infos:
     r"""The three views of one term list: the product, the gradient of input1 and the gradient of input2.
 
     The terms are :math:`z[\mathrm{index\_out}_t] \mathrel{+}= s_t\; x[\mathrm{index1}_t] \circ y[\mathrm{index2}_t]`,

@@ -9,13 +9,13 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.backends import reference, registry
-from eqlayers.backends import triton as backend
+from eqlayers.dtypes import ACCUMULATE
 from eqlayers.errors import BackendError
-from eqlayers.info.structs import SparseProductInfo, SparseScaleInfo
-from eqlayers.ops.call import ACCUMULATE, ProductCall, ScaleCall
-from eqlayers.ops.channels import parse
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, reference, run
+from eqlayers.sparse import segments as backend
+from eqlayers.sparse.call import ProductCall, ScaleCall
+from eqlayers.sparse.channels import parse
+from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -234,7 +234,7 @@ def test_other_products_are_refused():
     )
     assert "got channels 'u,uv->uv'" in backend.refuse(call)
     with pytest.raises(BackendError, match="seven named products"):
-        registry.select(call, "triton")
+        run.select(call, "triton")
 
 
 def test_tensors_elsewhere_are_refused():
@@ -250,33 +250,32 @@ def test_tensors_elsewhere_are_refused():
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="the interpreter runs where there is no GPU")
 def test_the_interpreter_runs_only_when_named():
     call = product_call()
-    assert registry.select(call, "triton").name == "triton"
-    assert registry.select(call).name == "torch"
-    assert registry.verdicts(call)["triton"] == "accepts, only when named"
+    assert run.select(call, "triton") == "triton"
+    assert run.select(call) == "torch"
 
 
 @pytest.mark.gpu
 def test_gpu_tensors_get_it_unasked():
-    assert registry.select(product_call()).name == "triton"
+    assert run.select(product_call()) == "triton"
 
 
 PROBE = """
 import sys, torch
-from eqlayers.backends import select, verdicts
-from eqlayers.info.structs import SparseProductInfo
-from eqlayers.ops.call import ProductCall
-from eqlayers.ops.channels import parse
+from eqlayers.sparse import SparseProductInfo
+from eqlayers.sparse.call import ProductCall
+from eqlayers.sparse.channels import parse
+from eqlayers.sparse.run import WAYS, select
 assert "eqlayers_kernels.triton.segment.kernels" not in sys.modules
 x = torch.ones(1, 2, 3)
 call = ProductCall(parse("u,u->u"), x, x, SparseProductInfo(), (True, True, True), 1)
-print(select(call).name, verdicts(call)["triton"], sep="; ")
+print(select(call), WAYS["triton"].refuse(call), sep="; ")
 """
 
 
 def test_cpu_tensors_are_refused_without_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.strip() == "torch; refuses: needs CUDA or HIP tensors, got cpu", done.stderr
+    assert done.stdout.strip() == "torch; needs CUDA or HIP tensors, got cpu", done.stderr
 
 
 def test_products_with_one_matrix_for_all_rows_are_left_to_gemm(monkeypatch):

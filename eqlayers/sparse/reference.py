@@ -1,13 +1,11 @@
-"""Backend ``reference``: the definition, term by term in float64. Slow and obvious; it runs only when named."""
+"""Way ``reference``: the definition, term by term in float64. Slow and obvious; it runs only when named."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..ops.call import ProductCall, ScaleCall
-from .registry import Backend, Call
-from .whole import define
+from .call import ProductCall, ScaleCall
 
 
 def product(call: ProductCall) -> Tensor:
@@ -18,7 +16,6 @@ def product(call: ProductCall) -> Tensor:
     z = x.new_zeros(call.batch, call.out_rows, *(extents[c] for c in out))
     terms = call.info.terms(*call.sparse_rows)
     scale = [1.0] * len(terms.row) if terms.scale is None else terms.scale.double().tolist()
-    assert terms.index2 is not None
     rows = zip(scale, terms.index1.tolist(), terms.index2.tolist(), terms.row.tolist(), strict=True)
     for s, i1, i2, o in rows:
         z[:, o] += s * torch.einsum(f"n{first},n{second}->n{out}", *_same_rows(x[:, i1], y[:, i2]))
@@ -41,11 +38,3 @@ def scale(call: ScaleCall) -> Tensor:
     for s, i, o in zip(values, terms.index1.tolist(), terms.row.tolist(), strict=True):
         y[:, o] += s * x[:, i]
     return y.to(call.x.dtype)
-
-
-def refuse(call: Call) -> str | None:
-    """Never: every dtype and device will do."""
-    return None
-
-
-BACKEND = Backend("reference", product, scale, refuse, automatic=False, whole=define)

@@ -1,6 +1,6 @@
 """The table of the sparse products: a row is a name and its channel spec.
 
-The gradient columns are written out for the reader; ``tests/ops/test_table.py`` derives them from the specs. At run
+The gradient columns are written out for the reader; ``tests/sparse/test_table.py`` derives them from the specs. At run
 time gradients come from rotating the spec, so a product registered by a user needs its spec and nothing else.
 """
 
@@ -20,17 +20,18 @@ class Row(NamedTuple):
     channels: str  # channel axes of input1, input2 -> output
     grad1: str  # gx, a product of (y, gz)
     grad2: str  # gy, a product of (gz, x)
+    function: str = ""  # the autograd Function of that name, if there is one
 
 
-#                name         channels    gx                    gy
+#                name         channels    gx                    gy                  Function
 _ROWS = (
-    Row("mul",       "u,u->u",   "mul(y, gz)",         "mul(gz, x)"),
-    Row("outer",     "u,v->uv",  "vecmat(y, gz^T)",    "mat_t_vec(gz, x)"),
-    Row("inner",     "u,u->",    "vecsca(y, gz)",      "scavec(gz, x)"),
-    Row("vecmat",    "u,uv->v",  "mat_t_vec(y^T, gz)", "outer(gz, x)^T"),
-    Row("vecsca",    "u,->u",    "scavec(y, gz)",      "inner(gz, x)"),
-    Row("scavec",    ",u->u",    "inner(y, gz)",       "vecsca(gz, x)"),
-    Row("mat_t_vec", "uv,u->v",  "outer(y, gz)",       "vecmat(gz, x^T)"),
+    Row("mul",       "u,u->u",   "mul(y, gz)",         "mul(gz, x)",       "SparseMul"),
+    Row("outer",     "u,v->uv",  "vecmat(y, gz^T)",    "mat_t_vec(gz, x)", "SparseOuter"),
+    Row("inner",     "u,u->",    "vecsca(y, gz)",      "scavec(gz, x)",    "SparseInner"),
+    Row("vecmat",    "u,uv->v",  "mat_t_vec(y^T, gz)", "outer(gz, x)^T",   "SparseVecMat"),
+    Row("vecsca",    "u,->u",    "scavec(y, gz)",      "inner(gz, x)",     "SparseVecSca"),
+    Row("scavec",    ",u->u",    "inner(y, gz)",       "vecsca(gz, x)",    "SparseScaVec"),
+    Row("mat_t_vec", "uv,u->v",  "outer(y, gz)",       "vecmat(gz, x^T)",  "SparseMatTVec"),
 )  # fmt: skip
 
 PRODUCTS: dict[str, Row] = {row.name: row for row in _ROWS}

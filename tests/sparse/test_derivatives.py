@@ -1,17 +1,15 @@
 """Derivatives of every order, against autograd through one dense einsum and against finite differences."""
 
-import dataclasses
-
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from eqlayers.backends import BACKENDS
 from eqlayers.errors import GradientError, ShapeError
 from eqlayers.functional import sparse_product
 from eqlayers.info import sparse_product_infos
 from eqlayers.ops import channels_of
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse.run import WAYS
+from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives
 
 SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "v,u->uv", ",->"]
@@ -128,13 +126,13 @@ def test_first_gradients_can_be_differentiated_again(product, triple):
 @pytest.fixture
 def products_run(monkeypatch):
     """The channel specs of the products that the torch backend has run."""
-    specs, backend = [], BACKENDS["torch"]
+    specs, backend = [], WAYS["torch"]
 
     def counted(call):
         specs.append(call.channels)
         return backend.product(call)
 
-    monkeypatch.setitem(BACKENDS, "torch", dataclasses.replace(backend, product=counted))
+    monkeypatch.setitem(WAYS, "torch", backend._replace(product=counted))
     return specs
 
 

@@ -1,16 +1,15 @@
 """The sparse scale against its formula with loops, its gradients of every order, and its messages."""
 
-import dataclasses
 import itertools
 
 import pytest
 import torch
 
 from eqlayers.autograd import SparseScale
-from eqlayers.backends import BACKENDS
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, GradientError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_scale
 from eqlayers.info import SparseScaleInfo, sparse_scale_infos
+from eqlayers.sparse.run import WAYS
 from eqlayers.testing import check_derivatives
 
 ACCUMULATE = {
@@ -117,13 +116,13 @@ def test_the_transpose_is_the_info_of_the_gradient():
 
 
 def test_no_gradient_is_computed_for_a_constant(monkeypatch):
-    calls, backend = [], BACKENDS["torch"]
+    calls, backend = [], WAYS["torch"]
 
     def counted(call):
         calls.append(call.info)
         return backend.scale(call)
 
-    monkeypatch.setitem(BACKENDS, "torch", dataclasses.replace(backend, scale=counted))
+    monkeypatch.setitem(WAYS, "torch", backend._replace(scale=counted))
     fwd, bwd = sparse_scale_infos(*TERMS, in_size=ROWS, out_size=OUT)
     x = torch.randn(ROWS, 2)
     assert not sparse_scale(x, fwd, bwd).requires_grad

@@ -1,4 +1,4 @@
-"""Backend ``torch``: vectorised torch on any device and dtype; the automatic fallback.
+"""Way ``torch``: vectorised torch on any device and dtype.
 
 One product can be computed in four ways, and a small cost model picks the cheapest for the sizes at hand (``PLANS``):
 
@@ -20,12 +20,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..info.structs import SparseProductInfo
-from ..ops.call import ProductCall, ScaleCall
 from ..torch_internals import as_constant, outside_of_autocast
-from .registry import Backend, Call
+from .call import ProductCall, ScaleCall
+from .info import SparseProductInfo
 from .runs import Sizes, find_runs, run_by_runs, scale_of
-from .whole import contract
 
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
 # largest temporary of ``gather``, in elements. Measured on two cores; they steer speed only.
@@ -84,7 +82,6 @@ def _dense(info: SparseProductInfo, sizes: Sizes, like: Tensor) -> Tensor:
         table = torch.zeros(sizes.rows_out, sizes.rows1, sizes.rows2, dtype=torch.float64, device=terms.row.device)
         ones = torch.ones(terms.row.shape, dtype=torch.float64, device=terms.row.device)
         values = ones if terms.scale is None else terms.scale.double()
-        assert terms.index2 is not None
         table.index_put_((terms.row, terms.index1, terms.index2), values, accumulate=True)
         return table.to(like.device, like.dtype)
 
@@ -143,7 +140,6 @@ def _runs_cost(sizes: Sizes) -> float:
 
 def _gather(x: Tensor, y: Tensor, info: SparseProductInfo, sizes: Sizes, subs: tuple[str, str, str]) -> Tensor:
     terms = info.terms(sizes.rows1, sizes.rows2, x.device)
-    assert terms.index2 is not None
     dims = [s.index(c) for s, c in zip(subs, "IJO", strict=True)]
     own = [s.replace(c, "T") for s, c in zip(subs, "IJO", strict=True)]
     shape = {c: n for t, s in ((x, subs[0]), (y, subs[1])) for c, n in zip(s, t.shape, strict=True)}
@@ -208,11 +204,3 @@ def scale(call: ScaleCall) -> Tensor:
 
 def _is_identity(index: Tensor, size: int) -> bool:
     return index.shape[0] == size and bool((index == torch.arange(size, device=index.device)).all())
-
-
-def refuse(call: Call) -> str | None:
-    """Never: torch runs on every device and dtype."""
-    return None
-
-
-BACKEND = Backend("torch", product, scale, refuse, whole=contract)

@@ -1,7 +1,7 @@
 """Runs of terms: neighbouring terms that advance by 0 or 1 in each operand are one slice operation.
 
-A weight that multiplies a whole irrep, and its gradients, are runs; so the ``torch`` backend does them without
-gathering anything.
+A weight that multiplies a whole irrep, and its gradients, are runs; so way ``torch`` does them without gathering
+anything.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..info.structs import SparseProductInfo, Terms
 from ..torch_internals import as_constant
+from .info import SparseProductInfo, TermList
 
 
 class Sizes(NamedTuple):
@@ -42,7 +42,7 @@ class Run(NamedTuple):
     place: slice | None  # where the coefficients stand, if they differ
 
 
-def scale_of(info: SparseProductInfo, terms: Terms, like: Tensor) -> Tensor:
+def scale_of(info: SparseProductInfo, terms: TermList, like: Tensor) -> Tensor:
     """Coefficients in the dtype of ``like``, cast once from the float64 master."""
     assert terms.scale is not None
     scale = terms.scale
@@ -50,13 +50,12 @@ def scale_of(info: SparseProductInfo, terms: Terms, like: Tensor) -> Tensor:
     return as_constant(info.cached(key, lambda: scale.to(like.device, like.dtype)))
 
 
-def find_runs(info: SparseProductInfo, terms: Terms) -> list[Run]:
+def find_runs(info: SparseProductInfo, terms: TermList) -> list[Run]:
     """The terms cut into runs, from the first to the last."""
     return info.cached(("runs", terms.row.shape[0]), lambda: _find_runs(terms))
 
 
-def _find_runs(terms: Terms) -> list[Run]:
-    assert terms.index2 is not None
+def _find_runs(terms: TermList) -> list[Run]:
     columns = [t.tolist() for t in (terms.index1, terms.index2, terms.row)]
     scale = None if terms.scale is None else terms.scale.double().tolist()
     count, start, out = len(columns[0]), 0, []

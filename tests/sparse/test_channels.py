@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.ops.channels import Channels, lookup, parse
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse.channels import Channels, lookup, parse
+from eqlayers.sparse.table import NAMED
 
 SPECS = [*NAMED.values(), "uv,uv->u", "u,uvw->vw", "uv,vw->uw", ",->", "uvw,wvu->", "uv,u->uv"]
 

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import DTypeError, EqlayersError, IndexRangeError, ShapeError
+from ..errors import DTypeError, IndexRangeError, ShapeError
 from ..torch_internals import being_traced
 
 
-def one_dimensional(owner: str, name: str, value: Any, integer: bool) -> None:
+class Words(NamedTuple):
+    """The names in which messages speak of an info: its class, its index fields, the operands, and its builder."""
+
+    owner: str
+    indices: tuple[str, ...]
+    inputs: tuple[str, ...]
+    builder: str
+
+
+PRODUCT = Words("SparseProductInfo", ("index1", "index2"), ("input1", "input2"), "sparse_product_infos")
+SCALE = Words("SparseScaleInfo", ("index",), ("input",), "sparse_scale_infos")
+
+
+def one_dimensional(words: Words, name: str, value: Any, integer: bool) -> None:
     """Raise unless ``value`` is a 1-D tensor, int64 or floating-point."""
-    kind = "int64" if integer else "floating-point"
+    owner, kind = words.owner, "int64" if integer else "floating-point"
     if not isinstance(value, Tensor):
         raise DTypeError(
             f"{owner}.{name} must be a 1-D {kind} tensor or None, got {type(value).__name__}. "
-            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.sparse_product_infos."
+            f"Wrap it with torch.tensor(...), or build the infos with eqlayers.info.{words.builder}."
         )
     if value.dtype != torch.int64 if integer else not value.is_floating_point():
         raise DTypeError(f"{owner}.{name} must be {kind}, got {value.dtype}. Convert it with `.to(...)`.")
@@ -62,15 +72,3 @@ def short(values: Tensor) -> str:
     """The values as text, the long tail left out."""
     items = values.tolist()
     return str(items) if len(items) <= 12 else f"[{', '.join(map(str, items[:10]))}, ... ({len(items)} entries)]"
-
-
-@contextmanager
-def errors_of_a_scale() -> Iterator[None]:
-    """Says what the checks of a product say in the words of a scale: its fields, its one input, its builder."""
-    try:
-        yield
-    except EqlayersError as error:
-        text = re.sub("index1 and index2", "index", str(error))
-        text = re.sub(r"(?<=index|input)1\b", "", text)
-        text = text.replace("SparseProduct", "SparseScale").replace("sparse_product_infos", "sparse_scale_infos")
-        raise type(error)(text) from None

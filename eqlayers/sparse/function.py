@@ -6,21 +6,24 @@ infos turn together, and the backward of the backward is again this Function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..backends import select
 from ..checks import check_flag
+from ..dtypes import check_same_kind
 from ..errors import DeviceError, DTypeError, GradientError, ShapeError
-from ..info.structs import SparseProductInfo
-from ..ops.call import ProductCall, check_channels, check_same_kind, flatten_batch
-from ..ops.channels import Channels
-from ..ops.table import channels_of
 from ..torch_internals import seen_by_outer_levels
+from .call import ProductCall, check_channels, flatten_batch
+from .channels import Channels
+from .info import SparseProductInfo
+from .run import WAYS, select
+from .table import NAMED, PRODUCTS, channels_of
 
-Infos = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
+#: The three infos of a call; those of gradients may be None.
+Given = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
 
 class _Form(torch.autograd.Function):
@@ -33,12 +36,12 @@ class _Form(torch.autograd.Function):
         channels: Channels,
         batched: tuple[bool, bool, bool],
         batch: int,
-        infos: Infos,
+        infos: Given,
         backend: str | None,
     ) -> Tensor:
         call = ProductCall(channels, x, y, infos[0], batched, batch)
         infos[0].check_operands(*call.sparse_rows)
-        return select(call, backend).product(call)
+        return WAYS[select(call, backend)].product(call)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -112,18 +115,49 @@ def _needed(info: SparseProductInfo | None, number: int, rows: int) -> SparsePro
     return info
 
 
-def sparse_form(
+def sparse_product(
     product: str,
     input1: Tensor,
     input2: Tensor,
-    infos: Infos,
+    info_fwd: SparseProductInfo,
+    info_bwd1: SparseProductInfo | None = None,
+    info_bwd2: SparseProductInfo | None = None,
     out_accumulated: bool = False,
+    *,
     backend: str | None = None,
 ) -> Tensor:
-    """Check a call of a sparse product, bring its batch axes to one, and run it (differentiable to any order)."""
+    r"""Any sparse product, by the name of its row or by its channel einsum.
+
+    .. math:: z_{nM} = \sum_{t \in \mathrm{seg}[M]} s_t\; x_{n, i_1[t]} \circ y_{n, i_2[t]}
+
+    Args:
+        product: A row of ``eqlayers.ops.PRODUCTS``, one added by ``register_product``, or a spec as ``"u,v->uv"``.
+        input1: ``[..., M1, *channels]``; without leading axes it is shared by all rows.
+        input2: ``[..., M2, *channels]``; leading axes broadcast with the axes of input1.
+        info_fwd: The terms, sorted by output row.
+        info_bwd1, info_bwd2: The same terms for the gradients of input1 and input2; needed only where gradients are.
+        out_accumulated: Sum the result over all leading axes.
+        backend: Name of a backend, or None for the first that accepts (see ``eqlayers.explain``).
+
+    Returns:
+        ``[..., out_size, *channels]``, or ``[out_size, *channels]`` if accumulated or if both inputs are shared.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, IndexRangeError: The operands do not fit each other or the info.
+        GradientError: On backward, when a gradient is needed whose info is None.
+        BackendError: The named backend refuses the call.
+
+    Example:
+        >>> import torch, eqlayers
+        >>> infos = eqlayers.info.sparse_product_infos([0, 1], [1, 0], [0, 0], in1_size=2, in2_size=2, out_size=1)
+        >>> x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0], [4.0]])
+        >>> sparse_product("mul", x, y, *infos)
+        tensor([[10.]])
+    """
     channels = channels_of(product)
     check_same_kind(input1=input1, input2=input2)
     check_channels(channels, input1, input2)
+    infos = info_fwd, info_bwd1, info_bwd2
     for name, info in zip(("info_fwd", "info_bwd1", "info_bwd2"), infos, strict=True):
         if not isinstance(info, SparseProductInfo) and (info is not None or name == "info_fwd"):
             raise DTypeError(
@@ -141,7 +175,7 @@ def sparse_form(
     accumulated = check_flag("out_accumulated", out_accumulated)
     bz = (b1 or b2) and not accumulated
     batch = x.shape[0] if b1 else y.shape[0] if b2 else 1
-    z = _Form.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
+    z: Tensor = _Form.apply(x, y, channels, (b1, b2, bz), batch, infos, backend)
     return z.reshape(*shape, *z.shape[1:]) if bz and len(shape) != 1 else z
 
 
@@ -162,18 +196,43 @@ class SparseProduct:
         backend: str | None = None,
     ) -> Tensor:
         """Run the product; see ``eqlayers.functional.sparse_product`` for the arguments."""
-        return sparse_form(cls.product, input1, input2, (info_fwd, info_bwd1, info_bwd2), out_accumulated, backend)
+        infos = info_fwd, info_bwd1, info_bwd2
+        return sparse_product(cls.product, input1, input2, *infos, out_accumulated, backend=backend)
 
 
-def _named(name: str, product: str) -> type[SparseProduct]:
-    doc = f"The sparse product ``{product}``, ``{channels_of(product)}`` over channels; call ``{name}.apply(...)``."
+def _as_class(product: str) -> type[SparseProduct]:
+    name = PRODUCTS[product].function
+    doc = f"The sparse product ``{product}``, ``{NAMED[product]}`` over channels; call ``{name}.apply(...)``."
     return type(name, (SparseProduct,), {"product": product, "__doc__": doc, "__module__": "eqlayers.autograd"})
 
 
-SparseMul = _named("SparseMul", "mul")
-SparseOuter = _named("SparseOuter", "outer")
-SparseInner = _named("SparseInner", "inner")
-SparseVecMat = _named("SparseVecMat", "vecmat")
-SparseVecSca = _named("SparseVecSca", "vecsca")
-SparseScaVec = _named("SparseScaVec", "scavec")
-SparseMatTVec = _named("SparseMatTVec", "mat_t_vec")
+def _as_function(product: str) -> Callable[..., Tensor]:
+    def function(
+        input1: Tensor,
+        input2: Tensor,
+        info_fwd: SparseProductInfo,
+        info_bwd1: SparseProductInfo | None = None,
+        info_bwd2: SparseProductInfo | None = None,
+        out_accumulated: bool = False,
+        *,
+        backend: str | None = None,
+    ) -> Tensor:
+        infos = info_fwd, info_bwd1, info_bwd2
+        return sparse_product(product, input1, input2, *infos, out_accumulated, backend=backend)
+
+    row = PRODUCTS[product]
+    parts = zip(channels_of(product), ("M1", "M2", "M"), strict=True)
+    x, y, z = (f"[..., {', '.join([rows, *letters])}]" for letters, rows in parts)
+    function.__name__ = function.__qualname__ = f"sparse_{product}"
+    function.__doc__ = (
+        f"Sparse product ``{row.name}``, ``{row.channels}`` over the channels.\n\n"
+        f"input1 ``{x}``, input2 ``{y}`` to ``{z}``; gradients: "
+        f"gx = ``{row.grad1}``, gy = ``{row.grad2}``.\nArguments, errors and an example: :func:`sparse_product`.\n"
+    )
+    return function
+
+
+SparseMul, SparseOuter, SparseInner, SparseVecMat, SparseVecSca, SparseScaVec, SparseMatTVec = map(_as_class, NAMED)
+sparse_mul, sparse_outer, sparse_inner, sparse_vecmat, sparse_vecsca, sparse_scavec, sparse_mat_t_vec = map(
+    _as_function, NAMED
+)

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers.backends import reference
-from eqlayers.backends import torch as backend
 from eqlayers.functional import sparse_product, sparse_scale
 from eqlayers.info import SparseProductInfo, sparse_product_infos, sparse_scale_infos
 from eqlayers.ops import channels_of
-from eqlayers.ops.call import ProductCall
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse import plans as backend
+from eqlayers.sparse import reference
+from eqlayers.sparse.call import ProductCall
+from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound
 
 PLANS = list(backend.PLANS)

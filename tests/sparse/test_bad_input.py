@@ -7,7 +7,7 @@ from eqlayers import autograd, functional
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, EqlayersError, IndexRangeError, ShapeError
 from eqlayers.functional import sparse_mul, sparse_product, sparse_scale
 from eqlayers.info import SparseProductInfo, sparse_product_infos, sparse_scale_infos
-from eqlayers.ops.table import NAMED
+from eqlayers.sparse.table import NAMED
 
 INFOS = sparse_product_infos([0, 3, 1], [4, 0, 2], [1, 1, 0], [0.1, 0.7, 1.3], in1_size=4, in2_size=5, out_size=2)
 BACKENDS = [None, "reference", "torch"]

@@ -8,18 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends import select
+from ..dtypes import check_same_kind
 from ..errors import DeviceError, DTypeError, GradientError, ShapeError
-from ..info.structs import SparseScaleInfo
-from ..ops.call import ScaleCall, check_same_kind
+from .call import ScaleCall
+from .info import SparseScaleInfo
+from .run import WAYS, select
 
 
 class _Scale(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, info_fwd: SparseScaleInfo, info_bwd: SparseScaleInfo | None, backend: str | None) -> Tensor:
-        info_fwd.check_operand(x.shape[1])
+        info_fwd.as_product().check_operands(x.shape[1], x.shape[1])
         call = ScaleCall(x, info_fwd)
-        return select(call, backend).scale(call)
+        return WAYS[select(call, backend)].scale(call)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -87,3 +88,35 @@ class SparseScale:
         flat = input if len(lead) == 1 else input.reshape(math.prod(lead), *input.shape[-2:])
         y = _Scale.apply(flat, info_fwd, info_bwd, backend)
         return y if len(lead) == 1 else y.reshape(*lead, *y.shape[-2:])
+
+
+def sparse_scale(
+    input: Tensor,
+    info_fwd: SparseScaleInfo,
+    info_bwd: SparseScaleInfo | None = None,
+    *,
+    backend: str | None = None,
+) -> Tensor:
+    r"""Multiply by a constant sparse matrix: :math:`y_{nmc} = \sum_t s_t\, x_{n, \mathrm{index}[t], c}`.
+
+    Args:
+        input: ``[..., M, C]``.
+        info_fwd: The matrix, row by row.
+        info_bwd: Its transpose; needed only where the gradient is.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., out_size, C]``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, IndexRangeError: The input does not fit the info.
+        GradientError: On backward, when info_bwd is None.
+
+    Example:
+        >>> import torch, eqlayers
+        >>> infos = eqlayers.info.sparse_scale_infos([0, 1], [1, 0], [2.0, 3.0], in_size=2, out_size=2)
+        >>> sparse_scale(torch.tensor([[1.0], [10.0]]), *infos)
+        tensor([[30.],
+                [ 2.]])
+    """
+    return SparseScale.apply(input, info_fwd, info_bwd, backend)

@@ -3,18 +3,11 @@
 import pytest
 import torch
 
-from eqlayers.errors import DeviceError, DTypeError, ShapeError
+from eqlayers.dtypes import ACCUMULATE, DTYPES
+from eqlayers.errors import ShapeError
 from eqlayers.info import SparseProductInfo, SparseScaleInfo
-from eqlayers.ops.call import (
-    ACCUMULATE,
-    DTYPES,
-    ProductCall,
-    ScaleCall,
-    check_channels,
-    check_same_kind,
-    flatten_batch,
-)
-from eqlayers.ops.channels import parse
+from eqlayers.sparse.call import ProductCall, ScaleCall, check_channels, flatten_batch
+from eqlayers.sparse.channels import parse
 
 INFO = SparseProductInfo(index1=torch.tensor([0, 1]), index2=torch.tensor([1, 0]), out_size=7)
 
@@ -91,19 +84,6 @@ def test_sums_are_never_formed_below_float32():
         x = torch.zeros(1, 2, 3, dtype=dtype)
         assert ScaleCall(x, SparseScaleInfo(None, None, None)).accumulate == ACCUMULATE[dtype]
         assert ProductCall(parse("u,u->u"), x, x, INFO, (True, True, True), 1).accumulate == ACCUMULATE[dtype]
-
-
-def test_kinds_must_agree():
-    x = torch.zeros(2)
-    check_same_kind(a=x, b=x, c=x)
-    with pytest.raises(DTypeError, match=r"c must have the dtype of a, torch\.float32, got torch\.float64.*Convert"):
-        check_same_kind(a=x, b=x, c=x.double())
-    with pytest.raises(DeviceError, match=r"b must be on the device of a, cpu, got meta.*\.to\('cpu'\)"):
-        check_same_kind(a=x, b=x.to("meta"))
-    with pytest.raises(DTypeError, match=r"a must be float64, float32, float16 or bfloat16, got torch\.int64"):
-        check_same_kind(a=x.long())
-    with pytest.raises(DTypeError, match=r"b must be a tensor .*got \[1\.0\]\. Use torch\.as_tensor"):
-        check_same_kind(a=x, b=[1.0])
 
 
 def test_channels_must_agree():

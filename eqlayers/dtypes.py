@@ -1,0 +1,81 @@
+"""Dtypes of operands and of sums, and the checks that operands share a dtype, a device and batch axes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .checks import check_tensor
+from .errors import DeviceError, DTypeError, ShapeError
+from .torch_internals import under_autocast
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+#: Dtype in which sums are formed: never below float32.
+ACCUMULATE = {
+    torch.float64: torch.float64,
+    torch.float32: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+
+
+def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Under autocast, the tensors in their widest dtype: other operations hand over a mixture. Else, as they are.
+
+    Tensors of width 0, weights that a layer does not have, say nothing.
+    """
+    if not under_autocast(tensors[0].device.type):
+        return tensors
+    said = (t.dtype for t in tensors if not t.ndim or t.shape[-1])
+    widest = functools.reduce(torch.promote_types, said, tensors[0].dtype)
+    return tuple(t.to(widest) for t in tensors)
+
+
+def check_same_kind(**tensors: Tensor) -> None:
+    """Raise unless all tensors share one supported floating dtype and one device."""
+    (first_name, first), *rest = tensors.items()
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            check_tensor(name, tensor, "[..., width]")
+        if tensor.dtype not in DTYPES:
+            raise DTypeError(
+                f"{name} must be float64, float32, float16 or bfloat16, got {tensor.dtype}. Convert it with `.to(...)`."
+            )
+    for name, tensor in rest:
+        if tensor.dtype != first.dtype:
+            raise DTypeError(
+                f"{name} must have the dtype of {first_name}, {first.dtype}, got {tensor.dtype}. "
+                f"Convert one of them with `.to({first.dtype})`."
+            )
+        if tensor.device != first.device:
+            raise DeviceError(
+                f"{name} must be on the device of {first_name}, {first.device}, got {tensor.device}. "
+                f"Move it with `.to('{first.device}')`."
+            )
+
+
+def broadcast_shapes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Broadcast shapes. torch.broadcast_shapes takes longer than a small product even if all shapes are equal.
+
+    Example:
+        >>> broadcast_shapes([(2, 1), (3,)])
+        (2, 3)
+    """
+    kept = [tuple(shape) for shape in shapes if len(shape)]  # compared, not put into a set: sizes may be symbols
+    if all(shape == kept[0] for shape in kept[1:]):
+        return kept[0] if kept else ()
+    return tuple(torch.broadcast_shapes(*kept))
+
+
+def broadcast_lead(**shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Broadcast the leading (batch) axes of several tensors, or raise ShapeError with their names."""
+    try:
+        return broadcast_shapes(shapes.values())
+    except RuntimeError:
+        raise ShapeError(
+            f"leading axes of {', '.join(shapes)} must broadcast, got {[list(s) for s in shapes.values()]}. "
+            f"Give them equal batch axes."
+        ) from None

@@ -1,0 +1,55 @@
+"""Sparse products and scales: infos, the table of products, autograd Functions of every order, and their functions."""
+
+from .build import sparse_product_infos, sparse_scale_infos
+from .channels import Channels
+from .function import (
+    SparseInner,
+    SparseMatTVec,
+    SparseMul,
+    SparseOuter,
+    SparseProduct,
+    SparseScaVec,
+    SparseVecMat,
+    SparseVecSca,
+    sparse_inner,
+    sparse_mat_t_vec,
+    sparse_mul,
+    sparse_outer,
+    sparse_product,
+    sparse_scavec,
+    sparse_vecmat,
+    sparse_vecsca,
+)
+from .info import SparseProductInfo, SparseScaleInfo
+from .scale import SparseScale, sparse_scale
+from .table import PRODUCTS, Row, channels_of, register_product
+
+__all__ = [
+    "PRODUCTS",
+    "Channels",
+    "Row",
+    "SparseInner",
+    "SparseMatTVec",
+    "SparseMul",
+    "SparseOuter",
+    "SparseProduct",
+    "SparseProductInfo",
+    "SparseScaVec",
+    "SparseScale",
+    "SparseScaleInfo",
+    "SparseVecMat",
+    "SparseVecSca",
+    "channels_of",
+    "register_product",
+    "sparse_inner",
+    "sparse_mat_t_vec",
+    "sparse_mul",
+    "sparse_outer",
+    "sparse_product",
+    "sparse_product_infos",
+    "sparse_scale",
+    "sparse_scale_infos",
+    "sparse_scavec",
+    "sparse_vecmat",
+    "sparse_vecsca",
+]

@@ -1,0 +1,63 @@
+"""The ways to run a sparse product or scale, in order of preference, and the choice between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ..checks import got
+from ..errors import BackendError, ConfigError
+from . import plans, reference, segments
+from .call import Call, ProductCall, ScaleCall
+
+
+class Way(NamedTuple):
+    """One way to run sparse products and scales.
+
+    Attributes:
+        product, scale: Run a call.
+        refuse: None if the way can run the call, else the reason, a phrase that follows the name.
+        only_named: Whether the call runs this way only when named.
+    """
+
+    product: Callable[[ProductCall], Tensor]
+    scale: Callable[[ScaleCall], Tensor]
+    refuse: Callable[[Call], str | None] = lambda call: None
+    only_named: Callable[[Call], bool] = lambda call: False
+
+
+def _never(call: Call) -> Tensor:
+    raise BackendError("backend 'cpu' must be given a whole layer, got a sparse product. Pass backend=None.")
+
+
+def _not_in_c(call: Call) -> str:
+    return "runs whole tensor products and convolutions; a single sparse product has no generated kernel"
+
+
+#: By the name that users write as ``backend=``, in order of preference.
+WAYS = {
+    "triton": Way(segments.product, segments.scale, segments.refuse, segments.only_named),
+    "cpu": Way(_never, _never, _not_in_c),
+    "torch": Way(plans.product, plans.scale),
+    "reference": Way(reference.product, reference.scale, only_named=lambda call: True),
+}
+
+
+def select(call: Call, name: str | None = None) -> str:
+    """Name of the way that runs ``call``: the one asked for, or the first that accepts.
+
+    Raises:
+        BackendError: The named way refuses; the message gives its reason.
+        ConfigError: No way of that name.
+    """
+    if name is None:
+        return next(name for name, way in WAYS.items() if way.refuse(call) is None and not way.only_named(call))
+    if not isinstance(name, str) or name not in WAYS:
+        raise ConfigError(f"backend must be one of {', '.join(WAYS)} or None, got {got(name)}. Pass one of these.")
+    if (reason := WAYS[name].refuse(call)) is not None:
+        raise BackendError(
+            f"backend {name!r} must accept this call, but it {reason}. Pass backend=None to let one be chosen."
+        )
+    return name

@@ -1,0 +1,98 @@
+"""Way ``triton``: the segment kernel, for CUDA and HIP tensors.
+
+In a process that runs Triton's interpreter (``TRITON_INTERPRET=1``) CPU tensors are taken as well, when the way is
+named: the interpreter shows that a kernel is right, and is far too slow to be chosen by default.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.segment import launch
+
+from ..dtypes import DTYPES
+from ..torch_internals import being_traced
+from .call import Call, ProductCall, ScaleCall
+from .channels import Channels, Sides, lookup
+from .info import SparseProductInfo
+from .table import NAMED
+
+#: Products with a kernel of the other order of operands: run with the operands swapped.
+SWAPPED = {"scavec": "vecsca", "mat_t_vec": "vecmat"}
+
+
+@cache
+def _sides(channels: Channels) -> Sides | None:
+    return lookup(channels, NAMED)
+
+
+def refuse(call: Call) -> str | None:
+    """None if the kernel can run the call, else why not."""
+    device = call.x.device
+    if device.type != "cuda" and not (device.type == "cpu" and availability.interpreted()):
+        return f"needs CUDA or HIP tensors, got {device.type}"
+    if (reason := availability.why_not()) is not None:
+        return reason
+    if being_traced():
+        return "launches its kernels by itself, which torch.compile, torch.export and make_fx cannot put into a graph"
+    if call.x.dtype not in DTYPES:
+        return f"needs {', '.join(str(d).removeprefix('torch.') for d in DTYPES)}, got {call.x.dtype}"
+    here = call.info.device
+    if here is not None and here != device:
+        return f"needs the info on the device of its operands, {device}, got {here}; move it with info.to(...)"
+    if isinstance(call, ProductCall) and _sides(call.channels) is None:
+        return f"has kernels for the seven named products ({', '.join(NAMED)}), got channels '{call.channels}'"
+    return None
+
+
+def only_named(call: Call) -> bool:
+    """Whether another way should run the call unless this one is named.
+
+    The interpreter runs only if it is named, and CPU tensors can run nowhere else. Products with one matrix for all
+    rows, and the gradients of such a matrix, are matrix products: torch's are faster than a loop over segments, which
+    reads the matrix anew for every few rows.
+    """
+    by_interpreter = call.x.device.type == "cpu" or availability.interpreted()
+    return by_interpreter or (isinstance(call, ProductCall) and _is_gemm(call))
+
+
+def _is_gemm(call: ProductCall) -> bool:
+    return any(len(letters) == 2 and not batched for letters, batched in zip(call.channels, call.batched, strict=True))
+
+
+def product(call: ProductCall) -> Tensor:
+    """Run one product: the seven ops are five kernels, and a transposed matrix is a pair of strides."""
+    sides = _sides(call.channels)
+    assert sides is not None  # refuse() says so first
+    info, dtype = call.info, call.x.dtype
+    segments, rows = info.rows(*call.sparse_rows)[1:]
+    x, y, index1, index2, batched = call.x, call.y, info.index1, info.index2, call.batched
+    op = SWAPPED.get(sides.op, sides.op)
+    if op != sides.op:
+        x, y, index1, index2, batched = y, x, index2, index1, (batched[1], batched[0], batched[2])
+    terms = launch.Terms(_scale(info, dtype), index1, index2, info.seg_out, info.gather_index, info.index_out)
+    problem = launch.Problem(op, segments, rows, call.batch, batched, flip=any(sides.transposed))
+    return launch.product(problem, x, y, terms)
+
+
+def scale(call: ScaleCall) -> Tensor:
+    """Run one scale: the same loop with one operand."""
+    info = call.info.as_product()
+    segments, rows = info.rows(call.x.shape[1], call.x.shape[1])[1:]
+    terms = launch.Terms(_scale(info, call.x.dtype), info.index1, None, info.seg_out)
+    problem = launch.Problem("scale", segments, rows, call.x.shape[0], (True, True, True))
+    return launch.product(problem, call.x, None, terms)
+
+
+def _scale(info: SparseProductInfo, dtype: torch.dtype) -> Tensor | None:
+    """The coefficients in the dtype of the sums: cast once, kept with the info."""
+    if info.scale is None:
+        return None
+    wanted, values = launch.accumulator(dtype), info.scale
+    cast = values if values.dtype == wanted else info.cached(("scale", wanted), lambda: values.to(wanted))
+    assert isinstance(cast, Tensor)
+    return cast
