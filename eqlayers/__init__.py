@@ -11,12 +11,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Python
     from e3nn.o3 import Irrep, Irreps
 
-    from . import autograd, backends, errors, functional, info, integrations, models, nn, o3, ops, testing
+    from . import autograd, backends, errors, functional, info, integrations, models, nn, o3, ops, sparse, testing
     from . import data as data
     from . import simulate as simulate
     from . import train as train
     from .graph import Graph
-    from .info import SparseProductInfo, SparseScaleInfo
     from .integrations import accelerate, deaccelerate
     from .integrations.ase import Calculator as Calculator
     from .lowering.layout import to_ir_mul, to_mul_ir
@@ -35,6 +34,7 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
         explain,
         warmup,
     )
+    from .sparse import SparseProductInfo, SparseScaleInfo
 
 __all__ = [
     "ElementwiseTensorProduct",
@@ -71,6 +71,7 @@ __all__ = [
     "paths",
     "release_memory",
     "save_potential",
+    "sparse",
     "testing",
     "to_ir_mul",
     "to_mul_ir",
@@ -81,7 +82,6 @@ __all__ = [
 _HOMES = {
     "e3nn.o3": ("Irrep", "Irreps"),
     "eqlayers.graph": ("Graph",),
-    "eqlayers.info": ("SparseProductInfo", "SparseScaleInfo"),
     "eqlayers.integrations": ("accelerate", "deaccelerate"),
     "eqlayers.integrations.ase": ("Calculator",),
     "eqlayers.lowering.layout": ("to_ir_mul", "to_mul_ir"),
@@ -100,6 +100,7 @@ _HOMES = {
         "explain",
         "warmup",
     ),
+    "eqlayers.sparse": ("SparseProductInfo", "SparseScaleInfo"),
 }
 _EXTRA = ("Calculator", "data", "simulate", "train")
 

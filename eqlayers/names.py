@@ -24,8 +24,8 @@ __all__ = ["HINTS", "PARTS", "answering", "exported", "hint", "no_such_name"]
 #: Parts whose exported names are searched, the first one that has a name wins.
 PARTS = (
     "eqlayers", "eqlayers.nn", "eqlayers.functional", "eqlayers.models", "eqlayers.data", "eqlayers.testing",
-    "eqlayers.integrations", "eqlayers.simulate", "eqlayers.train", "eqlayers.info",
-    "eqlayers.algebra", "eqlayers.lowering", "eqlayers.ops", "eqlayers.autograd", "eqlayers.backends",
+    "eqlayers.integrations", "eqlayers.simulate", "eqlayers.train", "eqlayers.sparse",
+    "eqlayers.algebra", "eqlayers.lowering", "eqlayers.backends",
     "eqlayers.periodic", "eqlayers.errors", "eqlayers.units",
 )  # fmt: skip
 

@@ -56,7 +56,18 @@ BELOW = {
     "bench": ("models", "testing", "integrations", "simulate", "files", "arguments"),
     "cli": ("train", "bench", "simulate", "memory", "compiling", "notices"),
     "__main__": ("cli",),
-    "": ("info", "ops", "train", "simulate", "testing", "integrations", "o3", "memory", "names"),  # eqlayers/__init__.py itself
+    "": (
+        "sparse",
+        "info",
+        "ops",
+        "train",
+        "simulate",
+        "testing",
+        "integrations",
+        "o3",
+        "memory",
+        "names",
+    ),  # eqlayers/__init__.py itself
 }
 # one line each, with its reason
 EXCEPTIONS: set[tuple[str, str]] = set()

@@ -93,17 +93,18 @@ def test_layers_are_grouped_as_the_catalogue_is(parts: ModuleType) -> None:
 
 
 def test_pages_of_classes_follow_the_code(parts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sparse.md").write_text("# Page\n\n```{names} eqlayers.info\n```\n")
+    (tmp_path / "sparse.md").write_text("# Page\n\n```{names} eqlayers.sparse\n```\n")
     (tmp_path / "names").mkdir()
-    (tmp_path / "names" / "eqlayers.info.Gone.md").write_text("of a class that is gone")
+    (tmp_path / "names" / "eqlayers.sparse.Gone.md").write_text("of a class that is gone")
     parts.write_classes(tmp_path)
     found = sorted(page.name for page in (tmp_path / "names").iterdir())
-    assert found == [f"eqlayers.info.{name}.md" for name in ("SparseProductInfo", "SparseScaleInfo")]
-    page = tmp_path / "names" / found[0]
+    assert {f"eqlayers.sparse.{name}.md" for name in ("Channels", "SparseProductInfo", "SparseScaleInfo")} <= {*found}
+    assert "eqlayers.sparse.Gone.md" not in found
+    page = tmp_path / "names" / "eqlayers.sparse.SparseProductInfo.md"
     before = page.stat().st_mtime_ns
     parts.write_classes(tmp_path)
     assert page.stat().st_mtime_ns == before, "an unchanged page was written again, so that Sphinx reads it again"
-    assert ".. autoclass:: eqlayers.info.SparseProductInfo" in page.read_text()
+    assert ".. autoclass:: eqlayers.sparse.SparseProductInfo" in page.read_text()
 
 
 def test_keys_have_their_path_value_and_comment(parts: ModuleType) -> None:

@@ -22,7 +22,7 @@ from .info import SparseProductInfo
 from .run import WAYS, select
 from .table import NAMED, PRODUCTS, channels_of
 
-#: The three infos of a call; those of gradients may be None.
+#: The three infos of a call; the infos of gradients may be None.
 Given = tuple[SparseProductInfo, SparseProductInfo | None, SparseProductInfo | None]
 
 
@@ -203,7 +203,7 @@ class SparseProduct:
 def _as_class(product: str) -> type[SparseProduct]:
     name = PRODUCTS[product].function
     doc = f"The sparse product ``{product}``, ``{NAMED[product]}`` over channels; call ``{name}.apply(...)``."
-    return type(name, (SparseProduct,), {"product": product, "__doc__": doc, "__module__": "eqlayers.autograd"})
+    return type(name, (SparseProduct,), {"product": product, "__doc__": doc, "__module__": "eqlayers.sparse"})
 
 
 def _as_function(product: str) -> Callable[..., Tensor]:
