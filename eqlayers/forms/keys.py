@@ -22,7 +22,7 @@ from .packed_text import pack, unpack
 from .program import find_form
 from .program import with_rows as with_rows
 
-PREFIX = "eqlayers-formula-1"
+PREFIX = "eqlayers-formula-"
 MOST_READS = 16  # rows of a table
 _LETTERS = {rows[0]: rows for rows in ROWS}
 _known: dict[str, AnyForm] = {}
@@ -117,7 +117,7 @@ def short(key: str) -> str:
 
 def write_formula(base: Formula) -> str:
     """The formula as text, the same in every process; see :func:`eqlayers.forms.program_text.write_program`."""
-    return pack(PREFIX, base.key, [base.operands, base.results, base.nodes, base.outputs, base.channels])
+    return pack(PREFIX, base.content)
 
 
 def read_formula(text: str) -> Formula:

@@ -1,4 +1,4 @@
-"""Programs as text, ``eqlayers-1:<key>:<payload>``; see :mod:`eqlayers.forms.packed_text`."""
+"""Programs as text, ``eqlayers-2:<key>:<payload>``; see :mod:`eqlayers.forms.packed_text`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 from .packed_text import pack, unpack
 
 PREFIX = "eqlayers-"
-_VERSION = "1"
 
 
 def write_program(program: Program) -> str:
@@ -20,7 +19,7 @@ def write_program(program: Program) -> str:
         >>> read_program(write_program(program)) == program
         True
     """
-    return pack(PREFIX + _VERSION, program.key, [program.layout, program.widths, program.paths])
+    return pack(PREFIX, program.content)
 
 
 def read_program(text: str) -> Program:
@@ -29,7 +28,7 @@ def read_program(text: str) -> Program:
     Raises:
         ConfigError: The text is of another version, damaged, or no program.
     """
-    return unpack(PREFIX + _VERSION, text, _program, "program")
+    return unpack(PREFIX, text, _program, "program")
 
 
 def _program(content: Any) -> Program:

@@ -132,9 +132,9 @@ _STEP = r"a form must have the derivative that its key names, got .*, which this
 KEYS: dict[str, tuple[str, str]] = {
     "unknown": ("0123456789abcdef", r"a form must be built before it is run, got the key '0123456789abcdef'"),
     "empty": ("", r"a form must be built before it is run, got the key ''"),
-    "damaged": ("eqlayers-1:00:!!", r"the text of a program must hold a program, got 'eqlayers-1:00:!!'"),
-    "old": ("eqlayers-0:00:00", r"the text of a program must begin with 'eqlayers-1:'"),
-    "a formula, damaged": ("eqlayers-formula-1:00:!!", r"the text of a formula must hold a formula, got"),
+    "damaged": ("eqlayers-2:00:!!", r"the text of a program must hold a program, got 'eqlayers-2:00:!!'"),
+    "old": ("eqlayers-0:00:00", r"the text of a program must begin with 'eqlayers-2:'"),
+    "a formula, damaged": ("eqlayers-formula-2:00:!!", r"the text of a formula must hold a formula, got"),
     "gradient of too few": (f"{ROWS[True]}/g1:11", _STEP),
     "gradient of too many": (f"{ROWS[True]}/g11:111", _STEP),
     "along too few": (f"{ROWS[True]}/a11", _STEP),

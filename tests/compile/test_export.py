@@ -178,12 +178,12 @@ def test_a_text_holds_the_very_program(layout: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda text: text.replace("eqlayers-1:", "eqlayers-9:"), r"must begin with 'eqlayers-1:', got 'eqlayers-9:"),
+        (lambda text: text.replace("eqlayers-2:", "eqlayers-9:"), r"must begin with 'eqlayers-2:', got 'eqlayers-9:"),
         (lambda text: text[:-20], "must hold a program|must hold the program of its key"),
         (lambda text: text[:60] + ("A" if text[60] != "A" else "B") + text[61:], "must hold"),
-        (lambda text: text[:40] + "!" + text[41:], r"must hold a program, got 'eqlayers-1:.*export the model again"),
-        (lambda text: "eqlayers-1:0123456789abcdef:" + text.split(":")[2], "its key, 0123456789abcdef, got the"),
-        (lambda text: "eqlayers-1", "must hold a program|must begin"),
+        (lambda text: text[:40] + "!" + text[41:], r"must hold a program, got 'eqlayers-2:.*export the model again"),
+        (lambda text: "eqlayers-2:0123456789abcdef:" + text.split(":")[2], "its key, 0123456789abcdef, got the"),
+        (lambda text: "eqlayers-2", "must hold a program|must begin"),
     ],
 )
 def test_a_damaged_text_is_an_error(damage: Callable[[str], str], message: str) -> None:
@@ -209,7 +209,7 @@ def test_a_damaged_text_is_an_error(damage: Callable[[str], str], message: str) 
 def test_a_text_of_something_else_is_an_error(content: str) -> None:
     payload = base64.urlsafe_b64encode(zlib.compress(content.encode())).decode()
     with pytest.raises(ConfigError, match="must hold a program, got"):
-        read_program(f"eqlayers-1:0123456789abcdef:{payload}")
+        read_program(f"eqlayers-2:0123456789abcdef:{payload}")
 
 
 def test_a_short_key_that_nobody_built_is_an_error() -> None:

@@ -8,12 +8,12 @@ has such a map is summed.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from .content import key_of
 from .expression import Expression as Expression
 from .expression import Node as Node
 from .expression import is_number, nested, partials
@@ -120,9 +120,18 @@ class Formula:
                 raise ValueError(
                     f"{result.name} must have {result.components} outputs, got {len(outputs)}. Name a node, or None."
                 )
-        fields = (self.operands, self.results, self.nodes, self.outputs, self.channels)
-        self.key = hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
+        self.key = key_of(self.content)
         self.batch = next((number for number, one in enumerate(self.operands) if one.rows == "each"), None)
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """All that it is, as plain data."""
+        return self.operands, self.results, self.nodes, self.outputs, self.channels
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a file, of an earlier version too, which holds a key of another kind."""
+        self.__dict__.update(state)
+        self.key = key_of(self.content)
 
     @cached_property
     def of_nodes(self) -> bool:

@@ -11,15 +11,16 @@ the form F = sum(z * g), and so every derivative.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from .content import key_of
 
 LAYOUTS = ("mul_ir", "ir_mul")
 OPERANDS = ("x", "y", "w", "z")
@@ -202,7 +203,20 @@ class Program:
     @cached_property
     def key(self) -> str:
         """Short content hash: equal programs have equal keys, on every machine."""
-        return hashlib.sha256(repr((self.paths, self.widths, self.layout)).encode()).hexdigest()[:16]
+        return key_of(self.content)
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """All that it is, as plain data."""
+        return self.layout, self.widths, self.paths
+
+    def __reduce__(self) -> tuple[type[Program], tuple[Any, ...]]:
+        return Program, (self.paths, self.widths, self.layout)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a file of an earlier version, which may hold a key of another kind."""
+        self.__dict__.update(state)
+        self.__dict__.pop("key", None)
 
     def __str__(self) -> str:
         """One line per path."""
