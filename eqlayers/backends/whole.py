@@ -1,8 +1,8 @@
 """Whole forms in plain torch, path by path; torch differentiates them, on any device and to any order.
 
 ``torch`` contracts each path as dense einsums of two operands, in the order that takes the fewest operations: products
-with many scalars become matrix products, harmonics meet the coefficients first. ``reference`` touches only what terms
-name, in float64: it is the definition.
+with many scalars become matrix products, harmonics meet the coefficients first. ``sparse`` runs the infos of the layer,
+two sparse products for each group of paths, and ``reference`` runs them term by term in float64: it is the definition.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from eqlayers_kernels.forms.program import Path, Program, Slot
 
 from ..dtypes import ACCUMULATE
 from ..forms.program import find_form
+from ..sparse.program import infos_of
 from ..torch_internals import outside_of_autocast, traced_by_running
 from .constants import Constants
 from .contraction import Pair, contraction
 from .registry import Backend
-from .rows import summed_rows, taken
+from .rows import taken
 
 #: Rows that the order of contractions is chosen for.
 ROWS = 1024
@@ -45,14 +46,14 @@ class WholeForm:
         slots = ([path.x for path in program.paths], [path.y for path in program.paths], weights)
         self.cuts = [_Cut(own, width) for own, width in zip(slots, program.widths, strict=False)]
 
-    def __call__(self, x: Tensor, y: Tensor, w: Tensor, term_by_term: bool) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """``[N, width]`` from x and y ``[N, width]``, and w the same or ``[width]``."""
         blocks: dict[Slot, Tensor] = {}
         parts = [cut(t) for cut, t in zip(self.cuts, (x, y, w), strict=True)]
         for path in self.paths:
             x_part, y_part = parts[0][path.path.x.start], parts[1][path.path.y.start]
             w_part = w if path.path.weight is None else parts[2][path.path.weight]
-            block = (path.by_terms if term_by_term else path)(x_part, y_part, w_part)
+            block = path(x_part, y_part, w_part)
             known = blocks.get(path.path.z)
             blocks[path.path.z] = block if known is None else known + block
         columns, stop = self._unread(x, y, w), 0
@@ -123,26 +124,6 @@ class PathSum:
         for places, pair in self._steps[shared]:
             operands.append(pair(*(operands.pop(place) for place in places)))
         return self._with_channels(operands[0] if self.path.z.dim > 1 else operands[0].unsqueeze(1))
-
-    def by_terms(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """The result by terms: gathers the components that the terms name."""
-        first, second, out, values = zip(*self.path.terms, strict=True)
-        index = [
-            self._constants(place, x.device, lambda part=part: torch.tensor(part))  # type: ignore[misc]
-            for place, part in enumerate((first, second, out))
-        ]
-        factors = self._constants("terms", x.device, lambda: torch.tensor(values, dtype=torch.float64))
-        first_x, second_y = taken(self.block("x", x), index[0], 1), taken(self.block("y", y), index[1], 1)
-        letters = [f"nt{self.letters['x']}", f"nt{self.letters['y']}"]
-        kept = "nt" + "".join(c for c in self.axes if any(c in part for part in letters))  # not more: it stays dynamic
-        terms = torch.einsum(f"{','.join(letters)}->{kept}", first_x, second_y)
-        terms = terms * factors.to(x.dtype).view(-1, *[1] * (terms.ndim - 2))
-        if self.path.weight is not None:
-            spec = f"{kept},{self._weight_spec(w.ndim == 1)}->nt{self.letters['z']}"
-            terms = torch.einsum(spec, terms, self.weights(w))
-        else:
-            terms = torch.einsum(f"{kept}->nt{self.letters['z']}", terms)
-        return self._with_channels(summed_rows(terms, index[2], self.path.z.dim, dim=1))
 
     def _with_channels(self, z: Tensor) -> Tensor:
         """``[N, components, channels]``."""
@@ -221,15 +202,21 @@ def contract(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     """``[N, width]``: the form of that key as matrix products, in the dtype of the sums."""
     dtype = ACCUMULATE[x.dtype]
     with outside_of_autocast(x.device.type):
-        return _find(key)(x.to(dtype), y.to(dtype), w.to(dtype), False).to(x.dtype)
+        return _find(key)(x.to(dtype), y.to(dtype), w.to(dtype)).to(x.dtype)
 
 
 @traced_by_running
 def define(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """``[N, width]``: the form of that key term by term, in float64."""
-    with outside_of_autocast(x.device.type):
-        return _find(key)(x.double(), y.double(), w.double(), True).to(x.dtype)
+    """``[N, width]``: the form of that key by its infos, term by term in float64."""
+    return infos_of(find_form(key).program)(x, y, w, "reference")
+
+
+@traced_by_running
+def by_infos(key: str, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    """``[N, width]``: the form of that key by its infos, in the dtype of the sums."""
+    return infos_of(find_form(key).program)(x, y, w)
 
 
 TORCH = Backend("torch", whole=contract)
+SPARSE = Backend("sparse", whole=by_infos)
 REFERENCE = Backend("reference", automatic=False, whole=define)

@@ -22,6 +22,8 @@ from ..graph import Graph
 from ..lowering.plan import ProductPlan
 from .tabled import TabledWeights
 
+#: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
+BY_INFOS = ("sparse", "reference")
 #: Backends whose convolutions read weights from tables; the others get them as they are.
 READS_TABLES = ("cpu", "triton")
 
@@ -38,7 +40,7 @@ def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool
     check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
     x, y, w = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
     flat = None
-    if shared and plan.dense is not None and plan.rest is not None and backend != "reference":
+    if shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS:
         flat, plan = contract(plan.dense.key, x, y, w), plan.rest
     if flat is None or plan.paths:
         name = chosen(x.device.type, x.dtype, backend, plan.form.key)

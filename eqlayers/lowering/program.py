@@ -59,6 +59,27 @@ def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float],
     return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
 
 
+def linear_program(
+    irreps: tuple[o3.Irreps, o3.Irreps], paths: Sequence[tuple[int, int, float]], layout: str
+) -> Program:
+    """A matrix of weights for each pair of groups, as a program: x the features, y a 1, w the matrices one by one.
+
+    Args:
+        irreps: Of the features and of the result.
+        paths: Number of the group of the features, number of the group of the result, and a constant factor.
+        layout: 'mul_ir' or 'ir_mul', of both.
+    """
+    made, offset, slots = [], 0, [slots_of(part) for part in irreps]
+    for i, k, factor in paths:
+        x, z = slots[0][i], slots[1][k]
+        if x.mul and z.mul:
+            axes = (Axis(x.mul, x=1, w=z.mul), Axis(z.mul, w=1, z=1))
+            terms = tuple((m, 0, m, factor) for m in range(x.dim))
+            made.append(Path(x, Slot(0, 1, 1), z, offset, tuple(axis for axis in axes if axis.extent > 1), terms))
+        offset += x.mul * z.mul
+    return Program(tuple(made), (irreps[0].dim, 1, offset, irreps[1].dim), layout)
+
+
 def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str, layout_out: str) -> Program:
     """A constant matrix on the components of every copy, as a program: x the features, y a 1, no weights.
 

@@ -18,6 +18,7 @@ from ..forms.program import Form, FormCall
 from ..functional.product import apply_form, as_rows, chosen
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.program import basis_program
+from ..sparse import ProgramInfos, infos_of
 from ._common.base import EquivariantModule
 
 #: Name of a basis -> the rotation whose Wigner D matrices lead to it.
@@ -121,6 +122,11 @@ class ChangeOfBasis(EquivariantModule):
         name = chosen(x.device.type, x.dtype, self.backend, self._form.key)
         z = apply_form((as_rows(x, lead), as_rows(one, lead), x.new_empty(0)), None, self._form, name)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """All groups as infos of sparse products, of the features and a 1."""
+        return infos_of(self._form.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; None without any."""

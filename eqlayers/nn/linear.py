@@ -18,6 +18,8 @@ from ..checks import check_choice, check_flag, check_tensor
 from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import ShapeError
 from ..lowering.layout import FlatLayout
+from ..lowering.program import linear_program
+from ..sparse import ProgramInfos, infos_of
 from ._common.base import EquivariantModule
 from ._common.e3nn_state import check_e3nn_layer
 from ._common.linear_paths import (
@@ -283,6 +285,22 @@ class Linear(EquivariantModule):
                 f"Build it with shared_weights={not self.shared_weights} for the other kind, or reshape."
             )
         return value.reshape(shape) if self.shared_weights else value  # e3nn takes leading axes of length 1
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """All paths as infos of sparse products, of the features, a 1 and the weights; of one pair of ``f_in, f_out``.
+
+        Biases are no part of them.
+
+        Example:
+            >>> Linear("2x0e", "3x0e").infos
+            infos of 1 path in 1 group
+            group 0: x 'a', y '' -> 'a'; then weights 'ab' -> 'b'
+              path 0: x[0:2], y[0:1], w[0:6] -> z[0:3]
+                z0 = 0.707107 x0 y0
+        """
+        paths = [(path.i_in, path.i_out, path.path_weight) for path in self._paths]
+        return infos_of(linear_program((self.irreps_in, self.irreps_out), paths, self.layout))
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""

@@ -15,8 +15,10 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_flag
 from ..forms.program import FormCall
+from ..functional.product import BY_INFOS
 from ..lowering.paths import Instruction, normalise, read_instructions, variances
 from ..lowering.plan import ProductPlan
+from ..sparse import ProgramInfos, infos_of
 from ._common.base import EquivariantModule
 from ._common.e3nn_state import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
 from ._common.picture import draw_paths
@@ -196,6 +198,22 @@ class ProductLayer(E3nnState, EquivariantModule):
         """The plan of all paths but those that are matrix products."""
         return self.plan.rest if self.dense_paths() and self.plan.rest is not None else self.plan
 
+    @property
+    def infos(self) -> ProgramInfos:
+        """All paths as infos of sparse products: called with flat x, y and weights, they give the result of the layer.
+
+        Example:
+            >>> from eqlayers import FullyConnectedTensorProduct
+            >>> FullyConnectedTensorProduct("2x0e", "1o", "3x1o").infos
+            infos of 1 path in 1 group
+            group 0: x 'a', y '' -> 'a'; then weights 'ab' -> 'b'
+              path 0: x[0:2], y[0:3], w[0:6] -> z[0:9]
+                z0 = 0.707107 x0 y0
+                z1 = 0.707107 x0 y1
+                z2 = 0.707107 x0 y2
+        """
+        return infos_of(self.plan.form.program)
+
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All paths but those that are matrix products as one call; None where there is none."""
         plan, dense = self._sparse_plan(), self.dense_paths()
@@ -206,7 +224,7 @@ class ProductLayer(E3nnState, EquivariantModule):
 
     def dense_paths(self) -> int:
         """Paths with many scalars, where one set of weights serves all samples."""
-        dense = self.plan.dense if self.shared_weights and self.backend != "reference" else None
+        dense = self.plan.dense if self.shared_weights and self.backend not in BY_INFOS else None
         return 0 if dense is None else len(dense.program.paths)
 
     def extra_repr(self) -> str:

@@ -12,6 +12,7 @@ from ..backends.rows import taken
 from ..checks import check_integer, check_tensor
 from ..errors import DeviceError, DTypeError, ShapeError
 from ..graph import check_range
+from ..sparse import ProgramInfos
 from ..torch_internals import being_traced, unwrapped
 from ._common.base import EquivariantModule
 from .linear import Linear
@@ -111,6 +112,11 @@ class SpeciesLinear(EquivariantModule):
         mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
         back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
         return torch.cat(mapped).index_select(0, back)
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """The map as infos of sparse products; see :attr:`Linear.infos`. The weights of a row are ``weight[kind]``."""
+        return self.linear.infos
 
     def _of_any_species(self, features: Tensor, kind: Tensor) -> Tensor:
         """Without a look at the species, by one and the same sequence of operations."""

@@ -21,12 +21,15 @@ from .function import (
     sparse_vecsca,
 )
 from .info import SparseProductInfo, SparseScaleInfo
+from .program import PathGroup, ProgramInfos, infos_of
 from .scale import SparseScale, sparse_scale
 from .table import PRODUCTS, Row, channels_of, register_product
 
 __all__ = [
     "PRODUCTS",
     "Channels",
+    "PathGroup",
+    "ProgramInfos",
     "Row",
     "SparseInner",
     "SparseMatTVec",
@@ -40,6 +43,7 @@ __all__ = [
     "SparseVecMat",
     "SparseVecSca",
     "channels_of",
+    "infos_of",
     "register_product",
     "sparse_inner",
     "sparse_mat_t_vec",

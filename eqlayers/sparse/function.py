@@ -41,6 +41,8 @@ class _Form(torch.autograd.Function):
     ) -> Tensor:
         call = ProductCall(channels, x, y, infos[0], batched, batch)
         infos[0].check_operands(*call.sparse_rows)
+        if x.is_meta:
+            return x.new_empty(call.out_shape)
         return WAYS[select(call, backend)].product(call)
 
     @staticmethod

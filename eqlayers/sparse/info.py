@@ -275,7 +275,7 @@ class SparseProductInfo(_Movable, _ProductFields):
 
 
 def _top(index: Tensor | None) -> int:
-    return 0 if index is None or index.numel() == 0 else int(index.max()) + 1
+    return 0 if index is None or index.is_meta or index.numel() == 0 else int(index.max()) + 1
 
 
 class _OneOperand(SparseProductInfo):

@@ -28,6 +28,8 @@ from .runs import Sizes, find_runs, run_by_runs, scale_of
 # Cost of one torch operation, in elements moved; multiply-adds of a small matrix product per element moved; and the
 # largest temporary of ``gather``, in elements. Measured on two cores; they steer speed only.
 _LAUNCH, _FLOPS_PER_MOVE, _BLOCK = 1e4, 8.0, 1 << 20
+#: Rows that a plan is chosen for where a graph that is being traced takes any number.
+ROWS = 1024
 _MAX_DENSE = 1 << 22  # entries of a dense coefficient table
 
 
@@ -53,12 +55,12 @@ def product(call: ProductCall) -> Tensor:
 
 
 def _sizes(call: ProductCall) -> Sizes:
-    extents = call.extents
+    extents, batch = call.extents, call.batch if type(call.batch) is int else ROWS
     terms = call.info.terms(*call.sparse_rows, call.x.device)
     return Sizes(
-        batch1=call.batch if call.batched[0] else 1,
-        batch2=call.batch if call.batched[1] else 1,
-        batch=call.batch,
+        batch1=batch if call.batched[0] else 1,
+        batch2=batch if call.batched[1] else 1,
+        batch=batch,
         rows1=call.sparse_rows[0],
         rows2=call.sparse_rows[1],
         rows_out=call.out_rows,

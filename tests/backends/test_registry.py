@@ -28,8 +28,8 @@ def registry():
 
 
 def test_the_order_of_preference():
-    assert list(BACKENDS) == ["triton", "cpu", "torch", "reference"]
-    assert [b.automatic for b in BACKENDS.values()] == [True, True, True, False]
+    assert list(BACKENDS) == ["triton", "cpu", "torch", "sparse", "reference"]
+    assert [b.automatic for b in BACKENDS.values()] == [True, True, True, True, False]
     assert all(find(name).name == name for name in BACKENDS)
 
 
@@ -64,7 +64,9 @@ def test_a_named_backend_that_refuses_says_why_and_nothing_else_runs(registry):
 
 def test_unknown_names():
     for function in (lambda: find("cuda"), lambda: select(CALL, "cuda")):
-        with pytest.raises(ConfigError, match=r"one of triton, cpu, torch, reference or None, got 'cuda'\. Pass one"):
+        with pytest.raises(
+            ConfigError, match=r"one of triton, cpu, torch, sparse, reference or None, got 'cuda'\. Pass one"
+        ):
             function()
 
 
@@ -105,6 +107,7 @@ def test_explain_gives_every_verdict():
     ]
     assert "    cpu: runs" in text
     assert "    torch: accepts, behind the chosen one" in text
+    assert "    sparse: accepts, behind the chosen one" in text
     assert "    reference: accepts, only when named" in text
     assert "    triton: accepts, only when named" in text  # the interpreter, on CPU tensors
     assert "torch.float64" in eqlayers.explain(dtype=torch.float64)

@@ -17,7 +17,9 @@ from eqlayers.lowering.modes import MODES
 from eqlayers_kernels.forms.program import contract as by_hand
 
 EPS = torch.finfo(torch.float64).eps
-BOTH = pytest.mark.parametrize("run", [whole.contract, whole.define], ids=["torch", "reference"])
+BOTH = pytest.mark.parametrize(
+    "run", [whole.contract, whole.by_infos, whole.define], ids=["torch", "sparse", "reference"]
+)
 LAYOUTS = pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "sample"])
 
@@ -188,7 +190,8 @@ def test_batches_of_any_size_in_one_exported_graph(run: Any) -> None:
     sizes = {"x": {0: rows}, "y": {0: rows}, "w": None}
     exported = torch.export.export(Module(), tuple(operands(product, True)), dynamic_shapes=sizes, strict=False)
     given = operands(product, True, rows=9)
-    assert torch.equal(exported.module()(*given), run(key, *given))
+    want = run(key, *given)  # a sparse product may run by another plan where it knows the number of rows
+    assert (exported.module()(*given) - want).abs().max() <= 100 * EPS * want.abs().max()
 
 
 def test_operands_are_cut_once() -> None:

@@ -16,6 +16,7 @@ from ...forms.program import FormCall
 from ...functional.so2 import SO2Plan, check_weight
 from ...lowering.layout import LAYOUTS
 from ...lowering.so2 import PARITIES
+from ...sparse import ProgramInfos, infos_of
 from .base import EquivariantModule
 
 
@@ -78,6 +79,15 @@ class SO2Layer(EquivariantModule):
             found += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.pieces]
             start += block.width
         return found
+
+    @property
+    def infos(self) -> tuple[ProgramInfos, ProgramInfos]:
+        """The programs before and after the matrix products, as infos of sparse products.
+
+        The first sorts the components of the features by order m, the second puts them back. Both take a 1 as their
+        second operand in a frame of the edge, or the rotation to the edge.
+        """
+        return infos_of(self._plan.plain.program), infos_of(self._plan.back.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """The program in front of the matrix products; None without any."""

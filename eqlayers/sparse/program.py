@@ -1,0 +1,308 @@
+"""A product layer by sparse products: the program of the layer as infos, and a run by them.
+
+A program is a list of paths, and a path is a list of terms. Paths whose operands have equal channels are one group: one
+sparse product multiplies the operands along the terms of all paths of the group, and a second one multiplies weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+
+from ..dtypes import ACCUMULATE
+from ..torch_internals import outside_of_autocast
+from .build import sparse_product_infos
+from .channels import Channels
+from .function import sparse_product
+from .info import Infos
+
+_LETTERS = "abcdefgh"
+
+
+@dataclass(frozen=True)
+class PathGroup:
+    """Paths of a program whose operands have equal channels, as one or two sparse products.
+
+    Attributes:
+        paths: Their numbers in the program.
+        x, y, z: Blocks of the operands and of the result, whose components are the sparse rows, one after the other.
+        letters: Channel letters of x, y, w and z.
+        channels: Channel spec of the product of x and y.
+        terms: Infos of that product and of its gradients, with the terms of all paths. The rows of the result are the
+            components of each path in a weighted group, and the rows of z in another.
+        weights: Infos of the product with the weights, a row for each path, and of its gradients; None without weights.
+
+    Example:
+        >>> from eqlayers import TensorProduct
+        >>> (group,) = TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)]).infos
+        >>> str(group.channels), group.terms[0].num_terms, str(group.weight_channels)
+        ('a,->a', 3, 'a,a->a')
+    """
+
+    paths: tuple[int, ...]
+    x: tuple[Slot, ...]
+    y: tuple[Slot, ...]
+    z: tuple[Slot, ...]
+    axes: dict[str, Axis]
+    letters: dict[str, str]
+    channels: Channels
+    terms: Infos
+    weights: Infos | None
+
+    @property
+    def weight_channels(self) -> Channels | None:
+        """Channel spec of the product with the weights."""
+        return None if self.weights is None else Channels(self.channels.out, self.letters["w"], self.letters["z"])
+
+
+class ProgramInfos:
+    """The infos of a product layer: one group for each kind of channels, and the layer's result by sparse products.
+
+    Args:
+        program: The paths, their terms and their channels.
+
+    Example:
+        >>> import torch
+        >>> from eqlayers import TensorProduct
+        >>> layer = TensorProduct("2x1o", "1o", "2x1e", [(0, 0, 0, "uvu", True)])
+        >>> layer.infos
+        infos of 1 path in 1 group
+        group 0: x 'a', y '' -> 'a'; then weights 'a' -> 'a'
+          path 0: x[0:6], y[0:3], w[0:2] -> z[0:6]
+            z0 = 0.707107 x1 y2 - 0.707107 x2 y1
+            z1 = - 0.707107 x0 y2 + 0.707107 x2 y0
+            z2 = 0.707107 x0 y1 - 0.707107 x1 y0
+        >>> x, y = torch.randn(5, 6), torch.randn(5, 3)
+        >>> torch.allclose(layer.infos(x, y, layer.weight), layer(x, y), atol=1e-6)
+        True
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @cached_property
+    def groups(self) -> tuple[PathGroup, ...]:
+        """The groups, in the order of their first paths."""
+        found: dict[object, list[int]] = {}
+        for number, path in enumerate(self.program.paths):
+            kind = (path.x.mul, path.y.mul, path.z.mul, path.weight is None, _axes(path))
+            found.setdefault(kind, []).append(number)
+        return tuple(_group(self.program, numbers) for numbers in found.values())
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def __iter__(self) -> Iterator[PathGroup]:
+        return iter(self.groups)
+
+    def __getitem__(self, number: int) -> PathGroup:
+        return self.groups[number]
+
+    def __call__(self, x: Tensor, y: Tensor, w: Tensor | None = None, backend: str | None = None) -> Tensor:
+        """Run the layer by two sparse products a group.
+
+        Args:
+            x: ``[N, width]``.
+            y: ``[N, width]``.
+            w: ``[width]`` shared by all rows, or ``[N, width]``; None without weights.
+            backend: The way that sparse products run; see :func:`eqlayers.functional.sparse_product`.
+
+        Returns:
+            ``[N, width]``; sums are formed in float32 or better, and in float64 by 'reference'.
+        """
+        with outside_of_autocast(x.device.type):
+            return self._result(x, y, x.new_empty(0) if w is None else w, backend)
+
+    def _result(self, x: Tensor, y: Tensor, w: Tensor, backend: str | None) -> Tensor:
+        dtype = torch.float64 if backend == "reference" else ACCUMULATE[x.dtype]
+        rows = [cut(t.to(dtype)) for cut, t in zip(self._cuts, (x, y, w), strict=True)]
+        blocks: dict[Slot, Tensor] = {}
+        for group in self.groups:
+            for slot, block in zip(group.z, self._run(group, rows, backend), strict=True):
+                blocks[slot] = blocks[slot] + block if slot in blocks else block
+        columns, stop = self._unread(x, y, w, dtype), 0
+        for slot in sorted(blocks):
+            if slot.start > stop:
+                columns.append(blocks[slot].new_zeros(x.shape[0], slot.start - stop))
+            block = blocks[slot]
+            columns.append((block if self.program.layout == "ir_mul" else block.mT).flatten(1))
+            stop = slot.stop
+        if stop < self.program.widths[3]:
+            columns.append(x.new_zeros(x.shape[0], self.program.widths[3] - stop, dtype=dtype))
+        return (columns[0] if len(columns) == 1 else torch.cat(columns, -1)).to(x.dtype)
+
+    def _unread(self, x: Tensor, y: Tensor, w: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """Zero columns that depend on all operands, so that unused operands get zero gradients instead of None."""
+        if any(group.weights is not None for group in self.groups) or (self.groups and not w.shape[-1]):
+            return []
+        return [(x.narrow(-1, 0, 0) + y.narrow(-1, 0, 0) + w.narrow(-1, 0, 0)).to(dtype)]
+
+    @cached_property
+    def _cuts(self) -> tuple[_Cut, _Cut, _Cut]:
+        paths = self.program.paths
+        weights = [Slot(path.weight, path.weight_count, 1) for path in paths if path.weight is not None]
+        x, y, w, _ = self.program.widths
+        return _Cut([path.x for path in paths], x), _Cut([path.y for path in paths], y), _Cut(weights, w)
+
+    def _run(self, group: PathGroup, rows: list[_Blocks], backend: str | None) -> list[Tensor]:
+        """``[N, components, channels]`` of every block of z of a group."""
+        x, y = self._side(group, "x", rows[0], group.x), self._side(group, "y", rows[1], group.y)
+        terms = [info.on(x.device) for info in group.terms]
+        z = sparse_product(str(group.channels), x, y, *terms, backend=backend)
+        letters, have = group.letters["z"], group.channels.out
+        if group.weights is not None:
+            sizes = [group.axes[letter].length for letter in group.letters["w"]]
+            paths = [self.program.paths[number] for number in group.paths]
+            slots = [Slot(path.weight or 0, 1, path.weight_count) for path in paths]
+            w = rows[2].joined(slots).unflatten(-1, (len(slots), *sizes))
+            weights = [info.on(x.device) for info in group.weights]
+            z = sparse_product(str(group.weight_channels), z, w, *weights, backend=backend)
+        elif have != letters:  # a sum over channels, or equal results in several
+            z = torch.einsum(f"nt{have}->nt{''.join(c for c in letters if c in have)}", z)
+            for place, letter in enumerate(letters):
+                if letter not in have:
+                    z = z.unsqueeze(2 + place)
+            z = z.expand(*z.shape[:2], *(group.axes[letter].length for letter in letters))
+        z = z.flatten(2) if letters else z.unsqueeze(2)
+        return list(z.split([slot.dim for slot in group.z], 1))
+
+    def _side(self, group: PathGroup, name: str, row: _Blocks, slots: Sequence[Slot]) -> Tensor:
+        """``[N, components, *channels]`` of all blocks of x or y of a group."""
+        mul, components = slots[0].mul, sum(slot.dim for slot in slots)
+        if self.program.layout == "ir_mul":
+            block = row.joined(slots).unflatten(1, (components, mul))
+        elif len(slots) == 1 or mul == 1:
+            block = row.joined(slots).unflatten(1, (mul, components)).mT
+        else:
+            block = torch.cat([row.parts[slot.start].unflatten(1, (mul, slot.dim)).mT for slot in slots], 1)
+        axes = [group.axes[letter] for letter in group.letters[name]]
+        if not axes:
+            return block.select(2, 0)
+        if any(axis.pairs for axis in axes):
+            pairs = torch.triu_indices(mul, mul, 1, device=block.device)
+            return block[:, :, pairs["xy".index(name)]]
+        return block if len(axes) == 1 else block.unflatten(2, [axis.extent for axis in axes])
+
+    def __repr__(self) -> str:
+        paths, groups = len(self.program.paths), len(self.groups)
+        lines = [f"infos of {paths} path{'s' * (paths != 1)} in {groups} group{'s' * (groups != 1)}"]
+        for number, group in enumerate(self.groups):
+            x, y, w, z = (repr(group.letters[name]) for name in "xywz")
+            weights = f" -> {z}" if group.weights is None else f" -> {group.channels.out!r}; then weights {w} -> {z}"
+            lines.append(f"group {number}: x {x}, y {y}{weights}")
+            for place in group.paths:
+                lines += [f"  {line}" for line in _described(place, self.program.paths[place])]
+        return "\n".join(lines)
+
+
+class _Blocks(NamedTuple):
+    """An operand: its rows, and their blocks by the first column."""
+
+    whole: Tensor
+    parts: dict[int, Tensor]
+
+    def joined(self, slots: Sequence[Slot]) -> Tensor:
+        """Columns of some blocks, side by side: a view where they are neighbours."""
+        if all(one.stop == other.start for one, other in pairwise(slots)):
+            return self.whole.narrow(-1, slots[0].start, slots[-1].stop - slots[0].start)
+        return torch.cat([self.parts[slot.start] for slot in slots], -1)
+
+
+class _Cut:
+    """Cuts rows into blocks, all at once: the gradient of a block alone is as wide as the row."""
+
+    def __init__(self, slots: Sequence[Slot], width: int) -> None:
+        ends = sorted({0, width}.union(*((slot.start, slot.stop) for slot in slots)))
+        self.sizes = [stop - start for start, stop in pairwise(ends)]
+        self.starts = ends[:-1]
+
+    def __call__(self, t: Tensor) -> _Blocks:
+        """The blocks of rows."""
+        parts = t.split(self.sizes, -1) if len(self.sizes) > 1 else (t,)
+        return _Blocks(t, dict(zip(self.starts, parts, strict=False)))
+
+
+def _axes(path: Path) -> tuple[Axis, ...]:
+    """The axes that have channels; one pair of channels is not channel 0 of both."""
+    return tuple(axis for axis in path.axes if axis.length > 1 or axis.pairs)
+
+
+def _group(program: Program, numbers: Sequence[int]) -> PathGroup:
+    paths = [program.paths[number] for number in numbers]
+    axes = dict(zip(_LETTERS, _axes(paths[0]), strict=False))
+    letters = {}
+    for name in "xywz":  # the slowest first
+        steps = {letter: getattr(axis, name) for letter, axis in axes.items() if getattr(axis, name)}
+        letters[name] = "".join(sorted(steps, key=lambda letter: -steps[letter]))
+    weighted = paths[0].weight is not None
+    x, y, z = (tuple(sorted({getattr(path, name) for path in paths})) for name in "xyz")
+    rows = {name: _first_rows(slots) for name, slots in (("x", x), ("y", y), ("z", z))}
+    out = "".join(letter for letter in axes if letter in letters["x"] + letters["y"])
+    if not weighted and all(sum(c in letters[name] for name in "xyz") > 1 for c in set(out + letters["z"])):
+        out = letters["z"]
+    terms, weights, made = [], [], 0
+    for place, path in enumerate(paths):
+        first = made if weighted else rows["z"][path.z]
+        terms += [(rows["x"][path.x] + i, rows["y"][path.y] + j, first + k, s) for i, j, k, s in path.terms]
+        weights += [(made + k, place, rows["z"][path.z] + k) for k in range(path.z.dim)]
+        made += path.z.dim
+    sizes = {name: sum(slot.dim for slot in slots) for name, slots in (("x", x), ("y", y), ("z", z))}
+    between = made if weighted else sizes["z"]
+    return PathGroup(
+        tuple(numbers),
+        *(x, y, z, axes, letters, Channels(letters["x"], letters["y"], out)),
+        sparse_product_infos(
+            *zip(*terms, strict=True), in1_size=sizes["x"], in2_size=sizes["y"], out_size=between
+        ),
+        sparse_product_infos(
+            *zip(*sorted(weights, key=lambda term: term[2]), strict=True),
+            in1_size=made, in2_size=len(paths), out_size=sizes["z"],
+        )
+        if weighted
+        else None,
+    )  # fmt: skip
+
+
+def _first_rows(slots: Sequence[Slot]) -> dict[Slot, int]:
+    """The sparse row of the first component of each block."""
+    found, row = {}, 0
+    for slot in slots:
+        found[slot] = row
+        row += slot.dim
+    return found
+
+
+def _described(number: int, path: Path) -> Iterator[str]:
+    """A path and its terms, a line for each component of z."""
+    weights = "" if path.weight is None else f", w[{path.weight}:{path.weight + path.weight_count}]"
+    x, y, z = (f"{name}[{slot.start}:{slot.stop}]" for name, slot in (("x", path.x), ("y", path.y), ("z", path.z)))
+    yield f"path {number}: {x}, {y}{weights} -> {z}"
+    for k in range(path.z.dim):
+        terms = [f"{'-' if s < 0 else '+'} {abs(s):.6g} x{i} y{j}" for i, j, kk, s in path.terms if kk == k]
+        if terms:
+            yield f"  z{k} = {' '.join(terms).removeprefix('+ ')}"
+
+
+_made: dict[str, ProgramInfos] = {}
+
+
+def infos_of(program: Program) -> ProgramInfos:
+    """The infos of a program, made once for equal programs.
+
+    Example:
+        >>> from eqlayers import TensorProduct
+        >>> layer = TensorProduct("4x0e", "1o", "4x1o", [(0, 0, 0, "uvu", True)])
+        >>> infos_of(layer.plan.form.program) is layer.infos
+        True
+    """
+    if program.key not in _made:
+        _made[program.key] = ProgramInfos(program)
+    return _made[program.key]
