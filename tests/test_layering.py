@@ -39,7 +39,7 @@ BELOW = {
     "forms": ("checks", KERNELS),  # programs and formulas with their keys
     "graph": ("checks", "torch_internals"),
     "lowering": ("algebra", "dtypes", "forms"),
-    "backends": ("lowering", "graph"),
+    "backends": ("lowering", "graph", "sparse"),
     "autograd": ("backends", "sparse"),
     "functional": ("autograd", "sparse", "names"),
     "nn": ("functional", "keywords", "elements"),
