@@ -4,7 +4,9 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -131,6 +133,51 @@ def own_kernel_cache(pytestconfig: pytest.Config) -> Iterator[None]:
     folder = os.environ.get("EQLAYERS_TEST_CACHE", str(pytestconfig.rootpath / ".pytest_cache" / "eqlayers"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQLAYERS_CACHE_DIR", folder)
+        yield
+
+
+#: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
+IN_TORCH = ("models",)
+
+
+@contextmanager
+def _default_backend(name: str | None) -> Iterator[None]:
+    """The backend of layers that are made without one."""
+    from eqlayers.nn._common.base import EquivariantModule
+
+    def init(self: Any, layout: str = "mul_ir", backend: str | None = None) -> None:
+        _INIT(self, layout, name if backend is None else backend)
+
+    global _INIT
+    _INIT = _INIT or EquivariantModule.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EquivariantModule, "__init__", init)
+        yield
+
+
+_INIT: Any = None
+
+
+def _in_torch(request: pytest.FixtureRequest) -> bool:
+    parts = request.path.relative_to(Path(__file__).parent).parts
+    return not HAS_GPU and parts[0] in IN_TORCH and not request.node.get_closest_marker("kernels")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def in_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Layers of the folders IN_TORCH are made on backend 'torch', which compiles nothing.
+
+    `tests/catalogue` compares the kernels of every layer with it. A test that is about kernels, or compares with them,
+    is marked `kernels`.
+    """
+    with _default_backend("torch") if _in_torch(request) else nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def with_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Layers that a test marked `kernels` makes have the backend that users get."""
+    with _default_backend(None) if request.node.get_closest_marker("kernels") else nullcontext():
         yield
 
 

@@ -12,11 +12,12 @@ from e3nn import o3
 from eqlayers import algebra
 from eqlayers.errors import IrrepsError
 from eqlayers.testing import random_orthogonal
+from tests.each import each
 
 TRIPLES = [t for t in itertools.product(range(4), repeat=3) if abs(t[0] - t[1]) <= t[2] <= t[0] + t[1]]
 
 
-@pytest.mark.parametrize("triple", TRIPLES, ids=str)
+@each("triple", TRIPLES)
 def test_coefficients_are_e3nns_invariant_and_of_norm_one(triple: tuple[int, int, int]) -> None:
     block = algebra.wigner_3j(*triple)
     assert block.dtype == np.float64

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import eqlayers.bench as bench
@@ -14,6 +13,7 @@ import eqlayers.train as train
 from eqlayers.data import TARGETS, Edges, MoleculeArrays, MoleculeDataModule, MoleculeDataset, neighbor_edges
 from eqlayers.files import atomic_write
 from eqlayers.models import MoleculeNetwork, NequIP
+from tests.each import each
 
 NAN = float("nan")
 U0 = TARGETS["U0"]
@@ -283,7 +283,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
 EVERY = [(name, value) for name, (_, values) in CALLS.items() for value in values]
 
 
-@pytest.mark.parametrize(("name", "value"), EVERY, ids=[f"{name}-{number}" for number, (name, _) in enumerate(EVERY)])
+@each("name, value", EVERY)
 def test_a_wrong_argument_is_told(name: str, value: Any, told: Callable[..., None]) -> None:
     told(CALLS[name][0], value)
 

@@ -12,6 +12,7 @@ import torch
 
 from eqlayers import checks
 from eqlayers.errors import ConfigError, ShapeError
+from tests.each import each
 
 NAN = float("nan")
 
@@ -74,7 +75,7 @@ def test_numbers(value: Any) -> None:
         checks.check_number("x", value, at_least=3, unit=" eV", fix="Look.")
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [NAN, np.inf, -np.inf, "2", True, None, [2.0], 2j, torch.ones(1), torch.tensor(True), 10**400, np.bool_(True)],
 )

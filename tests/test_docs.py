@@ -10,10 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 import yaml
 
 from eqlayers.bench import report
 from eqlayers.bench.results import load
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -62,7 +64,7 @@ CODE = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+@each("page", PAGES, ids=relative)
 def test_lines_of_code_fit_the_page(page: Path) -> None:
     """Longer ones are cut off at the right edge of the site."""
     wide = [line for found in CODE.finditer(page.read_text()) for line in found[2].splitlines() if len(line) > COLUMNS]
@@ -80,13 +82,13 @@ def test_readme_and_the_guide_have_code() -> None:
         assert blocks((ROOT / page).read_text()), f"no block of Python in {page}: show what runs"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=relative)
+@each("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     dead = [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not dead, f"{relative(page)} links to {dead}, which are not there: give the path from the page's folder"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=relative)
+@each("page", [page for page in PAGES if page.is_relative_to(ROOT / "docs")], ids=relative)
 def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(page: Path) -> None:
     """Sphinx takes other pages with a warning, which is an error in `make docs`."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -98,7 +100,7 @@ def test_pages_of_the_documentation_have_one_title_and_no_gap_in_their_headings(
     assert not gaps, f"{relative(page)} leaves out levels of headings: {gaps}"
 
 
-@pytest.mark.parametrize("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
+@each("stored", sorted((ROOT / "docs" / "benchmarks").rglob("*.json")), ids=relative)
 def test_pages_of_results_show_the_stored_results(stored: Path) -> None:
     """`eqlayers bench report` wrote them, and nobody changed a figure since."""
     assert report.page(load(stored)) in [path.read_text() for path in stored.parent.glob("*.md")], (
@@ -155,13 +157,25 @@ def test_commands_ask_for_markers_that_there_are(pytestconfig: pytest.Config) ->
     assert not unasked, f"the Makefile asks nowhere for the marker {unasked}"
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_doctests(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # what examples leave goes with the test
-    module = importlib.import_module(name)
-    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    assert result.failed == 0, f"{result.failed} of {result.attempted} examples of {name} failed; see the output"
+PARTS = sorted({".".join(name.split(".")[:2]) for name in MODULES})
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_doctests(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
+    """Of every module, in a folder of its own."""
+    for name in MODULES:
+        if name != part and not name.startswith(f"{part}."):
+            continue
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))  # what examples leave goes with the test
+        with subtests.test(name):
+            torch.manual_seed(0)
+            module = importlib.import_module(name)
+            result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+            assert result.failed == 0, (
+                f"{result.failed} of {result.attempted} examples of {name} failed: see the output"
+            )
 
 
 @pytest.mark.parametrize("folder", ["eqlayers", "kernels", "examples", "tests"])
@@ -179,7 +193,7 @@ def test_there_are_configurations() -> None:
     assert not missing, f"no {sorted(missing)} in configs/"
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=relative)
+@each("path", CONFIGS, ids=relative)
 def test_configurations_load_and_comment_every_value(path: Path) -> None:
     assert isinstance(yaml.safe_load(path.read_text()), dict), f"{relative(path)} must hold names and values"
     values = [line for line in path.read_text().splitlines() if re.match(r"\s*(- )?(?!class_path)\w+: +[^#\s]", line)]

@@ -8,11 +8,12 @@ import pytest
 
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import atomic_write, check_output, plain_name, read_json, read_yaml, stays_inside, yaml_lines
+from tests.each import each
 
 SECRET = "hunter2"
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",

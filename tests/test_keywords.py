@@ -16,6 +16,7 @@ import eqlayers as eq
 from eqlayers import keywords, models, nn
 from eqlayers.data import radius_graph
 from eqlayers.errors import ArgumentError, ConfigError, EqlayersError
+from tests.each import each
 
 GRAMMAR = re.compile(r"^arguments of (\w+) must be among those that it has, got (\w+)=.+\. (Write|It has) .+\.$")
 PATHS = [(0, 0, 0, "uvu", True)]
@@ -72,7 +73,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("call", CALLS)
+@each("call", CALLS)
 def test_unknown_arguments_name_the_right_one(call: str) -> None:
     function, ending = CALLS[call]
     with pytest.raises(ArgumentError) as error:
@@ -111,7 +112,7 @@ MISSING: dict[str, tuple[Callable[[], Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("call", MISSING)
+@each("call", MISSING)
 def test_missing_arguments_are_named_with_an_example(call: str) -> None:
     function, names, given = MISSING[call]
     with pytest.raises(ArgumentError) as error:
@@ -180,7 +181,7 @@ HANDED_ON = {
 }
 
 
-@pytest.mark.parametrize("kind", classes(), ids=lambda kind: kind.__name__)
+@each("kind", classes(), ids=lambda kind: kind.__name__)
 def test_every_layer_and_network_refuses_in_these_words(kind: type) -> None:
     with pytest.raises(ArgumentError, match=rf"^arguments of {kind.__name__} must be .* It has ") as error:
         kind(*HANDED_ON.get(kind.__name__, ()), quux_of_nothing=1)

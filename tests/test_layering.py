@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
+
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "eqlayers_kernels"
 
@@ -115,7 +117,7 @@ def upward(source: str, module: str, is_package: bool) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+@each("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_go_down(path: Path) -> None:
     module = module_name(path)
     assert part_of(module) in BELOW, f"{module} has no row in the table of layers: add one, in its place"

@@ -18,6 +18,7 @@ import torch
 import eqlayers
 from eqlayers import names
 from eqlayers.errors import EqlayersError, UnknownImportError, UnknownNameError
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKS = "works"
@@ -131,7 +132,7 @@ def test_there_are_sixty_guesses() -> None:
     assert len(GUESSES) >= 60
 
 
-@pytest.mark.parametrize("guess", GUESSES)
+@each("guess", GUESSES)
 def test_a_guess_works_or_is_answered(guess: str) -> None:
     answer = GUESSES[guess]
     if answer == WORKS:
@@ -155,7 +156,7 @@ def test_a_guess_works_or_is_answered(guess: str) -> None:
 COMMANDS = {"eqlayers fit", "eqlayers md", "eqlayers predict"}
 
 
-@pytest.mark.parametrize("name", names.HINTS)
+@each("name", names.HINTS)
 def test_hints_name_what_there_is(name: str) -> None:
     for dotted in re.findall(r"\b(?:eqlayers|torch|e3nn)(?:\.\w+)+", names.HINTS[name]):
         found_ = importlib.import_module(dotted.split(".")[0])

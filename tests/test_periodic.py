@@ -15,6 +15,7 @@ from eqlayers import periodic
 from eqlayers.data.neighbors import radius_graph
 from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, OutOfMemoryError, ShapeError
 from eqlayers.periodic import neighbor_list
+from tests.each import each
 
 CUBE = 3.0 * np.eye(3)
 
@@ -24,7 +25,7 @@ def rows(src, dst, shifts):
     return sorted(zip(dst.tolist(), src.tolist(), map(tuple, shifts.tolist()), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_equals_ase(seed):
     """Random triclinic cells, some smaller than the cutoff, with periods in some directions and atoms outside."""
     rng = np.random.default_rng(seed)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("eqlayers", "kernels", "examples")
 LEFT_OUT = (
@@ -82,7 +84,7 @@ def openings_in(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", pages(), ids=relative)
+@each("page", pages(), ids=relative)
 def test_pages(page: Path) -> None:
     found = phrases_in(prose(page))
     assert not found, f"{relative(page)} is hard to read: " + "\n".join(found)

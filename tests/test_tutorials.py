@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import each
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 TUTORIALS = sorted(path for path in (DOCS / "tutorials").glob("*.md") if path.name != "index.md")
@@ -67,7 +69,7 @@ def test_the_gallery_has_every_example_with_its_source() -> None:
     assert not missing, f"the gallery lacks {missing}: add a section to docs/gallery/index.md"
 
 
-@pytest.mark.parametrize("path", [path for path in EXAMPLES if path.stem not in RUN.ELSEWHERE], ids=name)
+@each("path", [path for path in EXAMPLES if path.stem not in RUN.ELSEWHERE], ids=name)
 def test_output_in_the_gallery_is_of_the_example_of_today(path: Path) -> None:
     """But for `07_dynamics`, whose input takes `make train-forces`: the page shows only its picture."""
     again = f"run `python docs/gallery/run.py {path.stem}`"

@@ -6,6 +6,7 @@ import pytest
 
 from eqlayers.errors import ConfigError
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
+from tests.each import each
 
 
 @pytest.mark.parametrize(("quantity", "unit"), DEFAULT_UNITS.items())
@@ -13,8 +14,8 @@ def test_the_own_units_are_1(quantity, unit):
     assert unit_size(quantity, unit) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("quantity", "unit", "expected"),
+@each(
+    "quantity, unit, expected",
     [
         ("energy", "Hartree", 27.211386),
         ("energy", "kcal/mol", 0.0433641),

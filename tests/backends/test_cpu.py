@@ -19,6 +19,7 @@ from eqlayers.forms.program import Form, FormCall, find_form
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges, launch
+from tests.each import each
 
 IN1, IN2, OUT = "5x0e + 4x1o", "0e + 1o", "5x0e + 5x1o + 4x1e"
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 2, "uvu", True), (1, 1, 0, "uvw", True)]
@@ -99,7 +100,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@each("view", VIEWS)
 def test_operands_may_lie_in_memory_as_they_like(view: str) -> None:
     form = layer().plan.form
     tensors = operands(form)

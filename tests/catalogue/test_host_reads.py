@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from eqlayers import models
 from eqlayers.models import Potential, Structures
 from eqlayers.nn import ZBL, SpeciesLinear, SymmetricContraction
+from tests.each import each
 
 from .cases import Case, results
 from .test_layers import CASES
@@ -51,7 +52,7 @@ def gradients(found: list[Tensor], wanted: list[Tensor]) -> None:
         torch.autograd.grad(total, wanted, allow_unused=True)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each("case", CASES, ids=lambda case: case.name)
 def test_layers(case: Case) -> None:
     layer = case.layer(dtype=torch.float32).to("meta")
     given = {name: value.to("meta") for name, value in case.arguments(dtype=torch.float32).items()}
@@ -77,7 +78,7 @@ class Made(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each("case", CASES, ids=lambda case: case.name)
 def test_nothing_on_a_device_outlives_a_call(case: Case) -> None:
     """A call may run in the memory pool of a CUDA graph, which later calls write to."""
     layer = case.layer(dtype=torch.float32).to("meta")
@@ -128,8 +129,8 @@ def structures(atoms: int = 7, edges: int = 30) -> Structures:
     )
 
 
-@pytest.mark.parametrize("species", [2, 9])
-@pytest.mark.parametrize("name", NETWORKS)
+@each("species", [2, 9])
+@each("name", NETWORKS)
 def test_potentials(name: str, species: int) -> None:
     """Energies, forces and stress, and the gradient of a loss of all three."""
     listed = list(range(1, 1 + species))

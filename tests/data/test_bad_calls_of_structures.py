@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import eqlayers.data as data
 from eqlayers.periodic import neighbor_list
+from tests.each import each
 
 NAN = float("nan")
 GOOD = "molecules"  # something of another kind
@@ -105,7 +105,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
 EVERY = [(name, value) for name, (_, values) in CALLS.items() for value in values]
 
 
-@pytest.mark.parametrize(("name", "value"), EVERY, ids=[f"{name}-{number}" for number, (name, _) in enumerate(EVERY)])
+@each("name, value", EVERY)
 def test_a_wrong_argument_is_told(name: str, value: Any, told: Callable[..., None]) -> None:
     told(CALLS[name][0], value)
 

@@ -8,6 +8,7 @@ import torch
 
 from eqlayers.data.batches import EdgeBatchSampler, EpochSampler, SharedBatchSampler
 from eqlayers.errors import ConfigError
+from tests.each import each
 
 
 def sampler(n_edges, max_edges, batch_size=1000, seed=0) -> EdgeBatchSampler:
@@ -62,8 +63,8 @@ def test_what_is_refused():
 # -- several processes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 5])
-@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@each("processes", [1, 2, 3, 5])
+@each("batch_size", [1, 2, 4])
 def test_processes_share_every_sample_once_in_as_many_batches(batch_size, processes):
     for num in range(processes, 30):
         shares = [SharedBatchSampler(range(num), batch_size, rank, processes) for rank in range(processes)]

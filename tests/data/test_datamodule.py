@@ -15,6 +15,7 @@ import eqlayers.data
 from eqlayers.data import EpochSampler, MoleculeDataModule
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.errors import ConfigError, DataError
+from tests.each import each
 
 PROPORTION = "ignore:this split was published"
 FEW_TRAINING = "ignore:atomic number 9 is in"
@@ -228,8 +229,8 @@ def test_sampler_of_a_seed_and_an_epoch_that_are_swapped():
 
 
 # --- bad options -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         ({"dataset": "qm7"}, "dataset must be one of mini, qm9, got 'qm7'"),
         ({"target": "energy"}, "target must be one of mu, .*, got 'energy'"),

@@ -12,6 +12,7 @@ from eqlayers.data import embedded
 from eqlayers.data.mini import MINI_FILE, default_mini_root, load_mini
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS
 from eqlayers.errors import ConfigError, DataError
+from tests.each import each
 
 ENERGY = TARGETS["U0"]
 
@@ -42,7 +43,7 @@ def test_content():
     assert molecules.y[0] == pytest.approx(-4.13038450 * HARTREE_TO_EV, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.mini_key])
+@each("name", [name for name, target in TARGETS.items() if target.mini_key])
 def test_every_target_loads_in_its_unit(name):
     target = TARGETS[name]
     y = load_mini(None, target).y

@@ -8,6 +8,7 @@ import pytest
 from eqlayers.data.mini import MINI_FILE, default_mini_root
 from eqlayers.data.splits import QM9_SIZE, SPLITS, make_split
 from eqlayers.errors import ConfigError, DataError
+from tests.each import each
 
 CASES = [(name, dataset) for name, split in SPLITS.items() for dataset in split.datasets]
 
@@ -17,8 +18,8 @@ def heavy(num: int) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore:this split was published")
-@pytest.mark.parametrize(("name", "dataset"), CASES)
-@pytest.mark.parametrize("num", [20, 24, 101, 2785])
+@each("name, dataset", CASES)
+@each("num", [20, 24, 101, 2785])
 def test_every_row_once_and_no_part_empty(name, dataset, num):
     parts = make_split(name, dataset, heavy(num))
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(num))

@@ -16,6 +16,7 @@ import eqlayers
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from tests.cases import quiet_warnings
+from tests.each import each
 
 
 def model() -> nn.Module:
@@ -88,7 +89,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", CALLS)
+@each("case", CALLS)
 def test_bad_calls(case: str) -> None:
     call, message = CALLS[case]
     with pytest.raises(ConfigError, match=message):

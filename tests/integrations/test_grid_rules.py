@@ -18,6 +18,7 @@ import eqlayers
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.nonlinear import AcceleratedS2Activation, AcceleratedSO3Activation
+from tests.each import each
 from tests.integrations.forms import Bent
 
 silu, tanh, SIGNAL = torch.nn.functional.silu, torch.tanh, "0e + 1o + 2e"
@@ -52,8 +53,8 @@ def results(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {"value": value, **dict(zip(named, first, strict=True)), "second": second}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", LAYERS)
+@each("dtype", [torch.float32, torch.float64])
+@each("name", LAYERS)
 def test_numbers(name: str, dtype: torch.dtype, close: Any) -> None:
     torch.set_default_dtype(dtype)
     try:

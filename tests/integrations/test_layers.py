@@ -15,6 +15,7 @@ from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import Replacement
+from tests.each import each
 
 CHANNELS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 MODES = [(0, 0, 0, "uvw", True), (1, 0, 1, "uvv", True), (1, 0, 2, "uuw", True), (1, 0, 3, "uuu", True)]
@@ -105,7 +106,8 @@ def test_attributes_that_users_read(layer: Any) -> None:
         torch.testing.assert_close(new.right(y), layer.right(y))
 
 
-@pytest.mark.parametrize("backend", ["reference", "torch", "cpu", None])
+@pytest.mark.kernels
+@each("backend", ["reference", "torch", "cpu", None])
 def test_backends(layer: Any, close: Any, backend: str | None) -> None:
     before = call(layer)
     report = accelerate(nn.Sequential(layer), backend=backend)
@@ -115,7 +117,7 @@ def test_backends(layer: Any, close: Any, backend: str | None) -> None:
     close(call(report.model[0]), before)
 
 
-@pytest.mark.parametrize("through", ["deepcopy", "pickle", "torch.save"])
+@each("through", ["deepcopy", "pickle", "torch.save"])
 def test_copies_can_be_turned_back(layer: Any, through: str) -> None:
     model = accelerate(nn.Sequential(layer)).model
     expected = call(model[0])

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.modules import AcceleratedLinear, AcceleratedTensorProduct
+from tests.each import each
 
 
 def linear() -> Any:
@@ -128,7 +129,7 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize("name", LEFT)
+@each("name", LEFT)
 def test_reasons(name: str) -> None:
     if name == "hooks inside" and torch.__version__ < "2.7":
         pytest.skip("e3nn 0.6 scripts its code with torch 2.6, which then takes no hooks")

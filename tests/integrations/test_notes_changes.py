@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.noting import notes_rows
+from tests.each import each
 from tests.integrations.forms import E3nnForm, Layer
 from tests.integrations.test_notes import given, results, same
 
@@ -77,8 +78,8 @@ class Changed(Layer):
         return x.new_zeros(len(x), message.shape[1]).index_add(0, edges[1], message)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("rows", [True, False])
+@each("change", CHANGES)
+@each("rows", [True, False])
 def test_changes_in_place_count(float64: None, change: str, rows: bool) -> None:
     model, operands = Changed(CHANGES[change], rows), given()
     expected = results(model, operands)

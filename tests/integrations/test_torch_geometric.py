@@ -28,6 +28,7 @@ from eqlayers.integrations.torch_geometric import EdgeBasis, EdgeHarmonics, Edge
 from eqlayers.models import Potential, Structures
 from eqlayers.nn import BesselBasis
 from eqlayers.testing import ToyNetwork
+from tests.each import each
 
 CUTOFF = 3.0
 
@@ -228,7 +229,7 @@ BAD: list[tuple[type[Exception], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "text", "call"), BAD)
+@each("error, text, call", BAD)
 def test_bad_input(error: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(error, match=text):
         call()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eqlayers_kernels.c.run.edges import sort_edges, tables
+from tests.each import each
 
 MARK = -77
 
@@ -24,9 +25,7 @@ def sort(src: Any, dst: Any, senders: int, receivers: int) -> tuple[Any, np.ndar
     return wrong, out
 
 
-@pytest.mark.parametrize(
-    ("senders", "receivers", "count"), [(1, 1, 4), (5, 3, 0), (0, 0, 0), (7, 2, 3), (2, 9, 200), (1000, 900, 999)]
-)
+@each("senders, receivers, count", [(1, 1, 4), (5, 3, 0), (0, 0, 0), (7, 2, 3), (2, 9, 200), (1000, 900, 999)])
 def test_edges_are_sorted_by_both_ends_and_keep_their_order(
     kernels: Any, senders: int, receivers: int, count: int
 ) -> None:
@@ -41,8 +40,8 @@ def test_edges_are_sorted_by_both_ends_and_keep_their_order(
             np.testing.assert_array_equal(out[start : start + want.size], want)
 
 
-@pytest.mark.parametrize(
-    ("src", "dst", "wrong"),
+@each(
+    "src, dst, wrong",
     [
         ([0, 1], [1, 3], (1, 1)),
         ([0, 2], [1, 0], (0, 1)),

@@ -14,6 +14,7 @@ from eqlayers_kernels.c.print import layout
 from eqlayers_kernels.c.print.printer import TYPES, _head, print_import
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+from tests.each import each
 
 DIMS = (1, 2, 3, 5, 7, 9, 11, 13)
 MULS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 33)  # around the widths of vectors
@@ -47,7 +48,7 @@ def call(function: Any, source: np.ndarray, shift: int, *numbers: Any) -> np.nda
     return target
 
 
-@pytest.mark.parametrize("dim", DIMS)
+@each("dim", DIMS)
 def test_transpositions_move_every_element(moves: tuple[str, ctypes.CDLL], dim: int) -> None:
     dtype, library = moves
     for mul in MULS:
@@ -69,8 +70,8 @@ def test_copies_past_the_caches(moves: tuple[str, ctypes.CDLL]) -> None:
             np.testing.assert_array_equal(target, source)
 
 
-@pytest.mark.parametrize("item", [4, 8])
-@pytest.mark.parametrize("dim", DIMS[1:])
+@each("item", [4, 8])
+@each("dim", DIMS[1:])
 def test_shuffles_for_every_width_of_vectors(item: int, dim: int) -> None:
     """The printed shuffles, replayed: also for processors other than this one."""
 

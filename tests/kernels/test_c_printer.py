@@ -11,6 +11,7 @@ import pytest
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.print.printer import TYPES, Kernel
 from eqlayers_kernels.forms.program import LAYOUTS, Path, Program, Slot
+from tests.each import each
 
 FORWARD = Kind(0, ("z",))
 BACKWARD = Kind(1, ("x", "y", "w"))
@@ -157,8 +158,8 @@ def test_coefficients_are_printed_exactly(kernels: Any) -> None:
     assert kernels.run(Kernel(program, FORWARD, "float64"), arrays)["z"][0].tolist() == values
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("bad", [np.nan, np.inf, -np.inf])
+@each("layout", LAYOUTS)
 def test_nan_and_infinity_reach_what_depends_on_them_and_nothing_else(kernels: Any, layout: str, bad: float) -> None:
     """By the interpreter: coefficients that are not zero decide. No other channel, path or row."""
     program = kernels.random_program(layout)

@@ -15,6 +15,7 @@ import pytest
 
 from eqlayers_kernels.c.run import threads
 from eqlayers_kernels.c.run.threads import run
+from tests.each import each
 
 
 def collect(total, chunks, workers, **options):
@@ -29,8 +30,8 @@ def collect(total, chunks, workers, **options):
     return sorted(pieces), names
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize(("total", "chunks"), [(0, 3), (1, 1), (1, 8), (7, 3), (100, 7), (8, 8), (2**40 + 3, 5)])
+@each("workers", [1, 2, 5])
+@each("total, chunks", [(0, 3), (1, 1), (1, 8), (7, 3), (100, 7), (8, 8), (2**40 + 3, 5)])
 def test_pieces_cover_the_range_once(total, chunks, workers):
     pieces, _ = collect(total, chunks, workers)
     assert len(pieces) == min(chunks, total)

@@ -9,6 +9,7 @@ from e3nn import o3
 
 import eqlayers as eq
 from eqlayers_kernels.forms.program import LAYOUTS, Axis, Path, Program, Slot, contract
+from tests.each import each
 
 # mode, in1, in2, out, has_weight; unequal and odd multiplicities, an irrep without a path, one that two paths share
 LAYERS = {
@@ -152,8 +153,8 @@ def test_str_shows_every_path() -> None:
     assert program.num_terms == 4
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
+@each(
+    "path, message",
     [
         (GOOD._replace(x=Slot(1, 4, 3)), r"x must lie in 12 columns, got .* to 13\. Correct the slot"),
         (GOOD._replace(y=Slot(-1, 2, 1)), "y must lie in 2 columns, .* Correct the slot"),

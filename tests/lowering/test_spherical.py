@@ -15,6 +15,7 @@ from scipy.special import lpmv
 from eqlayers.errors import ConfigError, IrrepsError
 from eqlayers.lowering.spherical import LARGEST_DEGREE, SHIFTS, edge_formula, harmonics_formula, read_degrees
 from eqlayers_kernels.forms.formula import Formula, evaluate
+from tests.each import each
 
 Array = NDArray[np.float64]
 EPS = np.finfo(np.float64).eps
@@ -63,7 +64,7 @@ def standard(l: int, points: Array) -> Array:
     return np.stack(columns, -1)
 
 
-@pytest.mark.parametrize("l", range(LARGEST_DEGREE + 1))
+@each("l", range(LARGEST_DEGREE + 1))
 def test_values_are_the_standard_ones_at_z_x_y(l: int) -> None:
     v = vectors(300)
     v = v[np.hypot(v[:, 0], v[:, 2]) > 0.2 * np.linalg.norm(v, axis=-1)]
@@ -180,8 +181,8 @@ def test_degrees_are_read_as_by_e3nn(given: Any, inside: Any, degrees: Any, vect
     assert read_degrees(given, inside) == (degrees, Irreps(vector), Irreps(out))
 
 
-@pytest.mark.parametrize(
-    ("given", "inside", "error", "match"),
+@each(
+    "given, inside, error, match",
     [
         ("1o + 1e", None, IrrepsError, "parities of the powers of irreps_in, 1x1e, got 1o"),
         ("2o", None, IrrepsError, "got 2o in 1x2o. Write 2e"),

@@ -20,6 +20,7 @@ from eqlayers.models.mace import INTERACTIONS
 from eqlayers.nn import ZBL
 from eqlayers.testing import ToyNetwork, check_potential
 from eqlayers.testing.examples import example_structures
+from tests.catalogue.cases import on_backend
 
 ROOT = Path(__file__).resolve().parents[2]
 SPECIES = [1, 6, 8]
@@ -83,6 +84,34 @@ def chain(atoms: int, edges: bool = True) -> tuple[torch.Tensor, ...]:
     return torch.tensor(SPECIES)[numbers % 3], pos, near.nonzero().T.contiguous()
 
 
+#: Of two layers each, for kernels.
+TINY = {"hidden": "2x0e + 2x1o", "layers": 2, "cutoff": 4.0, "radial_hidden": (4,)}
+COMPILED = {
+    "MACE": lambda: MACE(SPECIES, lmax=2, correlation=2, **TINY),
+    "NequIP": lambda: NequIP(SPECIES, lmax=2, **TINY),
+    "TFN": lambda: TFN(SPECIES, lmax=2, **TINY),
+    "Equiformer": lambda: Equiformer(SPECIES, heads=2, **TINY),
+}
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("name", COMPILED)
+def test_kernels_give_the_numbers_of_torch(name: str) -> None:
+    """Energy, forces and the gradient of a loss of both, on compiled kernels and on backend 'torch'."""
+    found = []
+    for backend in (None, "torch"):
+        torch.manual_seed(3)
+        potential = on_backend(Potential(COMPILED[name](), SPECIES, repulsion=ZBL()).double().train(), backend)
+        results = potential(Structures(*chain(7)), ("energy", "forces"))
+        loss = results["energy"].square().sum() + results["forces"].square().sum()
+        weights = [p for p in potential.parameters() if p.requires_grad]
+        slopes = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+        found.append([*results.values(), *slopes])
+    for ours, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-11 * max(1.0, float(wanted.detach().abs().max())))
+    assert float(found[0][1].detach().abs().max()) > 1e-3
+
+
 class EnergyAndForces(torch.nn.Module):
     """What programs without this package's classes call: tensors in, tensors out."""
 
@@ -102,6 +131,7 @@ EXPORTED = {
 }
 
 
+@pytest.mark.kernels  # programs have the operator inside
 @pytest.mark.parametrize(
     "name",
     [

@@ -26,6 +26,7 @@ from eqlayers.models import (
 )
 from eqlayers.nn import ZBL, EdgeVectors
 from eqlayers.testing import ToyNetwork
+from tests.each import each
 
 EPS = torch.finfo(torch.float64).eps
 MACES: dict[str, Any] = {"hidden": "4x0e + 4x1o", "correlation": 2, "lmax": 2, "radial_hidden": [8], "cutoff": 4.0}
@@ -57,8 +58,8 @@ def known(potential: Potential, atoms: int = 7) -> Structures:
     return Structures(z, pos.to(potential.dtype), pairs)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("repulsion", [False, True], ids=["", "ZBL"])
+@each("name", NETWORKS)
+@each("repulsion", [False, True])
 def test_known_structures_keep_their_energies_and_forces(name: str, repulsion: bool) -> None:
     torch.manual_seed(0)
     old = trained(NETWORKS[name](), repulsion=ZBL() if repulsion else None)

@@ -14,6 +14,7 @@ from eqlayers.graph import Graph
 from eqlayers.models import MACE, Potential, Structures
 from eqlayers.models.mace_blocks import INTERACTIONS
 from eqlayers.nn import ZBL, EdgeGeometry
+from tests.each import each
 
 SPECIES = (1, 6, 8)
 CUTOFF = 4.0
@@ -302,6 +303,7 @@ def test_options_build_the_network_anew() -> None:
     assert all(torch.isfinite(value).all() for value in models[0].state_dict().values())
 
 
+@pytest.mark.kernels  # which torch.compile sees as one operator
 def test_compiled_it_has_the_same_energies() -> None:
     model = network(interactions=[DENSITY, BOTH])
     structures = within(*molecule())
@@ -312,8 +314,8 @@ def test_compiled_it_has_the_same_energies() -> None:
     torch.testing.assert_close(compiled(kind, edges, graph), model(kind, edges, graph), rtol=0, atol=1e3 * EPS)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
+@each(
+    "options, error, message",
     [
         ({"hidden": "4x1o"}, IrrepsError, "even scalars first, got 4x1o"),
         ({"hidden": "4x0e + 2x1o"}, IrrepsError, r"one multiplicity with even scalars first, got 4x0e\+2x1o"),

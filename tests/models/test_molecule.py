@@ -12,6 +12,7 @@ from torch import Tensor
 from eqlayers.errors import ConfigError, DTypeError, EqlayersError, IndexRangeError, IrrepsError, ShapeError
 from eqlayers.models import MoleculeNetwork
 from eqlayers.testing import random_orthogonal
+from tests.each import each
 
 Z = torch.tensor([6, 8, 1, 1, 7, 9])
 OPTIONS = [(readout, pooling) for readout in ("scalar", "vector", "extent") for pooling in ("sum", "mean")]
@@ -45,8 +46,8 @@ def close(a: Tensor, b: Tensor, tolerance: float = 1e-10) -> None:
     assert float((a - b).abs().max() / b.abs().max()) < tolerance
 
 
-@pytest.mark.parametrize(("readout", "pooling"), OPTIONS)
-@pytest.mark.parametrize("determinant", [1, -1])
+@each("readout, pooling", OPTIONS)
+@each("determinant", [1, -1])
 def test_invariances(readout: str, pooling: str, determinant: int, pos: Tensor) -> None:
     model = network(readout=readout, pooling=pooling)
     model.set_statistics({1: -2.0, 6: 5.0}, 3.0, 4.0)
@@ -233,7 +234,7 @@ BAD: list[tuple[type[EqlayersError], str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "message", "options"), BAD)
+@each("error, message, options", BAD)
 def test_bad_options(error: type[EqlayersError], message: str, options: dict[str, Any]) -> None:
     with pytest.raises(error, match=message):
         network(**options)

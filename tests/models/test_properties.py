@@ -104,6 +104,7 @@ def test_a_broken_tensor_is_named() -> None:
     assert "inversion: polarizability" not in broken
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one != "TFN")) for one in NETWORKS])
 def test_batches_training_and_compilation(name: str) -> None:
     potential, made = built(name), torch.Generator().manual_seed(3)

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
+
+from tests.each import each
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = yaml.safe_load((ROOT / "tests/mutations/mutations.yaml").read_text())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: Path(row["file"]).stem)
+@each("row", ROWS, ids=lambda row: Path(row["file"]).stem)
 def test_faults_can_be_put_in(row: dict) -> None:
     source = (ROOT / row["file"]).read_text()
     found = {fault["is"]: source.count(fault["old"]) for fault in row["faults"]}

@@ -13,6 +13,7 @@ from eqlayers.errors import DTypeError, ShapeError
 from eqlayers.nn import GatedNonlinearity, NormalizedActivation
 from eqlayers.nn.activation import ACTIVATIONS, second_moment
 from eqlayers.testing import check_derivatives, equivariance_residual
+from tests.each import each
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
@@ -114,8 +115,8 @@ def test_gate_reads_views_and_mixtures_under_autocast() -> None:
         gate(x, residual)
 
 
-@pytest.mark.parametrize("lead", [(), (0,), (2, 3)])
-@pytest.mark.parametrize("irreps", ["", "3x0e", "2x1o", "2x0o + 0x1o"])
+@each("lead", [(), (0,), (2, 3)])
+@each("irreps", ["", "3x0e", "2x1o", "2x0o + 0x1o"])
 def test_gate_shapes(irreps: str, lead: tuple[int, ...]) -> None:
     gate = GatedNonlinearity(irreps)
     assert gate(torch.randn(*lead, gate.irreps_in.dim)).shape == (*lead, gate.irreps_out.dim)

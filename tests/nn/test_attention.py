@@ -27,6 +27,7 @@ from eqlayers.nn import (
 from eqlayers.nn.attention import smooth_leaky_relu
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.triton import availability
+from tests.each import each
 
 EPS = torch.finfo(torch.float64).eps
 BACKENDS = ["cpu", "torch", "reference"]
@@ -302,9 +303,7 @@ AGGREGATE, BLOCK = AttentionAggregate("4x0e", 2), EquivariantAttention("4x0e", "
 FULL = {"x": torch.ones(4, 4), "edge_attr": torch.ones(6, 1), "edge_scalars": torch.ones(6, 3), "edge_index": EDGES}
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
+@each("call, error, message", [
         (lambda: AttentionAggregate("4x0e + 3x1o", 2), IrrepsError, "irreps must have multiplicities that 2 heads div"),
         (lambda: AttentionAggregate("4x0e", 0), ConfigError, "heads must be an integer, at least 1, got 0"),
         (lambda: AttentionAggregate("4x0e", 2, layout="x"), ConfigError, "layout must be one of mul_ir, ir_mul"),
@@ -334,8 +333,7 @@ FULL = {"x": torch.ones(4, 4), "edge_attr": torch.ones(6, 1), "edge_scalars": to
         (lambda: BLOCK(**{**FULL, "edge_scalars": torch.ones(6, 2)}), ShapeError, "edge_scalars must be [6, 3], a row"),
         (lambda: BLOCK(**{**FULL, "edge_scalars": torch.ones(6, 3).double()}), DTypeError, "edge_scalars must have th"),
         (lambda: BLOCK(**{**FULL, "envelope": torch.ones(3)}), ShapeError, "envelope must be [6], a row for each edge"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_wrong_arguments(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         call()

@@ -20,6 +20,7 @@ from eqlayers.errors import (
     ShapeError,
 )
 from eqlayers.nn import BesselBasis, GatedNonlinearity, Interaction, NormalizedActivation, PolynomialCutoff
+from tests.each import each
 
 ROW = (0, 0, 0, "uvw", True)
 
@@ -162,7 +163,7 @@ CONSTRUCTION: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "message", "make"), CONSTRUCTION, ids=lambda v: v[:40] if isinstance(v, str) else "")
+@each("error, message, make", CONSTRUCTION)
 def test_construction(error: type[EqlayersError], message: str, make: Callable[[], Any]) -> None:
     with pytest.raises(error, match=message):
         make()
@@ -277,7 +278,7 @@ CALLS: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "message", "make"), CALLS, ids=lambda v: v[:40] if isinstance(v, str) else "")
+@each("error, message, make", CALLS)
 def test_calls(error: type[EqlayersError], message: str, make: Callable[[], Any]) -> None:
     with pytest.raises(error, match=message):
         make()

@@ -17,6 +17,7 @@ from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from eqlayers.nn import EdgeGeometry, EdgeVectors
 from eqlayers.testing import check_derivatives, random_orthogonal
+from tests.each import each
 
 EPS = torch.finfo(torch.float64).eps
 EDGES = torch.tensor([[0, 1, 2, 3, 1, 2, 4, 0], [1, 0, 3, 2, 2, 1, 0, 4]])
@@ -208,8 +209,8 @@ def test_traced_and_compiled() -> None:
             assert torch.equal(mine, other)
 
 
-@pytest.mark.parametrize("atoms", [0, 1, 5])
-@pytest.mark.parametrize("kind", ["none", *CRYSTALS])
+@each("atoms", [0, 1, 5])
+@each("kind", ["none", *CRYSTALS])
 def test_no_edges(kind: str, atoms: int) -> None:
     more = {} if kind == "none" else crystal(kind)[1]
     more = {name: t[:0] if name == "shifts" else t for name, t in more.items()}
@@ -226,8 +227,8 @@ META = torch.zeros(2, 8, device="meta", dtype=torch.int64)
 POS, ONES = torch.ones(5, 3), torch.ones(8, 3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
+@each(
+    "arguments, error, match",
     [
         ((torch.ones(5, 2), EDGES), ShapeError, r"pos must be \[N, 3\].*got \[5, 2\]"),
         ((torch.ones(2, 5, 3), EDGES), ShapeError, r"pos must be \[N, 3\]"),

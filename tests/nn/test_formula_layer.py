@@ -12,6 +12,7 @@ from eqlayers import Graph, to_ir_mul, to_mul_ir
 from eqlayers.algebra import as_irreps
 from eqlayers.errors import ConfigError, DTypeError, IrrepsError, ShapeError
 from eqlayers.nn import FormulaLayer
+from tests.each import each
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -133,7 +134,7 @@ BAD: list[tuple[type[Exception], str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "text", "call"), BAD)
+@each("error, text, call", BAD)
 def test_bad_layers(error: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(error, match=text):
         call()

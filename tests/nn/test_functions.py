@@ -14,6 +14,7 @@ from eqlayers import functional as F
 from eqlayers import nn
 from eqlayers.errors import ConfigError, DTypeError, IrrepsError, ShapeError
 from tests.cases import default_dtype
+from tests.each import each
 
 IRREPS, OUT = o3.Irreps("2x0e + 1x0o + 2x1o + 1x2e"), o3.Irreps("1x0e + 2x1o")
 EDGES, CUTOFF = torch.tensor([[0, 1, 2, 3], [2, 2, 0, 0]]), 4.0
@@ -128,7 +129,8 @@ def call(function: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> Tenso
     return function(*operands)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.kernels
+@each("name", ROWS)
 def test_numbers_are_those_of_the_layer(name: str) -> None:
     function, layer, operands = ROWS[name]
     found, wanted = call(function, operands), call(layer, operands)
@@ -210,9 +212,7 @@ def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
     assert torch.equal(found, layer(values, logits, EDGES, 4, envelope))
 
 
-@pytest.mark.parametrize(
-    ("error", "message", "bad"),
-    [
+@each("error, message, bad", [
         (IrrepsError, "irreps must be irreps such as", lambda: F.wigner_D("8x", torch.eye(3))),
         (ConfigError, "kind must be one of matrix, quaternion, angles, got 'blocks'",
             lambda: F.wigner_D("1o", torch.eye(3), "blocks")),
@@ -244,8 +244,7 @@ def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
             torch.ones(1), "0e", normalization="x")),
         (IrrepsError, "irreps must have multiplicities that 2 heads divide, got 3x0e", lambda: F.attention_aggregate(
             torch.ones(4, 3), torch.ones(4, 2), "3x0e", 2, EDGES, 4)),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_errors(error: type[Exception], message: str, bad: Callable[[], object]) -> None:
     with pytest.raises(error, match=message):
         bad()

@@ -18,6 +18,7 @@ from eqlayers import Linear, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError
 from eqlayers.nn._common import linear_paths
 from eqlayers.testing import check_derivatives, equivariance_residual
+from tests.each import each
 
 
 @given(number=st.integers(0, 2**32))
@@ -76,10 +77,8 @@ def test_zeros_where_no_path_arrives() -> None:
     assert none.weight_numel == none.bias_numel == none.num_paths == 0
 
 
-@pytest.mark.parametrize(
-    ("irreps_in", "irreps_out"), [("", "2x0e"), ("2x0e", ""), ("", ""), ("0x0e + 1o", "0x1o + 0e")]
-)
-@pytest.mark.parametrize("lead", [(), (0,), (3,), (2, 3)])
+@each("irreps_in, irreps_out", [("", "2x0e"), ("2x0e", ""), ("", ""), ("0x0e + 1o", "0x1o + 0e")])
+@each("lead", [(), (0,), (3,), (2, 3)])
 def test_empty_irreps_and_batches(irreps_in: str, irreps_out: str, lead: tuple[int, ...]) -> None:
     layer = Linear(irreps_in, irreps_out)
     y = layer(torch.randn(*lead, layer.irreps_in.dim))

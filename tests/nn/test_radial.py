@@ -15,6 +15,7 @@ from eqlayers.graph import Graph
 from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork, SmoothCutoff
 from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import check_derivatives
+from tests.each import each
 
 
 def derivatives(fn: torch.nn.Module, r: float, order: int) -> list[float]:
@@ -109,7 +110,7 @@ def sinc_derivative(t: float, order: int) -> mpmath.mpf:
         return mpmath.fsum((-1) ** n * mpmath.ff(2 * n, order) * x**p / mpmath.factorial(2 * n + 1) for n, p in terms)
 
 
-@pytest.mark.parametrize("t", [0.0, 1e-8, 0.05, 0.12, 0.199, 0.2, 0.201, 0.25, 0.5, 1.5, 3.0, 9.0])
+@each("t", [0.0, 1e-8, 0.05, 0.12, 0.199, 0.2, 0.201, 0.25, 0.5, 1.5, 3.0, 9.0])
 def test_sine_over_its_argument_and_its_derivatives(t: float) -> None:
     """Below 0.2 the series leaves its first missing term; above, every order divides the rounding error by t."""
     eps = 2.0**-53

@@ -27,6 +27,7 @@ from eqlayers.nn import (
     TabledBasis,
 )
 from tests.cases import default_dtype
+from tests.each import each
 
 CUTOFF, START, NUMBER = 4.0, 0.5, 3
 EPS = torch.finfo(torch.float64).eps
@@ -75,8 +76,8 @@ EXACT: dict[type, Callable[[mpmath.mpf, int], mpmath.mpf]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BASES)
-@pytest.mark.parametrize("r", [0.5001, 0.9, 1.41, 2.2501, 3.1, 3.9, 3.9999])
+@each("kind", BASES)
+@each("r", [0.5001, 0.9, 1.41, 2.2501, 3.1, 3.9, 3.9999])
 def test_functions_and_three_derivatives(kind: type, r: float) -> None:
     found = orders(kind(NUMBER, CUTOFF, None, start=START), r)
     for n, row in enumerate(found):
@@ -106,8 +107,8 @@ def test_bases_are_those_of_e3nn(name: str, inside: bool, number: int) -> None:
     torch.testing.assert_close(found, wanted, rtol=0, atol=64 * EPS * number)
 
 
-@pytest.mark.parametrize("envelope", [PolynomialCutoff, CosineCutoff, SmoothCutoff])
-@pytest.mark.parametrize("kind", [*BASES, BesselBasis])
+@each("envelope", [PolynomialCutoff, CosineCutoff, SmoothCutoff])
+@each("kind", [*BASES, BesselBasis])
 def test_the_end_has_the_derivatives_that_it_names(kind: type, envelope: type) -> None:
     """At the cutoff and beyond all is 0; just before, so many derivatives are."""
     basis = kind(NUMBER, CUTOFF, envelope=envelope(CUTOFF))
@@ -239,8 +240,8 @@ def test_text_and_scripting() -> None:
         torch.testing.assert_close(torch.jit.script(layer)(r), layer(r), rtol=0, atol=2.0**-20)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@each(
+    "call, message",
     [
         (lambda: GaussianBasis(0), "num_basis must be an integer, at least 1, got 0. 8 is usual."),
         (lambda: GaussianBasis(1, inside=False), "num_basis must be an integer, at least 2, got 1. 8 is usual."),

@@ -18,6 +18,7 @@ from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsErro
 from eqlayers.lowering.layout import FlatLayout
 from eqlayers.nn import ChangeOfBasis, Extract, ExtractIr, Identity, Linear, Merge, Separable, Sort, Split
 from eqlayers.nn._common.columns import Columns, whole_row
+from tests.each import each
 
 IRREPS = o3.Irreps("2x1o + 3x0e + 3x1o + 1x2e")
 MIXED = "2x0e + 3x1o + 2x2e + 1x3o + 1x1e"
@@ -131,8 +132,8 @@ def test_harmonics_with_the_polar_axis_z() -> None:
     assert int((ChangeOfBasis("2e").matrix("2e") != 0).sum()) == 7  # of 25
 
 
-@pytest.mark.parametrize(("layout", "out"), list(product(["mul_ir", "ir_mul"], repeat=2)))
-@pytest.mark.parametrize("backend", [None, "torch", "reference"])
+@each("layout, out", list(product(["mul_ir", "ir_mul"], repeat=2)))
+@each("backend", [None, "torch", "reference"])
 def test_there_and_back_in_all_layouts(layout: str, out: str, backend: str | None) -> None:
     irreps = o3.Irreps(MIXED)
     x = torch.randn(2, 3, irreps.dim, dtype=torch.float64)
@@ -196,7 +197,7 @@ BAD: list[tuple[type[Exception], str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("error", "text", "call"), BAD)
+@each("error, text, call", BAD)
 def test_bad_input(error: type[Exception], text: str, call: Any) -> None:
     with pytest.raises(error, match=text):
         call()

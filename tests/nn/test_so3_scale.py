@@ -15,6 +15,7 @@ from torch import Tensor
 
 from eqlayers import SO3Scale, to_ir_mul, to_mul_ir
 from eqlayers.testing import check_derivatives, equivariance_residual
+from tests.each import each
 
 IRREPS = o3.Irreps("2x0e + 3x1o + 2x1e + 1x2e + 0x0o")
 
@@ -107,8 +108,8 @@ def test_learned_weight_gets_its_gradient() -> None:
     torch.testing.assert_close(layer.weight.grad, expected, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("kind", ["fixed", "learned", "external"])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@each("kind", ["fixed", "learned", "external"])
 def test_every_dtype(kind: str, dtype: torch.dtype) -> None:
     layer = SO3Scale("2x0e + 2x1o", kind, 3.0 if kind == "fixed" else None).to(dtype)
     x = torch.randn(3, 8).to(dtype)

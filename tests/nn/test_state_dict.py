@@ -20,6 +20,7 @@ import eqlayers as eq
 from eqlayers import Linear, TensorProduct
 from eqlayers.backends import whole
 from eqlayers.models import MoleculeNetwork
+from tests.each import each
 
 ARGS = (
     "2x0e + 2x1o",
@@ -154,8 +155,8 @@ def test_copies_compute_the_same(make: Any, through: Any, used: bool) -> None:
         assert not torch.equal(call(twin), call(module))
 
 
-@pytest.mark.parametrize("make", MODULES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@each("make", MODULES)
+@each("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_modules_move_between_dtypes(make: Any, dtype: torch.dtype) -> None:
     module = make()
     before = call(module)

@@ -20,6 +20,7 @@ from e3nn import o3
 
 import eqlayers as eq
 from eqlayers.errors import ConfigError
+from tests.each import each
 
 CLASSES = [
     "TensorProduct",
@@ -68,7 +69,7 @@ def test_every_class_has_methods_to_compare() -> None:
     assert set(HAS) >= {(name, "forward") for name in CLASSES} | {("TensorProduct", method) for method in METHODS}
 
 
-@pytest.mark.parametrize(("name", "method"), HAS)
+@each("name, method", HAS)
 def test_methods_have_e3nns_arguments(name: str, method: str) -> None:
     ours, theirs = (inspect.signature(getattr(getattr(o, name), method)).parameters.values() for o in (eq.o3, o3))
     assert [(p.name, p.default) for p in ours] == [(p.name, p.default) for p in theirs]
@@ -183,8 +184,8 @@ def test_right_works_without_and_with_compile_right() -> None:
         pairs.right(torch.randn(2, 8))
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@each("name", CLASSES)
+@each("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_layers_move_and_run_in_every_dtype(name: str, dtype: torch.dtype) -> None:
     layer = getattr(eq.o3, name)(*MAKES[name]).to(dtype)
     assert {tensor.dtype for tensor in layer.state_dict().values() if tensor.is_floating_point()} <= {dtype}
@@ -219,8 +220,8 @@ def _saved(layer: torch.nn.Module) -> Any:
     return torch.load(file, weights_only=False)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("through", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), _saved])
+@each("name", CLASSES)
+@each("through", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), _saved])
 def test_copies_keep_states_and_texts(name: str, through: Callable[[Any], Any]) -> None:
     layer = getattr(eq.o3, name)(*MAKES[name]).eval()
     layer.requires_grad_(False)

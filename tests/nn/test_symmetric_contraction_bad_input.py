@@ -18,6 +18,7 @@ from eqlayers.errors import (
     ShapeError,
 )
 from eqlayers.nn import SymmetricContraction
+from tests.each import each
 
 ABC = "2x0e + 2x1o + 2x2e"
 SPECIES = torch.tensor([1, 0, 1, 1])
@@ -71,7 +72,7 @@ MISTAKES: list[tuple[type[EqlayersError], str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "message", "mistake"), MISTAKES, ids=range(len(MISTAKES)))
+@each("kind, message, mistake", MISTAKES)
 def test_mistakes(kind: type[EqlayersError], message: str, mistake: Callable[[], Any]) -> None:
     with pytest.raises(kind, match=message):
         mistake()

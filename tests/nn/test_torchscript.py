@@ -21,6 +21,7 @@ import eqlayers as eq
 from eqlayers import nn
 from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import Norm, SphericalHarmonics
+from tests.each import each
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
 
@@ -240,7 +241,7 @@ def test_a_forward_of_ones_own_is_refused_not_left_out() -> None:
 CHECKED = ["internal", "per sample", "square", "linear", "norm", "norm activation", "activation", "gate", "one irrep"]
 
 
-@pytest.mark.parametrize("name", [*CHECKED, "activation of one group", "identity", "dropout", "sphere", "rotations"])
+@each("name", [*CHECKED, "activation of one group", "identity", "dropout", "sphere", "rotations"])
 def test_e3nns_own_check_passes(name: str) -> None:
     layer = LAYERS[name]()
     assert jit.get_compile_mode(layer) == jit.get_compile_mode(
@@ -267,7 +268,7 @@ SPECS = [
 ]
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
+@each("spec", SPECS)
 def test_texts_that_describe_no_layer(spec: str) -> None:
     x, y, w = torch.ones(3, 8), torch.ones(3, 5), torch.ones(PRODUCT.weight_numel)
     for call in (

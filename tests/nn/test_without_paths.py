@@ -12,6 +12,7 @@ from torch import Tensor
 
 import eqlayers
 from eqlayers.errors import EqlayersError
+from tests.each import each
 
 #: Names and arguments of linear maps that read nothing of their features: no path, or paths of no copies.
 MAPS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
@@ -53,8 +54,8 @@ def described(layer: Any) -> list[Any]:
     return [*found, list(layer.state_dict()), [name for name, _ in layer.named_parameters()]]
 
 
-@pytest.mark.parametrize("features", FEATURES)
-@pytest.mark.parametrize(("args", "kwargs"), MAPS)
+@each("features", FEATURES)
+@each("args, kwargs", MAPS)
 def test_a_linear_map_takes_any_width(args: Any, kwargs: Any, features: str) -> None:
     """As in e3nn, which looks at the leading axes only; also after the way of accelerate."""
     theirs, x = o3.Linear(*args, **kwargs), FEATURES[features]

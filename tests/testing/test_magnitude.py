@@ -13,6 +13,7 @@ from e3nn import o3
 from eqlayers.algebra import wigner_3j
 from eqlayers.lowering.paths import Instruction, normalise, read_instructions
 from eqlayers.testing import excess, linear_magnitude, product_magnitude
+from tests.each import each
 
 IN1, IN2 = o3.Irreps("3x1o + 2x0e"), o3.Irreps("3x1o + 2x2e")
 #      mode     groups  multiplicity of out, has weight
@@ -52,8 +53,8 @@ def channels(
     return out
 
 
-@pytest.mark.parametrize(("mode", "groups", "mul_out", "has_weight"), MODES)
-@pytest.mark.parametrize("count", [False, True])
+@each("mode, groups, mul_out, has_weight", MODES)
+@each("count", [False, True])
 def test_products(mode: str, groups: tuple[int, int], mul_out: int, has_weight: bool, count: bool) -> None:
     ir = next(iter(IN1[groups[0]].ir * IN2[groups[1]].ir))
     out = o3.Irreps([(mul_out, ir)])

@@ -17,6 +17,7 @@ from eqlayers.errors import ConfigError, IndexRangeError
 from eqlayers.models import Potential, Structures
 from eqlayers.testing import PotentialReport, PotentialRow, ToyNetwork, check_potential
 from eqlayers.testing.examples import example_structures
+from tests.each import each
 
 
 def potential(network: torch.nn.Module | None = None) -> Potential:
@@ -200,8 +201,8 @@ def pooled_rows(values: Tensor, kind: Tensor, graph: Any) -> Tensor:
     return values.new_zeros(len(kind), values.shape[1]).index_add(0, graph.edge_index[1], values)
 
 
-@pytest.mark.parametrize("properties", [("dipole",), ("polarizability",), ("energy", "dipole", "polarizability")])
-@pytest.mark.parametrize("power", [0, 1, 2, 3])
+@each("properties", [("dipole",), ("polarizability",), ("energy", "dipole", "polarizability")])
+@each("power", [0, 1, 2, 3])
 def test_tensors_fade_at_the_cutoff(power: int, properties: tuple[str, ...]) -> None:
     failed = [row.name for row in check_potential(Potential(Tensors(power, properties), [1, 8])).failures]
     part = ("", "slope of the ", "curvature of the ")[power : power + 1]

@@ -7,6 +7,7 @@ from eqlayers.functional import sparse_product
 from eqlayers.info import SparseProductInfo
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import random_product, rounding_bound
+from tests.each import each
 
 EPS = {torch.float64: 2.0**-52, torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 
@@ -36,8 +37,8 @@ def test_contracted_channels_and_the_batch_count_as_terms():
     assert rounding_bound("mul", x[:0], y[:0], info, torch.float64, True)[0, 0] == 0
 
 
-@pytest.mark.parametrize("dtype", EPS, ids=str)
-@pytest.mark.parametrize("product", NAMED)
+@each("dtype", EPS)
+@each("product", NAMED)
 def test_honest_sums_are_within_and_use_a_fair_part_of_it(product, dtype):
     x, y, (info, _, _) = random_product(product, terms=200, batch=(20,), rows=(9, 9, 3), dtype=dtype)
     want = sparse_product(product, x.double(), y.double(), info, backend="reference")
