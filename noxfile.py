@@ -17,7 +17,7 @@ TOOLS = ("pytest", "pytest-timeout")
 #: The same tests for every package's network.
 NETWORKS = (
     *("tests/integrations/test_networks.py", "tests/integrations/test_radial.py"),
-    "tests/bench/test_guests.py",
+    "tests/bench/networks/test_guests.py",
 )
 #: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
 LAYERS = (

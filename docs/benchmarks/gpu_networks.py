@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from eqlayers.bench.network_entrants import PEER, Entrant
-from eqlayers.bench.networks import subject_of
+from eqlayers.bench.networks.entrants import PEER, Entrant
+from eqlayers.bench.networks.run import subject_of
 from eqlayers.models import Recorded, compress
 
 OPTIONS = {

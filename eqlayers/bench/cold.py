@@ -7,10 +7,12 @@ and only then looks at the clock. What it computed is compared with float64 e3nn
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -20,32 +22,48 @@ from typing import Any
 
 import torch
 
-from ..errors import ConfigError
+from ..errors import BackendError, ConfigError
 from ..lowering.layout import LAYOUTS
-from .check import check
 from .config import check_known, find_config, read_config, read_fields
-from .fresh import run_fresh
-from .goals import Record, goal
-from .graphs import GraphSpec
-from .implementation import OURS, ours, why_refused
-from .machine import describe, find_device, threads
-from .measure import summary, synchronize
-from .operands import draw, into_form, prepare
-from .peers import PEERS, build_peer
-from .problems import Problem, read_problems
-from .run import Say, quiet
-from .suite import DEVICES, OPERATIONS, Case
+from .measure import describe, find_device, summary, synchronize, threads
+from .products.check import check
+from .products.operands import draw, into_form, prepare
+from .products.peers import PEERS, build_peer, ours, why_refused
+from .products.problems import GraphSpec, Problem, read_problems
+from .products.suite import DEVICES, OPERATIONS, Case
+from .results import OURS, Record, Say, goal, quiet
 
 FIELDS = {
     **dict.fromkeys(("device", "problems", "operation", "layout"), "text"),
     **dict.fromkeys(("edges", "threads", "runs"), "count"),
-    **dict.fromkeys(("choose", "peers"), "texts"),
+    "choose": "texts",
+    "peers": "texts",
     "goals": "numbers",
 }
 STATES = ("cold", "warm")
 #: Variables that say where the kernels of each package are kept.
 CACHES = ("EQLAYERS_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 DIRECTIONS = ("fwd", "bwd")
+
+
+def run_fresh(module: str, task: dict[str, Any], environment: Mapping[str, str], must: str, fix: str) -> Any:
+    """The output of a module that is run in a new process, read as JSON.
+
+    Args:
+        module: Run with ``task``, as JSON, for its only argument; the last line that it prints counts.
+        task: Any value that can be written as JSON.
+        environment: Variables in addition to this process's.
+        must, fix: First and last words of the error: what the process must do, and what helps.
+
+    Raises:
+        BackendError: The process ended with an error.
+    """
+    command = [sys.executable, "-m", module, json.dumps(task)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise BackendError(f"{must}, got {last!r}. {fix}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def first_calls(task: dict[str, Any]) -> Record:
@@ -74,8 +92,7 @@ def first_calls(task: dict[str, Any]) -> Record:
     start = time.perf_counter()
     try:
         item = ours(case, operands, task["layout"]) if who == OURS else build_peer(who, case, operands)
-        values = into_form(operands.values, item.form)
-        backward = prepare(item.fn, values, "bwd")
+        backward = prepare(item.fn, into_form(operands.values, item.form), "bwd")
         synchronize(device)
         middle = time.perf_counter()
         backward()
@@ -83,27 +100,9 @@ def first_calls(task: dict[str, Any]) -> Record:
         end = time.perf_counter()
     except Exception as error:
         return {"status": "refused", "reason": why_refused(who, error)}
-    verdicts = check(problem, operands, [item], DIRECTIONS)
-    wrong = [verdict for verdict in verdicts.values() if verdict.status != "ok"]
+    wrong = [one for one in check(problem, operands, [item], DIRECTIONS).values() if one.status != "ok"]
     found: Record = {"fwd": middle - start, "bwd": end - middle, "note": item.note}
     return found | {"status": wrong[0].status if wrong else "ok", "reason": wrong[0].reason if wrong else ""}
-
-
-def in_fresh_process(task: dict[str, Any], cache: Path) -> Record:
-    """:func:`first_calls` in a new process whose caches of kernels are in a folder.
-
-    Raises:
-        BackendError: The process ended with an error.
-    """
-    folders = {name: str(cache / name.lower()) for name in CACHES}
-    found: Record = run_fresh(
-        __name__,
-        task,
-        folders,
-        f"the first calls of {task['implementation']} on {task['problem']['name']} must end without an error",
-        "Run `eqlayers bench run` on the problem to see all of it.",
-    )
-    return found
 
 
 def run_cold(
@@ -154,9 +153,9 @@ def run_cold(
             row = _measure(task, runs or fields["runs"], say)
             rows.append(row)
             for state in STATES if who == OURS else ():
-                limit = fields["goals"].get(f"{state}_ms")
-                measured = None if row[f"{state}_fwd"] is None else row[f"{state}_fwd"]["median"] * 1000
+                limit, found = fields["goals"].get(f"{state}_ms"), row[f"{state}_fwd"]
                 if limit is not None:
+                    measured = None if found is None else found["median"] * 1000
                     goals.append(goal(f"{state}_ms", limit, measured, where=problem.name))
     notes = [
         f"{fields['device']}, {fields['operation']}, {fields['edges']} edges, {fields['layout']}. "
@@ -171,11 +170,13 @@ def _measure(task: dict[str, Any], runs: int, say: Say) -> Record:
     row: Record = {"problem": task["problem"]["name"], "implementation": task["implementation"]}
     row |= {"status": "ok", "note": "", **{f"{state}_{d}": None for state in STATES for d in DIRECTIONS}}
     seconds: dict[str, list[float]] = {}
+    must = f"the first calls of {row['implementation']} on {row['problem']} must end without an error"
     for number in range(runs):
         with tempfile.TemporaryDirectory() as cache:
+            folders = {name: str(Path(cache, name.lower())) for name in CACHES}
             for state in STATES:
                 say(f"{row['problem']}, {row['implementation']}: {state}, {number + 1} of {runs}")
-                found = in_fresh_process(task, Path(cache))
+                found = run_fresh(__name__, task, folders, must, "Run `eqlayers bench run` on the problem to see all.")
                 if found["status"] != "ok":
                     return row | {"status": f"{found['status']}: {found['reason']}"}
                 row["note"] = found["note"]

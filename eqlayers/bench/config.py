@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..checks import check_path, got
+from ..checks import check_path, check_type, got
 from ..errors import ConfigError
 from ..files import few, read_yaml
+
+Named = TypeVar("Named")
 
 
 def _is_number(value: Any) -> bool:
@@ -35,29 +38,41 @@ KINDS = {
 }
 
 
-def unknown(what: str, name: Any, known: Iterable[str], where: str) -> ConfigError:
-    """The error for a name that is not in a list, with the nearest one that is.
-
-    Example:
-        >>> print(unknown("key", "edgse", ["edges", "layouts"], "cpu.yaml"))
-        cpu.yaml: expected a key among edges, layouts; got 'edgse'. Did you mean 'edges'?
-    """
-    known = list(known)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    fix = f"Did you mean {near[0]!r}?" if near else "Use one of these."
-    return ConfigError(f"{where}: expected a {what} among {', '.join(known)}; got {name!r}. {fix}")
-
-
 def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
     """Raise unless every name is in the list.
 
     Raises:
-        ConfigError: With the first that is not.
+        ConfigError: With the first that is not, and the nearest one that is.
+
+    Example:
+        >>> try:
+        ...     check_known("key", ["edgse"], ["edges", "layouts"], "cpu.yaml")
+        ... except ConfigError as error:
+        ...     print(error)
+        cpu.yaml: expected a key among edges, layouts; got 'edgse'. Did you mean 'edges'?
     """
     known = list(known)
     for name in names:
         if name not in known:
-            raise unknown(what, name, known, where)
+            near = difflib.get_close_matches(str(name), known, n=1)
+            fix = f"Did you mean {near[0]!r}?" if near else "Use one of these."
+            raise ConfigError(f"{where}: expected a {what} among {', '.join(known)}; got {name!r}. {fix}")
+
+
+def matching(items: Sequence[Named], pattern: str | None, where: str) -> tuple[Named, ...]:
+    """The items whose ``name`` matches ``--only``; all of them without a pattern.
+
+    Raises:
+        ConfigError: None does.
+    """
+    names = [str(getattr(item, "name")) for item in items]  # noqa: B009 a protocol would say no more
+    if pattern is None:
+        return tuple(items)
+    check_type("--only", pattern, str, "a pattern of names", "Pass a text such as 'fused/*'.")
+    chosen = tuple(item for item, name in zip(items, names, strict=True) if fnmatchcase(name, pattern))
+    if not chosen:
+        raise ConfigError(f"--only must match a case of {where}, got {pattern!r}. The cases are {', '.join(names)}.")
+    return chosen
 
 
 def read_fields(
@@ -67,12 +82,9 @@ def read_fields(
 
     Args:
         where: File and place, for messages.
-        given: What YAML gave.
+        given: The mapping, as YAML read it.
         required: Field to kind, a key of ``KINDS``.
         optional: Field to kind and default.
-
-    Returns:
-        All fields.
 
     Raises:
         ConfigError: An unknown or missing key, or a value of another kind.
@@ -114,6 +126,13 @@ def read_config(path: Path) -> Any:
             "name a file of configs/bench."
         )
     return found
+
+
+def read_goals(where: str, given: Mapping[str, Any], directions: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Quantity to direction to value."""
+    limits: dict[str, tuple[str, Any]] = dict.fromkeys(directions, ("number", None))
+    read = {quantity: read_fields(f"{where}, {quantity}", one, {}, limits) for quantity, one in given.items()}
+    return {q: {d: float(v) for d, v in one.items() if v is not None} for q, one in read.items()}
 
 
 def find_config(name: str) -> Path:

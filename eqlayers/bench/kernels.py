@@ -32,13 +32,12 @@ from eqlayers_kernels.triton.run import aot
 from ..errors import BackendError, ConfigError
 from ..lowering.layout import LAYOUTS
 from ..nn.tensor_product import TensorProduct
+from .cold import run_fresh
 from .config import check_known, find_config, read_config, read_fields
-from .fresh import run_fresh
-from .goals import Record, goal
-from .machine import describe
-from .problems import Problem, read_problems
-from .run import Say, quiet
-from .suite import DTYPES
+from .measure import describe
+from .products.problems import Problem, read_problems
+from .products.suite import DTYPES
+from .results import Record, Say, goal, quiet
 
 #: What the kernels are for -> arguments of `aot.compile_form`.
 OPERATIONS = {

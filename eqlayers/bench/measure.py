@@ -1,14 +1,26 @@
-"""Timing side by side: implementations alternate in one process, so that what the machine does meanwhile hits all."""
+"""Timing side by side, peaks of memory, and the machine, versions and commit that a result is from."""
 
 from __future__ import annotations
 
+import gc
 import math
+import os
+import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from ..arguments import check_threads
+from ..errors import ConfigError
+from ..files import cpu_model, source_commit
+from ..memory import release_memory
 
 Call = Callable[[], Any]
 #: Written before a call, it empties a GPU's last-level cache.
@@ -16,6 +28,16 @@ FLUSH_BYTES = 2**30
 #: Writes of it before a call, so that the host has issued all launches before the last write ends; and their limit.
 COVER, MOST_WRITES = 1.5, 200
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
+#: The kernel counts pages in batches; smaller peaks are not compared.
+RESOLUTION = 2**20
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+PACKAGES = (
+    *("eqlayers", "torch", "e3nn", "numpy", "triton", "cuequivariance", "cuequivariance-torch", "openequivariance"),
+    *("nequip", "mace-torch", "symmetrix-xl"),
+)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
 
 
 def flush_buffer(device: torch.device) -> torch.Tensor:
@@ -24,7 +46,7 @@ def flush_buffer(device: torch.device) -> torch.Tensor:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done all that it was given."""
+    """Wait until the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -65,13 +87,12 @@ def alternate(
     flush: torch.Tensor | None = None,
     host: bool = False,
 ) -> list[list[float]]:
-    """Time several calls in turn: one run of each, as often as asked.
+    """Time several calls in turn: one run of each in every round, always in the same order.
 
-    The order is the same in every round, so that a call always finds the caches as the same other one left them.
+    A call so finds the caches as the same other call left them, and other programs disturb all calls alike.
 
     Args:
-        calls: What is timed.
-        runs: Timed runs of each.
+        calls, runs: The calls, and how many timed runs each has.
         device: On 'cuda', events around a call are timed; its stream is idle before, so that launches count.
         warmup: Runs of each before that are not timed.
         flush: On 'cuda', written before every run, on the stream, until the host has issued the call: empties the
@@ -91,11 +112,11 @@ def alternate(
             call()
     synchronize(device)
     writes = [_writes(call, device, flush) for call in calls]
-    seconds: list[list[float]] = [[] for _ in calls]
-    for _ in range(runs):
-        for index, call in enumerate(calls):
-            seconds[index].append(_seconds(call, device, flush, host, writes[index]))
-    return seconds
+    rounds = [
+        [_seconds(call, device, flush, host, count) for call, count in zip(calls, writes, strict=True)]
+        for _ in range(runs)
+    ]
+    return [[one[n] for one in rounds] for n in range(len(calls))]
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -110,9 +131,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
-    """How many times slower they are, round by round: median and quantiles of the same numbers.
-
-    A ratio of two medians can lie outside the quantiles of the rounds, where few were made.
+    """How many times slower they are, round by round: a ratio of two medians can lie outside these quantiles.
 
     Example:
         >>> ratio([4.0, 6.0, 6.0], [2.0, 2.0, 3.0])["median"]
@@ -122,14 +141,166 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
 
 
 def copy_bandwidth(device: torch.device | str = "cpu", runs: int = 15) -> dict[str, float]:
-    """Bytes per second of ``torch.Tensor.copy_`` from one large buffer to another, read and written bytes added up.
-
-    Returns:
-        Median and quantiles, in bytes per second.
-    """
+    """Bytes per second of ``torch.Tensor.copy_`` between two large buffers, read and written bytes added up."""
     device = torch.device(device)
     size = COPY_BYTES[device.type]
     source = torch.ones(size // 4, dtype=torch.float32, device=device)
     target = torch.zeros_like(source)
     (seconds,) = alternate([lambda: target.copy_(source)], runs, device)
     return summary([2 * size / s for s in seconds])
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def _resident(field: str) -> int:
+    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def refusal(device: torch.device) -> str | None:
+    """Why peak memory cannot be measured on a device, or None."""
+    if device.type == "cuda":
+        return None
+    try:
+        _RESET.write_text("5")
+    except OSError as error:
+        return f"the peak of resident memory cannot be reset here ({error}); Linux with /proc/self/clear_refs can"
+    return None
+
+
+def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3) -> int:
+    """Bytes that a call needs at its peak beyond those in use before it, its results included: the median of some.
+
+    On a CPU this is growth of resident memory, as the kernel counts it to about a megabyte, so that it sees torch,
+    native code and Python alike: the allocator first gives back what it holds free (otherwise a call could reuse it
+    unseen). Memory that the call's code kept from earlier calls does not count. On a GPU it is what torch's allocator
+    handed out at most.
+
+    Example:
+        >>> extra = peak_extra(lambda: torch.ones(4_000_000))
+        >>> refusal(torch.device("cpu")) is not None or 15e6 < extra < 20e6
+        True
+    """
+    device = torch.device(device)
+    call()  # whatever is made once is made now
+    found = []
+    for _ in range(repeats):
+        gc.collect()
+        if device.type == "cuda":
+            synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            results = call()
+            synchronize(device)
+            found.append(torch.cuda.max_memory_allocated(device) - before)
+        else:
+            release_memory()
+            _RESET.write_text("5")
+            before = _resident("VmRSS")
+            results = call()
+            found.append(_resident("VmHWM") - before)
+        del results
+    return max(0, sorted(found)[len(found) // 2])
+
+
+def free_memory(device: torch.device | str = "cpu") -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
+
+
+def release(device: torch.device) -> None:
+    """Give back a GPU's memory that nothing uses, so that the next measurement finds it."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def installed(package: str) -> str | None:
+    """The version of a package; None if it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def find_device(name: str, what: str) -> torch.device:
+    """The device that a configuration names.
+
+    Raises:
+        ConfigError: It is a GPU, and torch finds none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"a CUDA or HIP device was expected for {what!r}, torch finds none. "
+            f"Run it on a machine with a GPU, or take a configuration for the CPU such as 'cpu'."
+        )
+    return torch.device(name)
+
+
+def keep_random_state(device: torch.device) -> AbstractContextManager[None]:
+    """A block that leaves the random numbers of the CPU and of the device as they were."""
+    return torch.random.fork_rng(devices=[torch.cuda.current_device()] if device.type == "cuda" else [])
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Run with that many threads of torch; None leaves their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else check_threads("threads", count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """e3nn rounds its constants to the default dtype of the moment when a layer is made."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Machine, versions, commit and date, for the head of a result.
+
+    Example:
+        >>> sorted(describe())
+        ['commit', 'date', 'machine', 'versions']
+    """
+    device = torch.device(device)
+    machine: dict[str, Any] = {
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "threads": torch.get_num_threads(),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if device.type == "cuda":
+        facts = torch.cuda.get_device_properties(device)
+        machine |= {
+            "gpu": facts.name,
+            "gpu_memory": facts.total_memory,
+            "multiprocessors": facts.multi_processor_count,
+            "runtime": f"CUDA {torch.version.cuda}" if torch.version.hip is None else f"HIP {torch.version.hip}",
+        }
+    versions = {"python": platform.python_version(), **{name: installed(name) for name in PACKAGES}}
+    return {
+        "machine": machine,
+        "versions": versions | {"torch": str(torch.__version__)},  # which says its build, as the package does not
+        "commit": source_commit(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }

@@ -15,15 +15,12 @@ from .. import nn
 from ..algebra import as_irreps, channel_major_order
 from ..lowering.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
-from .goals import Record, goal
-from .graphs import GraphSpec
-from .implementation import default_dtype, gathered, ours
-from .machine import describe, find_device, keep_random_state, threads
-from .measure import alternate, ratio, summary
-from .operands import Columns, draw
-from .problems import Problem
-from .run import Say, quiet
-from .suite import DEVICES, Case
+from .measure import alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
+from .products.operands import Columns, draw
+from .products.peers import gathered, ours
+from .products.problems import GraphSpec, Problem
+from .products.suite import DEVICES, Case
+from .results import Record, Say, goal, quiet
 
 FIELDS = {
     **dict.fromkeys(("device", "hidden", "sh", "connected", "layout"), "text"),

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from ..files import plain_name
-from .goals import Record, fastest
-from .implementation import OURS
-from .memory import RESOLUTION
-from .results import whole_file
+from .measure import RESOLUTION
+from .report import RENAME
+from .results import OURS, Record, fastest, whole_file
 
 COLOURS = {"fwd": "#1f5fa8", "bwd": "#d9730d", "double_bwd": "#3a8f4d"}
 COLOURS |= {"fwd+bwd": COLOURS["bwd"], "fwd+double": COLOURS["double_bwd"]}  # of whole calls
-GREY = "#666666"
+GREY, DASHES = "#666666", ("-", "--", ":", "-.")
 OF_COPIES = "bytes moved once / time, as a share of the copy bandwidth"
 OF_LIMIT = "least time by bytes or operations / time"
-RENAME = "Rename the suite, its groups and problems."
+Points = dict[tuple[str, Any], list[tuple[float, float]]]
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -32,11 +31,14 @@ def _figure(width: float, height: float) -> Figure:
     return figure
 
 
-def _plain(axis: Axis) -> None:
-    """Numbers 1, 2, 5, 10, ... without exponents on a logarithmic axis."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axis.set_minor_formatter(NullFormatter())
+def _logarithmic(axis: Axes, *which: str) -> None:
+    """Numbers 1, 2, 5, 10, ... without exponents."""
+    for name in which:
+        getattr(axis, f"set_{name}scale")("log")
+        one = getattr(axis, f"{name}axis")
+        one.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        one.set_minor_formatter(NullFormatter())
 
 
 def _best(case: Record, direction: str) -> Record | None:
@@ -53,233 +55,126 @@ def _ratio(case: Record, direction: str) -> dict[str, float] | None:
     return next((r["ratio"] for r in case["ratios"] if (r["layout"], r["direction"], r["peer"]) == key), None)
 
 
-def _bars(axis: Axes, cases: list[Record], values: dict[str, list[dict[str, float] | None]], start: float) -> None:
-    """Grouped horizontal bars from a start, one colour for each direction, with the quantiles as thin lines."""
-    height = 0.8 / max(1, len(values))
-    for number, (direction, row) in enumerate(values.items()):
-        at = np.arange(len(cases)) + (number - (len(values) - 1) / 2) * height
-        middle = np.array([np.nan if v is None else v["median"] for v in row])
-        low = np.array([np.nan if v is None else v["median"] - v["q20"] for v in row])
-        high = np.array([np.nan if v is None else v["q80"] - v["median"] for v in row])
-        error = np.nan_to_num(np.clip([low, high], 0, None))
+def _share(case: Record, direction: str) -> dict[str, float] | None:
+    best = _best(case, direction)
+    if best is None:
+        return None
+    share, seconds = best["share"], best["seconds"]
+    return {"median": share} | {q: share * seconds["median"] / seconds[o] for q, o in (("q20", "q80"), ("q80", "q20"))}
+
+
+def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
+    """Bars by problem and direction with quantiles and goals: shares as the label says, or ratios to the fastest peer.
+
+    Args:
+        cases: Records of one group.
+        title: Above the picture.
+        label: Below the axis of shares; None for ratios, on a logarithmic axis.
+    """
+    value, start = (_ratio, 1.0) if label is None else (_share, 0.0)
+    found = {d: [value(case, d) for case in cases] for d in COLOURS}
+    found = {d: row for d, row in found.items() if any(row)}
+    figure = _figure(7.2, 1.6 + 0.42 * len(cases))
+    axis, height = figure.subplots(), 0.8 / max(1, len(found))
+    for number, (direction, row) in enumerate(found.items()):
+        at = np.arange(len(cases)) + (number - (len(found) - 1) / 2) * height
+        nothing = dict.fromkeys(("median", "q20", "q80"), np.nan)
+        middle, low, high = (np.array([(v or nothing)[q] for v in row]) for q in nothing)
+        error = np.nan_to_num(np.clip([middle - low, high - middle], 0, None))
         axis.barh(at, middle - start, height, start, xerr=error, color=COLOURS[direction], ecolor=GREY, label=direction)
     of_one_group = len({case["group"] for case in cases}) == 1
     names = [case["name"].partition("/")[2] if of_one_group else case["name"] for case in cases]
     axis.set_yticks(np.arange(len(cases)), names)
     axis.invert_yaxis()
     axis.grid(axis="x", alpha=0.25)
-
-
-def _lines(axis: Axes, limits: dict[str, float]) -> None:
-    for direction, limit in limits.items():
+    for direction, limit in cases[0]["goals_asked"].get("ratio" if label is None else "share", {}).items():
         axis.axvline(limit, color=COLOURS[direction], linestyle="--", linewidth=1.2, label=f"goal {direction}")
-
-
-def ratios(cases: list[Record], title: str) -> Figure:
-    """Times of the fastest peer over times of this package, by problem, on a logarithmic axis.
-
-    Args:
-        cases: Records of one group.
-        title: Above the picture.
-
-    Returns:
-        The figure.
-    """
-    found = {d: [_ratio(case, d) for case in cases] for d in COLOURS}
-    found = {d: row for d, row in found.items() if any(row)}
-    figure = _figure(7.2, 1.6 + 0.42 * len(cases))
-    axis = figure.subplots()
-    _bars(axis, cases, found, 1.0)
-    _lines(axis, cases[0]["goals_asked"].get("ratio", {}))
-    axis.set_xscale("log")
-    _plain(axis.xaxis)
-    axis.axvline(1, color=GREY, linewidth=0.8)
-    axis.set(xlabel="time of the fastest peer / time of eqlayers", title=title)
+    if label is None:
+        _logarithmic(axis, "x")
+        axis.axvline(1, color=GREY, linewidth=0.8)
+    axis.set(xlabel=label or "time of the fastest peer / time of eqlayers", title=title)
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
-def shares(cases: list[Record], title: str, label: str = OF_COPIES) -> Figure:
-    """Compulsory bytes over time as a fraction of the copy bandwidth, or the least time as a fraction of the time.
-
-    Args:
-        cases: Records of one group.
-        title: Above the picture.
-        label: Below the axis.
-
-    Returns:
-        The figure.
-    """
-    found: dict[str, list[dict[str, float] | None]] = {}
-    for direction in COLOURS:
-        best = [_best(case, direction) for case in cases]
-        found[direction] = [None if b is None else {"median": b["share"], **_share_range(b)} for b in best]
-    found = {d: row for d, row in found.items() if any(row)}
-    figure = _figure(7.2, 1.6 + 0.42 * len(cases))
-    axis = figure.subplots()
-    _bars(axis, cases, found, 0.0)
-    _lines(axis, cases[0]["goals_asked"].get("share", {}))
-    axis.set(xlabel=label, title=title)
-    axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
-
-
-def _share_range(row: Record) -> dict[str, float]:
-    seconds = row["seconds"]
-    return {
-        "q20": row["share"] * seconds["median"] / seconds["q80"],
-        "q80": row["share"] * seconds["median"] / seconds["q20"],
-    }
-
-
-def _against_edges(
-    cases: list[Record], key: str, factor: float, least: float
-) -> dict[tuple[str, str], list[tuple[int, float]]]:
-    """Points (edges, value) by implementation and direction; values that cannot be told from nothing are left out."""
-    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for case in cases:
-        for row in case["results"]:
-            value: Any = row[key]["median"] if isinstance(row[key], dict) else row[key]
-            if value and value >= least:
-                who = f"{row['implementation']} {row['layout']}".strip()
-                lines.setdefault((who, row["direction"]), []).append((case["edges"], value * factor))
+def _grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> Points:
+    lines: Points = {}
+    for key, point in points:
+        lines.setdefault(key, []).append(point)
     return lines
 
 
+def _lines(axis: Axes, lines: Points, colours: dict[Any, str], dashes: dict[Any, str], word: str) -> None:
+    """A line for each key (name, variant); the colour is by one of the two, the dashes by the other."""
+    for (name, variant), points in lines.items():
+        style = {"color": colours.get(variant, colours.get(name)), "linestyle": dashes.get(variant, dashes.get(name))}
+        x, y = zip(*sorted(points), strict=True)
+        axis.plot(x, y, label=word.format(name, variant), marker="o", markersize=3, **style)  # type: ignore[arg-type]
+
+
+def _named(values: Iterable[Any], styles: Iterable[str]) -> dict[Any, str]:
+    styles = list(styles)
+    return {value: styles[n % len(styles)] for n, value in enumerate(dict.fromkeys(values))}
+
+
 def growth(cases: list[Record], title: str) -> Figure:
-    """Time and peak memory of every implementation against the number of edges.
-
-    Args:
-        cases: Records of one problem in one group, with different numbers of edges.
-        title: Above the picture.
-
-    Returns:
-        The figure.
-    """
-    cases = sorted(cases, key=lambda case: case["edges"])
+    """Time and peak memory of every implementation against the number of edges, of one problem in one group."""
     panels = [("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION))]
-    found = [(label, _against_edges(cases, key, factor, least)) for key, factor, label, least in panels]
-    found = [(label, lines) for label, lines in found if lines]
+    found = []
+    for key, factor, label, least in panels:
+        lines = _grouped(
+            ((f"{row['implementation']} {row['layout']}".strip(), row["direction"]), (case["edges"], factor * value))
+            for case in cases
+            for row in case["results"]
+            if (value := row[key]["median"] if isinstance(row[key], dict) else row[key]) and value >= least
+        )
+        found += [(label, lines)] if lines else []
     everyone = sorted({who for _, lines in found for who, _ in lines}, key=lambda who: (not who.startswith(OURS), who))
-    styles = dict(zip(everyone, ("-", "--", ":", "-."), strict=False))  # the same in all panels: they share a legend
     figure = _figure(4.4 * len(found) + 1.2, 3.8)
     for axis, (label, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        for (who, direction), points in lines.items():
-            x, y = zip(*points, strict=True)
-            style = {"color": COLOURS[direction], "linestyle": styles.get(who, "-"), "marker": "o", "markersize": 3}
-            axis.plot(x, y, label=f"{who}, {direction}", **style)
-        axis.set(xscale="log", yscale="log", xlabel="edges", ylabel=label)
-        _plain(axis.xaxis)
-        _plain(axis.yaxis)
+        _lines(axis, lines, COLOURS, _named(everyone, DASHES), "{}, {}")
+        _logarithmic(axis, "x", "y")
+        axis.set(xlabel="edges", ylabel=label)
         axis.grid(alpha=0.25, which="both")
     axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
     figure.suptitle(title, fontsize=10)
     return figure
 
 
-def save_plots(result: Record, folder: Path) -> list[Path]:
-    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem.
-
-    Args:
-        result: Of any command; none are written for those without pictures.
-        folder: Where to.
-
-    Returns:
-        The files.
-
-    Raises:
-        ConfigError: A group or a problem has a name that would make a file elsewhere.
-    """
-    if result["kind"] == "networks":
-        return _write({f"{result['suite']}_networks.png": times_by_atoms(result["rows"])}, folder)
-    if "cases" not in result and "errors" not in result:
-        return []
-    if "errors" in result:
-        return _write({f"{result['kind']}_errors.png": errors_by_knots(result["errors"])}, folder)
-    of_layers = result["kind"] == "layers"
-    groups: dict[str, list[Record]] = {}
-    lines: dict[str, list[Record]] = {}
-    for case in result["cases"]:
-        if any(row["seconds"] for row in case["results"]):
-            groups.setdefault(case["operation" if of_layers else "group"], []).append(case)
-            lines.setdefault(f"{case['group']}_{case['problem']}", []).append(case)
-    about = f"{result['dtype']}, threads: {result['machine']['threads']}"
-    figures = {}
-    for group, cases in groups.items():
-        title = f"{result['suite']}: {group}, {about}"
-        if any(case["ratios"] for case in cases):
-            figures[f"{group}_ratios"] = ratios(cases, title)
-        if any(_best(case, direction) for case in cases for direction in COLOURS):
-            figures[f"{group}_shares"] = shares(cases, title, OF_LIMIT if of_layers else OF_COPIES)
-    for name, cases in lines.items():
-        if len({case["edges"] for case in cases}) > 1:
-            first = cases[0]
-            figures[f"{name}_growth"] = growth(
-                cases, f"{result['suite']}: {first['group']}, {about}, {first['problem']}"
-            )
-    names = [plain_name(f"{result['suite']}_{name}.png", "name of a picture", RENAME, "file") for name in figures]
-    return _write(dict(zip(names, figures.values(), strict=True)), folder)
-
-
 def errors_by_knots(rows: list[Record]) -> Figure:
-    """Errors of slopes of radial networks, and of forces, against the number of knots.
-
-    Args:
-        rows: The rows ``errors`` of ``eqlayers bench tables``.
-
-    Returns:
-        The figure.
-    """
+    """Errors of slopes of radial networks, and of forces, against the number of knots."""
     figure = _figure(8.6, 3.8)
     panels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
+    colours = _named((row["network"] for row in rows), list(COLOURS.values())[:3])
     for axis, (part, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
-        for row in rows:
-            if row[part] is not None:
-                lines.setdefault((row["network"], row["interpolation"]), []).append((row["knots"], row[part]))
-        networks = list(dict.fromkeys(network for network, _ in lines))
-        ways = list(dict.fromkeys(way for _, way in lines))
-        for (network, way), points in lines.items():
-            style = {"color": list(COLOURS.values())[networks.index(network) % 3], "marker": "o", "markersize": 3}
-            line = ("-", "--", ":", "-.")[ways.index(way) % 4]
-            axis.plot(*zip(*points, strict=True), label=f"{network}, {way}", linestyle=line, **style)
-        axis.set(xscale="log", yscale="log", xlabel="knots", ylabel=label)
-        _plain(axis.xaxis)
+        shown = [row for row in rows if row[part] is not None]
+        lines = _grouped(((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in shown)
+        _lines(axis, lines, colours, _named((way for _, way in lines), DASHES), "{}, {}")
+        axis.set(yscale="log", xlabel="knots", ylabel=label)
+        _logarithmic(axis, "x")
         axis.grid(alpha=0.25, which="both")
         axis.legend(fontsize=6)
     return figure
 
 
 def times_by_atoms(rows: list[Record]) -> Figure:
-    """Microseconds per atom against atoms, a panel for each network and what is timed, a line for each implementation.
-
-    Args:
-        rows: Of ``eqlayers bench networks``.
-
-    Returns:
-        The figure.
-    """
+    """Microseconds per atom against atoms: a panel for each network and mode, a line for each implementation."""
     timed = [row for row in rows if row["seconds"]]
     panels = list(dict.fromkeys((row["network"], row["what"]) for row in timed))
-    everyone = list(dict.fromkeys(row["implementation"] for row in timed))
-    counts = list(dict.fromkeys(row["threads"] for row in timed))
+    colours = _named((row["implementation"] for row in timed), [f"C{n}" for n in range(10)])
+    dashes = _named((row["threads"] for row in timed), DASHES)
     height = max(1, -(-len(panels) // 2))
     figure = _figure(9.2, 0.6 + 3.2 * height)
     axes = figure.subplots(height, 2, squeeze=False).flatten()
-    for axis, (network, what) in zip(axes, panels, strict=False):
-        lines: dict[tuple[str, int], list[tuple[int, float]]] = {}
-        for row in timed:
-            if (row["network"], row["what"]) == (network, what):
-                point = (row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6)
-                lines.setdefault((row["implementation"], row["threads"]), []).append(point)
-        for (who, count), points in lines.items():
-            style = {"color": f"C{everyone.index(who) % 10}", "marker": "o", "markersize": 3}
-            label = f"{who}, threads: {count}"
-            dashes = ("-", "--", ":", "-.")[counts.index(count) % 4]
-            axis.plot(*zip(*sorted(points), strict=True), label=label, linestyle=dashes, **style)
-        axis.set(xscale="log", yscale="log", xlabel="atoms", ylabel="microseconds per atom", title=f"{network}, {what}")
-        _plain(axis.xaxis)
-        _plain(axis.yaxis)
+    for axis, panel in zip(axes, panels, strict=False):
+        lines = _grouped(
+            ((row["implementation"], row["threads"]), (row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6))
+            for row in timed
+            if (row["network"], row["what"]) == panel
+        )
+        _lines(axis, lines, colours, dashes, "{}, threads: {}")
+        _logarithmic(axis, "x", "y")
+        axis.set(xlabel="atoms", ylabel="microseconds per atom", title=", ".join(panel))
         axis.grid(alpha=0.25, which="both")
         axis.legend(fontsize=5)
     for axis in axes[len(panels) :]:
@@ -287,9 +182,39 @@ def times_by_atoms(rows: list[Record]) -> Figure:
     return figure
 
 
-def _write(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    paths = [folder / name for name in figures]
+def save_plots(result: Record, folder: Path) -> list[Path]:
+    """Write the pictures that a result has the numbers for: ratios and shares by group or layer, growth by problem.
+
+    Raises:
+        ConfigError: A group or a problem has a name that would make a file elsewhere.
+    """
+    figures: dict[str, Figure] = {}
+    if result["kind"] == "networks":
+        figures[f"{result['suite']}_networks"] = times_by_atoms(result["rows"])
+    elif "errors" in result:
+        figures[f"{result['kind']}_errors"] = errors_by_knots(result["errors"])
+    elif "cases" in result:
+        figures = _of_cases(result)
+    paths = [folder / plain_name(f"{name}.png", "name of a picture", RENAME, "file") for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
         with whole_file(path) as file:
             figure.savefig(file, format="png")
     return paths
+
+
+def _of_cases(result: Record) -> dict[str, Figure]:
+    of_layers, suite = result["kind"] == "layers", result["suite"]
+    timed = [case for case in result["cases"] if any(row["seconds"] for row in case["results"])]
+    about, figures = f"{result['dtype']}, threads: {result['machine']['threads']}", {}
+    for group in dict.fromkeys(case["operation" if of_layers else "group"] for case in timed):
+        cases = [case for case in timed if case["operation" if of_layers else "group"] == group]
+        title = f"{suite}: {group}, {about}"
+        if any(case["ratios"] for case in cases):
+            figures[f"{suite}_{group}_ratios"] = bars(cases, title)
+        if any(_best(case, direction) for case in cases for direction in COLOURS):
+            figures[f"{suite}_{group}_shares"] = bars(cases, title, OF_LIMIT if of_layers else OF_COPIES)
+    for group, problem in dict.fromkeys((case["group"], case["problem"]) for case in timed):
+        cases = [case for case in timed if (case["group"], case["problem"]) == (group, problem)]
+        if len({case["edges"] for case in cases}) > 1:
+            figures[f"{suite}_{group}_{problem}_growth"] = growth(cases, f"{suite}: {group}, {about}, {problem}")
+    return figures

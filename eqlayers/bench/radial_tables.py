@@ -1,29 +1,47 @@
-"""`eqlayers bench tables`: radial networks by interpolation; errors against knots, time and memory with and without."""
+"""`eqlayers bench tables`: radial networks by interpolation; errors against knots, time and memory with and without.
+
+Times are measured as by `eqlayers bench networks ours`, on a cluster of atoms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from .. import models
 from ..errors import ConfigError
 from ..lowering.interpolation import INTERPOLATIONS
-from ..models import Potential, Structures, compress, load_potential
-from ..models.compression import radial_errors, thaw, without_tables
-from .atoms import SPECIES, edges, structures
+from ..models import Potential, compress, load_potential
+from ..models.compression import radial_errors, without_tables
 from .config import check_known, find_config, read_config, read_fields
-from .goals import Record, goal
-from .implementation import OURS
-from .machine import describe, keep_random_state, threads
-from .measure import alternate, ratio, summary
-from .memory import peak_extra, refusal
-from .parts import KERNELS, PRODUCTS, time_by_part
-from .run import Say, quiet
-from .step import Batch, LoadBatch, difference, networks, read_training, training_step
+from .measure import describe, keep_random_state, threads
+from .networks.atoms import SPECIES, Place, rounded, structures
+from .networks.check import CPU, Bounds, bounds, gap, run
+from .networks.entrants import (
+    COMPRESSED,
+    EXACT,
+    FORCES,
+    LIMITS,
+    LIVE,
+    MODES,
+    NATIVE,
+    OWN,
+    PEER,
+    TRAINING,
+    Entrant,
+    Tables,
+    evaluate_potential,
+)
+from .networks.parts import KERNELS, PRODUCTS
+from .networks.run import MAIN, measure_main
+from .networks.subjects import Subject
+from .networks.timing import Series, measure
+from .results import OURS, Record, Say, goal, quiet
+from .step import LoadBatch, main_job, read_training
 
 FIELDS = {
     **dict.fromkeys(("threads", "runs", "atoms", "knots", "batch_size"), "count"),
@@ -34,189 +52,83 @@ FIELDS = {
     "goals": "mapping",
 }
 KNOWN = ("MACE", "NequIP", "TFN")
-CPU = torch.device("cpu")
-#: What must hold before anything is timed: eV per atom, eV/Angstrom, and of gradients of weights relative to the
-#: largest.
-LIMITS = {"energy": 1e-5, "forces": 1e-4, "gradients": 1e-3}
-ENERGY_AND_FORCES, TRAINING = "energy and forces", "training step"
-Call = Callable[[], Any]
+Make = Callable[[], Potential]
 
 
-class Subject(NamedTuple):
-    """A potential in its variants, which have the same weights, and atoms for it."""
-
-    name: str
-    variants: dict[str, Potential]
-    atoms: Structures
-
-
-def cluster(count: int, species: Sequence[int], cutoff: float, dtype: torch.dtype) -> Structures:
-    """A cluster of so many atoms, with the edges within the cutoff."""
+def cluster(count: int, potential: Potential) -> Place:
+    """A cluster of so many atoms, of a potential's species and with its cutoff."""
+    species = list(potential.species)
     (one,) = structures((count,))
-    pairs, _ = edges(one, cutoff)
-    return Structures(torch.tensor(list(species))[one.species % len(species)], one.pos.to(dtype), pairs)
+    return Place([replace(one, species=one.species % len(species))], potential.cutoff, dict.fromkeys(species, ""))
 
 
-def subject(name: str, make: Callable[[int | None], Potential], fields: Mapping[str, Any]) -> Subject:
-    """A potential without tables, with live ones, and compressed."""
-    plain, live, frozen = make(None), make(fields["knots"]), make(None)
-    for other in (live, frozen):
-        other.load_state_dict(plain.state_dict())
-    compress(frozen.eval().requires_grad_(False), fields["tolerance"])
-    atoms = cluster(fields["atoms"], plain.species, plain.cutoff, plain.dtype)
-    return Subject(name, {"none": plain, f"live, {fields['knots']} knots": live, "compressed": frozen}, atoms)
+def subject_of(name: str, make: Make, place: Place) -> Subject:
+    """A potential of this package on some atoms."""
+
+    def native(network: torch.nn.Module) -> Potential:
+        assert isinstance(network, Potential)
+        return network
+
+    return Subject(name, place, lambda dtype: make().to(dtype), evaluate_potential(place), native=native)
 
 
-def made(kind: str, options: Mapping[str, Any]) -> Callable[[int | None], Potential]:
-    """Makes one of the configured networks, as a potential in float32, with so many knots."""
+def made(kind: str, options: Mapping[str, Any]) -> Make:
+    """Makes one of the configured networks, as a potential in float32."""
 
-    def make(knots: int | None) -> Potential:
+    def make() -> Potential:
         torch.manual_seed(0)
         species = list(SPECIES)
-        return Potential(getattr(models, kind)(species, **options, knots=knots), species).to(torch.float32)
+        return Potential(getattr(models, kind)(species, **options), species).to(torch.float32)
 
     return make
 
 
-def loaded(path: str) -> Callable[[int | None], Potential]:
-    """Makes the potential of a file with so many knots."""
-
-    def make(knots: int | None) -> Potential:
-        potential = without_tables(load_potential(path, torch.float32))
-        if knots is not None:
-            compress(potential, knots=knots)
-            thaw(potential)
-        return potential
-
-    return make
+def loaded(path: str) -> Make:
+    """Makes the potential of a file, without tables."""
+    return lambda: without_tables(load_potential(path, torch.float32))
 
 
-def predict(potential: Potential, atoms: Structures, training: bool) -> tuple[Tensor, Tensor]:
-    """Energy and forces."""
-    found = potential(atoms, ("energy", "forces"), create_graph=training)
-    return found["energy"], found["forces"]
-
-
-def gradients(potential: Potential, atoms: Structures) -> Tensor:
-    """Gradients of a loss on energy and forces, with respect to all weights."""
-    energy, forces = predict(potential, atoms, True)
-    loss = energy.sum() / len(atoms.z) + forces.square().mean()
-    found = torch.autograd.grad(loss, list(potential.network.parameters()), allow_unused=True)
-    return torch.cat([g.flatten() for g in found if g is not None])
-
-
-def errors_of(one: Potential, other: Potential, atoms: Structures, training: bool) -> dict[str, float]:
-    """Largest differences of energies per atom, of forces, and of gradients relative to the largest."""
-    (energy, forces), (wanted, right) = (predict(p, atoms, False) for p in (other, one))
-    found = {
-        "energy": float((energy - wanted).detach().abs().max()) / len(atoms.z),
-        "forces": float((forces - right).detach().abs().max()),
-    }
-    if training:
-        mine, theirs = gradients(other, atoms), gradients(one, atoms)
-        found["gradients"] = float((mine - theirs).abs().max() / theirs.abs().max())
+def _rows(rows: Iterator[Record], knots: int) -> list[Record]:
+    """Rows of `bench networks` as rows of tables, with three parts of the time."""
+    names = {NATIVE: "none", LIVE: f"live, {knots} knots", COMPRESSED: "compressed"}
+    found = []
+    for row in rows:
+        kept = {key: row[key] for key in ("network", "what", "errors", "status", "seconds", "ratio", "memory_bytes")}
+        shares = None
+        if row["shares"]:
+            kernels = sum(row["shares"][part] for part in KERNELS)
+            products = row["shares"][PRODUCTS]
+            shares = {"kernels": kernels, PRODUCTS: products, "rest": 1 - kernels - products}
+        found.append({**kept, "shares": shares, "tables": names.get(row["implementation"], row["implementation"])})
     return found
 
 
-def shares(call: Call) -> dict[str, float]:
-    """Parts of the time of a call: generated kernels, matrix products, and all else."""
-    found = time_by_part(call).shares
-    kernels = sum(found[part] for part in KERNELS)
-    return {"kernels": kernels, PRODUCTS: found[PRODUCTS], "rest": 1 - kernels - found[PRODUCTS]}
+def measure_potential(name: str, make: Make, fields: Mapping[str, Any], series: Series) -> list[Record]:
+    """Energies and forces of a potential without tables, with live and with compressed ones, and training steps."""
+    subject = subject_of(name, make, cluster(fields["atoms"], make()))
+    known: Bounds = bounds(subject, [replace(subject, evaluate=evaluate_potential(rounded(subject.place)))], CPU)
+    makers = {name: OWN[name] for name in (NATIVE, LIVE, COMPRESSED)}
+    makers[LIVE] = replace(makers[LIVE], modes=MODES)
+    tables = Tables(fields["knots"], fields["tolerance"])
+    return _rows(measure(series, subject, known, tables, (), rows=makers), fields["knots"])
 
 
-def time_all(name: str, what: str, calls: dict[str, Call], errors: Mapping[str, Any], runs: int) -> list[Record]:
-    """A row for each variant; ratios and memory refer to the first."""
-    kept = [key for key in calls if all(value <= LIMITS[part] for part, value in errors.get(key, {}).items())]
-    seconds = dict(zip(kept, alternate([calls[key] for key in kept], runs), strict=True))
-    first = next(iter(calls))
-    rows: list[Record] = []
-    for key, call in calls.items():
-        row: Record = {"network": name, "what": what, "tables": key, "errors": errors.get(key), "status": "wrong"}
-        row |= dict.fromkeys(("seconds", "ratio", "memory_bytes", "shares"))
-        if key in kept:
-            row |= {"status": "ok", "seconds": summary(seconds[key]), "shares": shares(call)}
-            row["ratio"] = ratio(seconds[first], seconds[key]) if key != first and first in kept else None
-            row["memory_bytes"] = peak_extra(call) if refusal(CPU) is None else None
-        rows.append(row)
-    return rows
-
-
-def measure_potential(one: Subject, runs: int, say: Say) -> list[Record]:
-    """Energies and forces of all variants, and a training step of those that train."""
-    plain = next(iter(one.variants.values()))
-    say(f"{one.name}: energies and forces")
-    for variant in one.variants.values():
-        variant.eval().requires_grad_(False)
-    calls = {key: _call(predict, variant, one.atoms, False) for key, variant in one.variants.items()}
-    found = {key: errors_of(plain, variant, one.atoms, False) for key, variant in one.variants.items()}
-    rows = time_all(one.name, ENERGY_AND_FORCES, calls, found, runs)
-    say(f"{one.name}: training step")
-    trained = {key: variant for key, variant in one.variants.items() if key != "compressed"}
-    for variant in trained.values():
-        variant.train().requires_grad_(True)
-    calls = {key: _call(gradients, variant, one.atoms) for key, variant in trained.items()}
-    found = {key: errors_of(plain, variant, one.atoms, True) for key, variant in trained.items()}
-    return rows + time_all(one.name, TRAINING, calls, found, runs)
-
-
-def _call(function: Callable[..., Any], *args: Any) -> Call:
-    return lambda: function(*args)
-
-
-class MainJob(NamedTuple):
-    """The training step of the main job with e3nn's layers, with this package's, and with these and live tables.
-
-    Attributes:
-        calls: The steps, by what is different.
-        errors: Largest differences of predictions and gradients from those with e3nn's layers, in float64.
-        batch: The molecules.
-    """
-
-    calls: dict[str, Call]
-    errors: dict[str, dict[str, float]]
-    batch: Batch
-
-
-def main_job(training: Mapping[str, Any], knots: int, batch: Batch) -> MainJob:
-    """Steps on a batch, as a training configuration asks for."""
-    nets = networks(training["options"], batch, ["ir_mul"], None)
-    live = networks({**training["options"], "knots": knots}, batch, ["ir_mul"], None)["ir_mul"]
-    live.load_state_dict(nets["ir_mul"].state_dict())
-    named = {"e3nn's layers": nets["e3nn"], "none": nets["ir_mul"], f"live, {knots} knots": live}
-    errors = {key: {"gradients": difference(net, nets["e3nn"], batch)} for key, net in named.items()}
-    calls = {key: training_step(net.float(), batch, training["rate"], training["clip"]) for key, net in named.items()}
-    return MainJob(calls, errors, batch)
-
-
-def measure_main(fields: Mapping[str, Any], path: Path, load_batch: LoadBatch, runs: int, say: Say) -> list[Record]:
-    """Rows of the main job."""
-    say("main job")
-    training = read_training(path.parent / fields["model"])
-    batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
-    job = main_job(training, fields["knots"], batch)
-    return time_all("main job", TRAINING, job.calls, job.errors, runs)
-
-
-def errors_by_knots(
-    name: str, make: Callable[[int | None], Potential], tried: Sequence[int], atoms: int
-) -> list[Record]:
+def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> list[Record]:
     """Errors of weights and slopes for every interpolation; of energies and forces for the one of models."""
     rows: list[Record] = []
-    exact = {dtype: make(None).to(dtype).eval() for dtype in (torch.float64, torch.float32)}
+    place, exact = cluster(atoms, make()), {dtype: make().to(dtype).eval() for dtype in (torch.float64, torch.float32)}
+    right = {dtype: run(Entrant("", PEER, one, evaluate_potential(place)), False) for dtype, one in exact.items()}
     for count in tried:
         for way in INTERPOLATIONS:
             found = radial_errors(exact[torch.float64], count, way)
             row: Record = {"network": name, "knots": count, "interpolation": way, **found._asdict()}
             row |= dict.fromkeys(("energy64", "forces64", "energy32", "forces32"))
-            if way == "spline":
-                for dtype, potential in exact.items():
-                    other = make(None).to(dtype).eval()
-                    compress(other, knots=count)
-                    place = cluster(atoms, other.species, other.cutoff, dtype)
-                    errors = errors_of(potential, other, place, False)
-                    bits = "64" if dtype == torch.float64 else "32"
-                    row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
+            for dtype, wanted in right.items() if way == "spline" else ():
+                other = make().to(dtype).eval()
+                compress(other, knots=count)
+                errors = gap(run(Entrant("", EXACT, other, evaluate_potential(place)), False), wanted)
+                bits = "64" if dtype == torch.float64 else "32"
+                row |= {f"{part}{bits}": errors[part] for part in ("energy", "forces")}
             rows.append(row)
     return rows
 
@@ -228,8 +140,8 @@ def judged(rows: Sequence[Record], goals: Mapping[str, Any], where: str) -> list
         check_known("goal", wanted, ("ratio", "memory"), where)
         for quantity, limit in wanted.items():
             main, memory = name == "main", quantity == "memory"
-            what = TRAINING if main or memory else ENERGY_AND_FORCES
-            own = [row for row in rows if row["network"] == ("main job" if main else name) and row["what"] == what]
+            what = TRAINING if main or memory else FORCES
+            own = [row for row in rows if row["network"] == (MAIN if main else name) and row["what"] == what]
             measured = None
             if own and own[-1]["status"] == "ok":
                 bytes_ = [row["memory_bytes"] for row in (own[0], own[-1])]
@@ -271,17 +183,20 @@ def run_tables(
     makers = {kind: made(kind, options) for kind, options in fields["networks"].items()}
     if potential is not None:
         makers = {Path(potential).stem: loaded(potential)}
-    times = runs or fields["runs"]
+    count = num_threads or fields["threads"]
     rows: list[Record] = []
     errors: list[Record] = []
-    with threads(num_threads or fields["threads"]), keep_random_state(CPU):
+    with threads(count), keep_random_state(CPU):
         head = describe(CPU)
         for key, make in makers.items():
             say(f"{key}: errors")
             errors += errors_by_knots(key, make, fields["tried"], min(fields["atoms"], 64))
-            rows += measure_potential(subject(key, make, fields), times, say)
+            rows += measure_potential(key, make, fields, Series(key, CPU, runs or fields["runs"], [count], say))
         if potential is None:
-            rows += measure_main(fields, path, load_batch, times, say)
+            training = read_training(path.parent / fields["model"])
+            batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
+            job = main_job(training, fields["knots"], batch)
+            rows += _rows(measure_main(job, Series(MAIN, CPU, runs or fields["runs"], [count], say)), fields["knots"])
     notes = [
         f"{OURS}, float32, a cluster of {fields['atoms']} atoms. Ratio: of the first row of each block to this. A row "
         f"is timed if energies are within {LIMITS['energy']:g} eV per atom, forces within {LIMITS['forces']:g} eV/A of "

@@ -1,4 +1,4 @@
-"""From results to tables: times and ratios, goals, and what was refused, wrong or failed."""
+"""From results to tables and pages: times and ratios, goals, and what was refused, wrong or failed."""
 
 from __future__ import annotations
 
@@ -6,158 +6,212 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..files import plain_name
-from .goals import WORDS, Record, device_seconds
-from .implementation import OURS
-from .parts import PARTS
-from .results import whole_file
-from .tables import Table, mebibytes, number, spread, verdict
+from .networks.parts import PARTS
+from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, number, spread, verdict, whole_file
+
+#: The content of a cell: a field of the row, as it is, or what a function makes of the row.
+Cell = str | Callable[[Record], str]
+RENAME = "Rename the suite, its groups and problems."
 
 
-def _step_cells(row: Record) -> list[str]:
-    about = [row["model"], row["layout"], row["backend"]]
-    return [*about, spread(row["seconds"], 1000), spread(row["ratio"]), str(row["parameters"]), row["status"]]
+def _of(key: str, factor: float = 1000.0) -> Callable[[Record], str]:
+    """Median and quantiles of a field, of seconds in ms."""
+    return lambda row: spread(row[key], factor)
 
 
-def _cold_cells(row: Record) -> list[str]:
-    times = [spread(row[key], 1000) for key in ("cold_fwd", "cold_bwd", "warm_fwd", "warm_bwd")]
-    return [row["problem"], f"{row['implementation']} ({row['note']})", *times, row["status"]]
+def _number(key: str) -> Callable[[Record], str]:
+    return lambda row: number(row.get(key))
 
 
-def _overhead_cells(row: Record) -> list[str]:
-    times = [spread(row["ours"], 1e6), spread(row["theirs"], 1e6), spread(row["ratio"])]
-    return [row["layer"], row["input"], row["gradients"], *times, row["status"]]
+def _size(key: str) -> Callable[[Record], str]:
+    return lambda row: mebibytes(row[key])
 
 
-def _accelerate_cells(row: Record) -> list[str]:
-    times = [spread(row[key], 1000) for key in ("plain", "accelerated")]
-    memory = [mebibytes(row[key]) for key in ("memory_plain", "memory_accelerated")]
-    return [row["network"], row["mode"], *times, spread(row["ratio"]), *memory, row["status"]]
+def _most(key: str) -> Callable[[Record], str]:
+    return lambda row: str(max(row[key])) if row.get(key) else "-"
 
 
-def _tables_cells(row: Record) -> list[str]:
-    errors = "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items())
-    parts = " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values())
-    times = [spread(row["seconds"], 1000), spread(row["ratio"]), mebibytes(row["memory_bytes"]), parts or "-"]
-    return [row["network"], row["what"], row["tables"], *times, errors or "-", row["status"]]
+def _share(part: str) -> Callable[[Record], str]:
+    return lambda row: f"{100 * row['shares'][part]:.0f}" if part in (row["shares"] or {}) else "-"
 
 
-def _networks_about(row: Record) -> list[str]:
-    return [f"{row['network']}, {row['atoms']} atoms", row["what"], row["implementation"]]
+def _error(part: str, of: str | None = "errors") -> Callable[[Record], str]:
+    def cell(row: Record) -> str:
+        value = (row[of] or {}).get(part) if of else row[part]
+        return "-" if value is None else f"{value:.1e}"
+
+    return cell
 
 
-def _networks_cells(row: Record) -> list[str]:
-    times = [spread(row["seconds"], 1e6 / row["atoms"]), spread(row["ratio"]), mebibytes(row["memory_bytes"])]
-    status = row["status"] + (f": {row['reason']}" if row["reason"] else "")
-    return [*_networks_about(row), str(row["threads"]), *times, status]
-
-
-def _networks_parts(rows: list[Record]) -> Table:
-    """Where the time of each row goes, and how far it is from the reference."""
-    shown = [row for row in rows if row["shares"] or row["errors"]]
-    cells = []
-    for row in shown:
-        if row is not next(r for r in shown if _networks_about(r) == _networks_about(row)):
-            continue  # the same with other threads
-        shares, errors = row["shares"] or {}, row["errors"] or {}
-        parts = [f"{100 * shares[part]:.0f}" if part in shares else "-" for part in PARTS]
-        found = [f"{errors[part]:.1e}" if part in errors else "-" for part in ("energy", "forces", "gradients")]
-        counted = str(row.get("operators") or "-")  # results before it was counted have none
-        cells.append([*_networks_about(row), *parts, counted, *found, str(row["compared_at"] or "-")])
-    columns = ["network", "what", "implementation", *(f">{part}, %" for part in PARTS), ">operators"]
-    columns += [">error, eV an atom", ">error, eV/A", ">error of gradients / largest", ">compared at atoms"]
-    return Table("parts of the time, and errors", columns, cells)
-
-
-def _first_cells(row: Record) -> list[str]:
-    return [row["stage"], row["about"], row["status"], number(row["seconds"]), row["reason"]]
-
-
-def _first_times(rows: list[Record]) -> list[Table]:
-    """Times of kernels beside their bounds, by stage; registers and spills where they were compiled alone."""
-    found = []
-    for row in (row for row in rows if row["stage"] in ("kernels", "sweep")):
-        cells = []
-        for one in row["found"].get("rows", []):
-            about = [one["problem"], one["layout"], one["direction"], one.get("variant", "")]
-            compiled = [str(max(one[key])) if one.get(key) else "-" for key in ("registers", "spill_bytes")]
-            bound = [number(one.get("bound_ms")), number(one.get("times_bound"))]
-            cells.append([*about, spread(one.get("ms")), *bound, *compiled, one.get("error", "")])
-        columns = ["problem", "layout", "direction", "variant", ">ms, device", ">bound, ms", ">time / bound"]
-        found.append(Table(row["about"], [*columns, ">registers", ">spilled bytes", "error"], cells))
-    return found
-
-
-def _kernels_cells(row: Record) -> list[str]:
-    about = [row[key] for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")]
-    worst = [str(max(row[key])) for key in ("registers", "spill_bytes", "shared_bytes")]
-    has = "bound_ms" in row
-    bound = [number(row["bound_ms"]), number(row["times_floor"]), _binds(row["launches"])] if has else ["-"] * 3
-    return [*about, str(row["kernels"]), *worst, number(row["seconds"]), *bound]
-
-
-def _binds(launches: list[Record]) -> str:
+def _binds(row: Record) -> str:
     """Limits, by the time of the launches that each binds."""
     times: dict[str, float] = {}
-    for one in launches:
+    for one in row.get("launches", ()):
         times[one["binds"]] = times.get(one["binds"], 0.0) + max(one["seconds"].values())
-    return ", ".join(
-        sorted((name for name in times if times[name] >= 0.1 * sum(times.values())), key=times.__getitem__)[::-1]
-    )
+    long = [name for name in times if times[name] >= 0.1 * sum(times.values())]
+    return ", ".join(sorted(long, key=times.__getitem__)[::-1]) or "-"
 
 
-# kind of result -> title, columns, and the cells of a row
-ROWS: dict[str, tuple[str, list[str], Callable[[Record], list[str]]]] = {
+def _sized(row: Record) -> str:
+    return f"{row['network']}, {row['atoms']} atoms"
+
+
+def _errors(row: Record) -> str:
+    return "; ".join(f"{part} {value:.1e}" for part, value in (row["errors"] or {}).items()) or "-"
+
+
+def _shares(row: Record) -> str:
+    return " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values()) or "-"
+
+
+# kind of result -> title, and the columns with their cells
+ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
     "step": (
         "training step: forward, loss, backward, clipping, optimizer",
-        ["network", "layout", "backend", ">ms", ">e3nn / this", ">parameters", "status"],
-        _step_cells,
+        {
+            "network": "model",
+            "layout": "layout",
+            "backend": "backend",
+            ">ms": _of("seconds"),
+            ">e3nn / this": _of("ratio", 1),
+            ">parameters": "parameters",
+            "status": "status",
+        },
     ),
     "cold": (
         "first calls in a fresh process, ms, imports not counted",
-        ["problem", "who", ">cold, forward", ">cold, backward", ">warm, forward", ">warm, backward", "status"],
-        _cold_cells,
+        {
+            "problem": "problem",
+            "who": lambda row: f"{row['implementation']} ({row['note']})",
+            ">cold, forward": _of("cold_fwd"),
+            ">cold, backward": _of("cold_bwd"),
+            ">warm, forward": _of("warm_fwd"),
+            ">warm, backward": _of("warm_bwd"),
+            "status": "status",
+        },
     ),
     "overhead": (
         "host time of one call",
-        ["layer", "input", "gradients", ">this, us", ">e3nn, us", ">e3nn / this", "status"],
-        _overhead_cells,
+        {
+            "layer": "layer",
+            "input": "input",
+            "gradients": "gradients",
+            ">this, us": _of("ours", 1e6),
+            ">e3nn, us": _of("theirs", 1e6),
+            ">e3nn / this": _of("ratio", 1),
+            "status": "status",
+        },
     ),
     "accelerate": (
         "networks of other packages, plain and accelerated, float32",
-        [
-            *("network", "what", ">plain, ms", ">accelerated, ms", ">plain / accelerated"),
-            *(">plain, peak MiB", ">accelerated, peak MiB", "status"),
-        ],
-        _accelerate_cells,
+        {
+            "network": "network",
+            "what": "mode",
+            ">plain, ms": _of("plain"),
+            ">accelerated, ms": _of("accelerated"),
+            ">plain / accelerated": _of("ratio", 1),
+            ">plain, peak MiB": _size("memory_plain"),
+            ">accelerated, peak MiB": _size("memory_accelerated"),
+            "status": "status",
+        },
     ),
     "tables": (
         "radial networks by tables",
-        [
-            *("network", "what", "tables", ">ms", ">first / this", ">peak MiB", ">kernels / products / rest"),
-            *("largest errors", "status"),
-        ],
-        _tables_cells,
+        {
+            "network": "network",
+            "what": "what",
+            "tables": "tables",
+            ">ms": _of("seconds"),
+            ">first / this": _of("ratio", 1),
+            ">peak MiB": _size("memory_bytes"),
+            ">kernels / products / rest": _shares,
+            "largest errors": _errors,
+            "status": "status",
+        },
     ),
     "networks": (
         "whole networks, microseconds per atom",
-        ["network", "what", "implementation", ">threads", ">us per atom", ">first / this", ">peak MiB", "status"],
-        _networks_cells,
+        {
+            "network": _sized,
+            "what": "what",
+            "implementation": "implementation",
+            ">threads": "threads",
+            ">us per atom": lambda row: spread(row["seconds"], 1e6 / row["atoms"]),
+            ">first / this": _of("ratio", 1),
+            ">peak MiB": _size("memory_bytes"),
+            "status": lambda row: row["status"] + (f": {row['reason']}" if row["reason"] else ""),
+        },
     ),
     "first-gpu": (
         "first minutes on a GPU",
-        ["stage", "what", "status", ">seconds", "reason"],
-        _first_cells,
+        {"stage": "stage", "what": "about", "status": "status", ">seconds": _number("seconds"), "reason": "reason"},
     ),
     "kernels": (
         "printed kernels, compiled ahead of time",
-        [
-            *("problem", "operation", "layout", "dtype", "triton", "target", "direction"),
-            *(">kernels", ">registers", ">spilled bytes", ">shared bytes", ">seconds to compile"),
-            *(">bound, ms", ">bound / floor", "what binds"),
-        ],
-        _kernels_cells,
+        {
+            **{key: key for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")},
+            ">kernels": "kernels",
+            ">registers": _most("registers"),
+            ">spilled bytes": _most("spill_bytes"),
+            ">shared bytes": _most("shared_bytes"),
+            ">seconds to compile": _number("seconds"),
+            ">bound, ms": _number("bound_ms"),
+            ">bound / floor": _number("times_floor"),
+            "what binds": _binds,
+        },
     ),
 }
+PARTS_COLUMNS: dict[str, Cell] = {
+    "network": _sized,
+    "what": "what",
+    "implementation": "implementation",
+    **{f">{part}, %": _share(part) for part in PARTS},
+    ">operators": lambda row: str(row.get("operators") or "-"),  # results before it was counted have none
+    ">error, eV an atom": _error("energy"),
+    ">error, eV/A": _error("forces"),
+    ">error of gradients / largest": _error("gradients"),
+    ">compared at atoms": lambda row: str(row["compared_at"] or "-"),
+}
+DYNAMICS: dict[str, Cell] = {
+    "network": "network",
+    "implementation": "implementation",
+    ">atoms": "atoms",
+    ">steps": "steps",
+    ">drift": _number("drift"),
+    ">around it": _number("spread"),
+    ">K": _number("temperature"),
+    "status": lambda row: row["reason"] or "ok",
+}
+BY_KNOTS: dict[str, Cell] = {
+    "network": "network",
+    "interpolation": "interpolation",
+    ">knots": "knots",
+    ">weights": _error("values", None),
+    ">slopes": _error("slopes", None),
+    ">eV an atom, float64": _error("energy64", None),
+    ">eV/A, float64": _error("forces64", None),
+    ">eV an atom, float32": _error("energy32", None),
+    ">eV/A, float32": _error("forces32", None),
+}
+STAGE: dict[str, Cell] = {
+    "problem": "problem",
+    "layout": "layout",
+    "direction": "direction",
+    "variant": lambda row: row.get("variant", ""),
+    ">ms, device": lambda row: spread(row.get("ms")),
+    ">bound, ms": _number("bound_ms"),
+    ">time / bound": _number("times_bound"),
+    ">registers": _most("registers"),
+    ">spilled bytes": _most("spill_bytes"),
+    "error": lambda row: row.get("error", ""),
+}
+
+MODULES = ["module", "was", "is", "backend", ">error / bound"]
+
+
+def _table(title: str, columns: dict[str, Cell], rows: list[Record], *notes: str) -> Table:
+    cells = [[str(row[cell]) if isinstance(cell, str) else cell(row) for cell in columns.values()] for row in rows]
+    return Table(title, list(columns), cells, list(notes))
 
 
 def head_notes(result: Record) -> list[str]:
@@ -176,64 +230,35 @@ def head_notes(result: Record) -> list[str]:
 
 
 def tables(result: Record) -> list[Table]:
-    """The tables of a result of any command.
-
-    Args:
-        result: What a command returned, or :func:`eqlayers.bench.results.load` read.
-
-    Returns:
-        Tables for the terminal and for a file.
-    """
+    """The tables of a result of any command, for the terminal and for a file."""
     if "cases" in result:
         found = [_times(result), _goals(_all_goals(result)), _trouble(result)]
     else:
-        title, columns, cells = ROWS[result["kind"]]
-        found = [Table(title, columns, [cells(row) for row in result["rows"]], list(result["notes"]))]
-        found.append(_goals(result["goals"]))
-        found += [_replaced(report) for report in result.get("reports", [])]
+        found = [_table(*ROWS[result["kind"]], result["rows"], *result["notes"]), _goals(result["goals"])]
+        found += [
+            Table(f"modules of {one['network']}", MODULES, one["report"], [_OF_MODULES])
+            for one in result.get("reports", [])
+        ]
         if result["kind"] == "first-gpu":
-            found += _first_times(result["rows"])
+            stages = [row for row in result["rows"] if row["stage"] in ("kernels", "sweep")]
+            found += [_table(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
         if result["kind"] == "networks":
-            found += [_networks_parts(result["rows"]), _dynamics(result.get("dynamics", []))]
-        found.append(_by_knots(result.get("errors", [])))
+            first: dict[tuple[str, ...], Record] = {}  # of the same with other threads
+            for row in result["rows"]:
+                if row["shares"] or row["errors"]:
+                    first.setdefault((_sized(row), row["what"], row["implementation"]), row)
+            found.append(_table("parts of the time, and errors", PARTS_COLUMNS, list(first.values())))
+            found.append(_table("dynamics at constant energy", DYNAMICS, result.get("dynamics", []), _OF_DYNAMICS))
+        found.append(_table("errors by knots", BY_KNOTS, result.get("errors", []), _OF_KNOTS))
     found = [table for table in found if table.rows]
     if found:
         found[0].notes.extend(head_notes(result))
     return found
 
 
-def _dynamics(rows: list[Record]) -> Table:
-    """The tables of `eqlayers bench networks --dynamics`."""
-    columns = ["network", "implementation", ">atoms", ">steps", ">drift", ">around it", ">K", "status"]
-    cells = []
-    for row in rows:
-        measured = [number(row[key]) for key in ("drift", "spread", "temperature")]
-        cells.append([row["network"], row["implementation"], str(row["atoms"]), str(row["steps"]), *measured])
-        cells[-1].append(row["reason"] or "ok")
-    notes = ["Total energy, steps of 0.5 fs from one state. Drift: meV per atom and ps. Around it: meV per atom, RMS."]
-    return Table("dynamics at constant energy", columns, cells, notes)
-
-
-def _replaced(report: Record) -> Table:
-    """The changes of `accelerate` to one network."""
-    notes = ["Error: largest difference from the original module, over the bound of the rounding errors of both."]
-    columns = ["module", "was", "is", "backend", ">error / bound"]
-    return Table(f"modules of {report['network']}", columns, report["report"], notes)
-
-
-def _by_knots(errors: list[Record]) -> Table:
-    """Errors of tables of radial networks."""
-    parts = ("values", "slopes", "energy64", "forces64", "energy32", "forces32")
-    rows = [
-        [row["network"], row["interpolation"], str(row["knots"])]
-        + ["-" if row[part] is None else f"{row[part]:.1e}" for part in parts]
-        for row in errors
-    ]
-    columns = ["network", "interpolation", ">knots", ">weights", ">slopes", ">eV an atom, float64", ">eV/A, float64"]
-    notes = ["Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."]
-    return Table("errors by knots", [*columns, ">eV an atom, float32", ">eV/A, float32"], rows, notes)
-
-
+_OF_MODULES = "Error: largest difference from the original module, over the bound of the rounding errors of both."
+_OF_DYNAMICS = "Total energy, steps of 0.5 fs from one state. Drift: meV per atom and ps. Around it: meV per atom, RMS."
+_OF_KNOTS = "Weights and slopes: relative to the largest, in float64. Energies and forces: of the whole potential."
 _OF_COPIES = (
     "Share: operands read once and results written once, over time and copy bandwidth. Peak: memory from the operands "
     "to the results of a direction, the forward and what it saves included."
@@ -245,69 +270,49 @@ _OF_LIMIT = (
     "bandwidth, or the sums and products of this package's formulas at the peak of multiply-adds. The share can exceed "
     "1 where all fits into the processor's cache. Peak: memory of a whole call, its results included."
 )
-
 _OF_PRODUCTS = (
     "Share of the limit: the least time of this machine over the time of the call. The least time is the longer of "
     "two, named in brackets: the bytes at the copy bandwidth, or the least sums and products at the peak of "
     "multiply-adds."
 )
-
-
-def _of_limit(limit: Record, row: Record) -> str:
-    return f"{number(limit['seconds'] / device_seconds(row)['median'])} ({limit['binds']})"
+_OF_GPU = (
+    "ms: from a call on an idle GPU to its end, launches included. ms, device: with an emptied cache, and "
+    "behind other work, so that launches cost nothing; share of bandwidth is over this."
+)
 
 
 def _times(result: Record) -> Table:
-    of_layers = result["kind"] == "layers"
+    of_layers, on_gpu = result["kind"] == "layers", result["device"] == "cuda"
     bound = not of_layers and all("limits" in case for case in result["cases"])  # older files have none
     rows = []
-    kinds = {"seconds": ">ms"} | ({"seconds_flushed": ">ms, device"} if result["device"] == "cuda" else {})
     for case in result["cases"]:
         for row in case["results"]:
             if row["seconds"] is None:
                 continue
+            least = case["limits"][row["direction"]] if of_layers or bound else {}
             ratios = [
                 f"{r['peer']}: {spread(r['ratio'])}"
                 for r in case["ratios"]
                 if row["implementation"] == OURS and (r["layout"], r["direction"]) == (row["layout"], row["direction"])
             ]
-            rows.append(
-                [
-                    case["name"],
-                    row["direction"],
-                    " ".join(part for part in (row["implementation"], row["layout"], f"({row['note']})") if part),
-                    *(spread(row[kind], 1000) for kind in kinds),
-                    "; ".join(ratios) or "-",
-                    number(row["share"]) + (f" ({case['limits'][row['direction']]['binds']})" if of_layers else ""),
-                    *([_of_limit(case["limits"][row["direction"]], row)] if bound else []),
-                    mebibytes(row["memory_bytes"]),
-                ]
-            )
-    share = ">share of the limit" if of_layers else ">share of bandwidth"
-    limit = [">share of the limit"] if bound else []
-    columns = ["case", "direction", "who", *kinds.values(), ">peer / this", share, *limit, ">peak, MiB"]
-    notes = [
-        "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. "
-        + (_OF_LIMIT if of_layers else _OF_COPIES),
-        *([_OF_PRODUCTS] if bound else []),
-        *([_abouts(result["cases"])] if of_layers else []),
-        *([f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []),
-        *(
-            [
-                "ms: from a call on an idle GPU to its end, launches included. ms, device: with an emptied cache, and "
-                "behind other work, so that launches cost nothing; share of bandwidth is over this."
-            ]
-            if result["device"] == "cuda"
-            else []
-        ),
-    ]
+            who = " ".join(part for part in (row["implementation"], row["layout"], f"({row['note']})") if part)
+            cells = [case["name"], row["direction"], who, spread(row["seconds"], 1000)]
+            cells += [spread(row["seconds_flushed"], 1000)] if on_gpu else []
+            cells += ["; ".join(ratios) or "-", number(row["share"]) + (f" ({least['binds']})" if of_layers else "")]
+            if bound:
+                cells.append(f"{number(least['seconds'] / device_seconds(row)['median'])} ({least['binds']})")
+            rows.append([*cells, mebibytes(row["memory_bytes"])])
+    columns = ["case", "direction", "who", ">ms", *([">ms, device"] if on_gpu else []), ">peer / this"]
+    columns += [">share of the limit" if of_layers else ">share of bandwidth"]
+    columns += [*([">share of the limit"] if bound else []), ">peak, MiB"]
+    how = "Medians with the 20 % and 80 % quantiles. A ratio above 1: this package is faster. "
+    notes = [how + (_OF_LIMIT if of_layers else _OF_COPIES), *([_OF_PRODUCTS] if bound else [])]
+    if of_layers:
+        abouts = {f"{case['group']}/{case['problem']}": case["about"] for case in result["cases"]}
+        notes.append("; ".join(map(": ".join, abouts.items())) + ". E: vectors or edges, N: atoms.")
+    notes += [f"Peak memory was not measured: {result['memory_refusal']}."] if result["memory_refusal"] else []
+    notes += [_OF_GPU] if on_gpu else []
     return Table(f"suite {result['suite']}, {result['dtype']}, {result['device']}", columns, rows, notes)
-
-
-def _abouts(cases: list[Record]) -> str:
-    """Descriptions of the layers of every problem; E is for edges or vectors, N for atoms."""
-    found = {f"{case['group']}/{case['problem']}": case["about"] for case in cases}
-    return "; ".join(f"{name}: {about}" for name, about in found.items()) + ". E: vectors or edges, N: atoms."
 
 
 def _all_goals(result: Record) -> list[Record]:
@@ -318,10 +323,10 @@ def _all_goals(result: Record) -> list[Record]:
 def _goals(goals: list[Record]) -> Table:
     rows = []
     for goal in goals:
-        sign = ">=" if goal["at_least"] else "<="
         where = " ".join(str(goal[key]) for key in ("where", "direction", "layout") if goal.get(key))
+        asked = f"{'>=' if goal['at_least'] else '<='} {number(goal['goal'])}"
         words = WORDS.get(goal["quantity"], goal["quantity"])
-        rows.append([where, f"{sign} {number(goal['goal'])} {words}", number(goal["measured"]), verdict(goal["met"])])
+        rows.append([where, f"{asked} {words}", number(goal["measured"]), verdict(goal["met"])])
     return Table("goals", ["where", "goal", ">measured", "verdict"], rows)
 
 
@@ -344,19 +349,12 @@ def page(result: Record) -> str:
 
 
 def write_report(result: Record, folder: str | Path) -> list[Path]:
-    """Write the tables as Markdown, and for a suite the plots as PNG.
-
-    Args:
-        result: What :func:`eqlayers.bench.results.load` read.
-        folder: Where to; it is made.
-
-    Returns:
-        The files.
+    """Write the tables as Markdown, and plots as PNG; the folder is made.
 
     Raises:
         ConfigError: The folder cannot be written, or a name in the result would make a file elsewhere.
     """
-    from .plots import RENAME, save_plots  # here: tables need no matplotlib
+    from .plots import save_plots  # here: tables need no matplotlib
 
     folder = Path(folder)
     name = result.get("suite", result["kind"])
@@ -371,7 +369,5 @@ def write_report(result: Record, folder: str | Path) -> list[Path]:
 def count_goals(result: Record) -> str:
     """One sentence on how many goals were met; empty where there are none."""
     goals = _all_goals(result) if "cases" in result else result["goals"]
-    if not goals:
-        return ""
     counts = {word: sum(verdict(goal["met"]) == word for goal in goals) for word in ("met", "missed", "not measured")}
-    return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items())
+    return f"{len(goals)} goals: " + ", ".join(f"{count} {word}" for word, count in counts.items()) if goals else ""

@@ -1,20 +1,233 @@
-"""Results as files: JSON with everything, CSV with one row for each measurement."""
+"""Results: goals beside measured values, tables of text, JSON with everything, and CSV with a row a measurement."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import IO, Any
+from statistics import median
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..files import atomic_write, read_json
+from .measure import RESOLUTION
 
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+Record = dict[str, Any]
+#: Called with a few words before every step of a measurement.
+Say = Callable[[str], None]
+#: This package, and how the names of its variants begin.
+OURS = "eqlayers"
 FORMAT = 1  # rises when a field changes its meaning
 KINDS = ("run", "step", "cold", "overhead", "accelerate", "kernels", "layers", "tables", "networks", "first-gpu")
+# quantity -> whether the goal is a lower limit; values are by direction
+GOALS = {"ratio": True, "median_ratio": True, "share": True, "memory": False, "time_ms": False, "times_bound": False}
+WORDS = {
+    "ratio": "times faster than the fastest peer",
+    "median_ratio": "times faster than the fastest peer, median of the problems",
+    "share": "of the copy bandwidth",
+    "memory": "of the peer's peak memory",
+    "time_ms": "ms",
+    "times_bound": "times the bound of the kernels on this card",
+    "cold_ms": "ms with an empty cache",
+    "warm_ms": "ms with a filled cache",
+    "host_us": "us",
+    "failed": "processes that failed",
+    "spill_bytes": "bytes spilled",
+    "registers": "registers of a thread",
+    "shared_bytes": "bytes of shared memory",
+    "bound_ms": "ms, bound",
+    "times_floor": "times the floor, bound",
+    "findings": "races, accesses out of bounds and the like",
+}
+
+
+def quiet(text: str) -> None:
+    """Say nothing."""
+
+
+def nothing(result: Record) -> None:
+    """Keep nothing."""
+
+
+# -- goals ------------------------------------------------------------------------------------------------------------
+
+
+def goal(quantity: str, limit: float, measured: float | None, **where: Any) -> Record:
+    """One goal with its verdict; ``met`` is None where nothing was measured.
+
+    Example:
+        >>> goal("ratio", 30, 41.5, direction="fwd")["met"]
+        True
+    """
+    at_least = GOALS.get(quantity, False)
+    met = None if measured is None else bool(measured >= limit if at_least else measured <= limit)
+    return {**where, "quantity": quantity, "at_least": at_least, "goal": limit, "measured": measured, "met": met}
+
+
+def of_others(row: Record) -> bool:
+    """Whether a result is a peer's, not this package's or a variant's of it."""
+    return not row["implementation"].startswith(OURS)
+
+
+def fastest(results: Iterable[Record], direction: str) -> Record | None:
+    """The peer's result with the lowest median among those that were timed."""
+    timed = [r for r in results if of_others(r) and r["direction"] == direction and r["seconds"]]
+    return min(timed, key=lambda r: float(r["seconds"]["median"]), default=None)
+
+
+def device_seconds(row: Record) -> Any:
+    """The time of the device alone where there is one: with an emptied cache, behind which launches cost nothing."""
+    return row.get("seconds_flushed") or row["seconds"]
+
+
+def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
+    """The value that one of this package's results reached, None if it or the peer was not measured."""
+    direction = own["direction"]
+    if quantity == "share":
+        return own["share"]
+    if quantity == "time_ms":
+        return None if own["seconds"] is None else device_seconds(own)["median"] * 1000
+    if quantity == "times_bound":
+        bound = own.get("bound_seconds")
+        return None if own["seconds"] is None or not bound else device_seconds(own)["median"] / bound
+    if quantity == "memory":
+        others = [r["memory_bytes"] for r in results if of_others(r) and r["direction"] == direction]
+        others = [value for value in others if value and value >= RESOLUTION]
+        return own["memory_bytes"] / min(others) if others and own["memory_bytes"] is not None else None
+    peer = fastest(results, direction)
+    own_ratios = [r for r in ratios if r["layout"] == own["layout"] and r["direction"] == direction]
+    found = [r["ratio"]["median"] for r in own_ratios if peer is not None and r["peer"] == peer["implementation"]]
+    return found[0] if found else None
+
+
+def judge(goals: dict[str, dict[str, float]], results: Sequence[Record], ratios: Sequence[Record]) -> list[Record]:
+    """The goals of a case, one row for every layout; medians over cases are left to :func:`judge_groups`."""
+    return [
+        goal(quantity, limit, measured_value(quantity, own, results, ratios), direction=direction, layout=own["layout"])
+        for quantity, limits in goals.items()
+        if quantity != "median_ratio"
+        for direction, limit in limits.items()
+        for own in results
+        if own["implementation"] == OURS and own["direction"] == direction
+    ]
+
+
+def judge_groups(cases: Sequence[Record]) -> list[Record]:
+    """The goals on the median over the cases of a group."""
+    rows = []
+    for group in dict.fromkeys(case["group"] for case in cases):
+        members = [case for case in cases if case["group"] == group]
+        for direction, limit in members[0]["goals_asked"].get("median_ratio", {}).items():
+            for layout in members[0]["layouts"]:
+                found = [
+                    measured_value("ratio", result, case["results"], case["ratios"])
+                    for case in members
+                    for result in case["results"]
+                    if (result["implementation"], result["layout"], result["direction"]) == (OURS, layout, direction)
+                ]
+                known = [value for value in found if value is not None]
+                value = median(known) if known and len(known) == len(found) else None
+                rows.append(goal("median_ratio", limit, value, group=group, direction=direction, layout=layout))
+    return rows
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text, shown by Rich on a terminal or written as Markdown; notes are sentences below it.
+
+    Headings that begin with '>' are of numbers, aligned to the right.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: list[list[str]]
+    notes: list[str] = field(default_factory=list)
+
+    def rich(self) -> RichTable:
+        """The table for a terminal; needs the package rich."""
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
+        table.caption_justify = "left"
+        for name in self.columns:
+            table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+        for row in self.rows:
+            style = {"met": "green", "missed": "red"}.get(row[-1]) if row else None
+            table.add_row(*(cell.replace("[", r"\[") for cell in row), style=style)
+        return table
+
+    def markdown(self, level: int = 1) -> str:
+        """The table for a file, under a heading of a level.
+
+        Example:
+            >>> print(Table("Times", ["layer", ">ms"], [["Linear", "1.5"]], ["On one core."]).markdown())
+            # Times
+            <BLANKLINE>
+            | layer | ms |
+            | :-- | --: |
+            | Linear | 1.5 |
+            <BLANKLINE>
+            On one core.
+        """
+        rules = ["--:" if name.startswith(">") else ":--" for name in self.columns]
+        lines = [[name.lstrip(">") for name in self.columns], rules, *self.rows]
+        table = "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+        return "\n\n".join([f"{'#' * level} {self.title}", table, *self.notes])
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with a few digits, never with an exponent; '-' for none.
+
+    Example:
+        >>> number(0.012345), number(1234.5), number(None)
+        ('0.0123', '1234', '-')
+    """
+    if value is None:
+        return "-"
+    if value == 0:
+        return "0"
+    if abs(value) >= 10**digits:
+        return f"{value:.0f}"
+    if abs(value) < 1e-6:
+        return f"{value:.1e}"
+    text = f"{value:.{digits}g}"
+    return text if "e" not in text else f"{value:.{digits + 6}f}".rstrip("0")
+
+
+def spread(values: dict[str, Any] | None, factor: float = 1.0) -> str:
+    """Median, and the 20 % and 80 % quantiles in brackets; '-' for none.
+
+    Example:
+        >>> spread({"median": 0.002, "q20": 0.0019, "q80": 0.0025}, 1000)
+        '2 [1.9, 2.5]'
+    """
+    if values is None:
+        return "-"
+    middle, low, high = (number(values[key] * factor) for key in ("median", "q20", "q80"))
+    return f"{middle} [{low}, {high}]"
+
+
+def mebibytes(value: float | None) -> str:
+    """Bytes as MiB."""
+    return "-" if value is None else number(value / 2**20)
+
+
+def verdict(met: bool | None) -> str:
+    """The verdict on a goal."""
+    return {True: "met", False: "missed", None: "not measured"}[met]
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -33,17 +246,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         ) from error
 
 
-def save(result: dict[str, Any], path: str | Path) -> None:
-    """Write a result as JSON.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+def save(result: Record, path: str | Path) -> None:
+    """Write a result as JSON."""
     with whole_file(Path(path)) as file:
         file.write((json.dumps({"format": FORMAT, **result}, indent=1) + "\n").encode())
 
 
-def load(path: str | Path) -> dict[str, Any]:
+def load(path: str | Path) -> Record:
     """Read a result that :func:`save` wrote.
 
     Raises:
@@ -56,7 +265,7 @@ def load(path: str | Path) -> dict[str, Any]:
     return result
 
 
-def flat_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+def flat_rows(result: Record) -> list[Record]:
     """One row for each implementation, layout and direction of every case, or each row of the other commands.
 
     Example:
@@ -64,31 +273,28 @@ def flat_rows(result: dict[str, Any]) -> list[dict[str, Any]]:
         [{'commit': 'c', 'date': 'd', 'seconds_median': 1, 'seconds_q20': 0}]
     """
     head = {key: result.get(key) for key in ("commit", "date")}
-    if "cases" not in result:
-        return [head | _flat(row) for row in result["rows"]]
     about = ("name", "group", "problem", "operation", "graph", "dtype", "nodes", "edges", "runs")
+    if "cases" in result:
+        rows = [{key: case[key] for key in about} | row for case in result["cases"] for row in case["results"]]
+    else:
+        rows = result["rows"]
     return [
-        head | {key: case[key] for key in about} | _flat(row) for case in result["cases"] for row in case["results"]
+        head
+        | {
+            name: part
+            for key, value in row.items()
+            for name, part in (
+                {f"{key}_{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {key: value}
+            ).items()
+        }
+        for row in rows
     ]
 
 
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    out = {}
-    for key, value in row.items():
-        out.update({f"{key}_{part}": v for part, v in value.items()} if isinstance(value, dict) else {key: value})
-    return out
-
-
-def save_csv(result: dict[str, Any], path: str | Path) -> None:
-    """Write :func:`flat_rows` as CSV.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    rows = flat_rows(result)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
+def save_csv(result: Record, path: str | Path) -> None:
+    """Write :func:`flat_rows` as CSV."""
+    rows, text = flat_rows(result), StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     with whole_file(Path(path)) as file:

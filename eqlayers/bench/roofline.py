@@ -22,25 +22,14 @@ _NAMES = {"float32": ("float", 4), "float64": ("double", 8)}
 
 
 class Limit(NamedTuple):
-    """The least time that the machine needs.
-
-    Attributes:
-        seconds: The longer of the two.
-        binds: 'bytes' or 'operations'.
-    """
+    """The least time that the machine needs, and whether 'bytes' or 'operations' bind."""
 
     seconds: float
     binds: str
 
 
 def limit(moved: float, operations: float, bandwidth: float, peak: float | None) -> Limit:
-    """The limit for some work.
-
-    Args:
-        moved: Bytes that are read or written once.
-        operations: Sums and products.
-        bandwidth: Bytes per second.
-        peak: Sums and products per second; None if it is not known.
+    """The limit for bytes moved once, and for sums and products; the peak of these may not be known.
 
     Example:
         >>> limit(1e9, 4e9, 1e10, 1e10)
@@ -54,35 +43,34 @@ def peak_source(dtype: str) -> str:
     """C that runs independent chains of vector multiply-adds in registers."""
     name, size = _NAMES[dtype]
     chains = range(CHAINS)
-    return "\n".join(
-        [
-            "#if defined(__AVX512F__)\n#define BYTES 64\n#elif defined(__AVX__)\n#define BYTES 32\n#else",
-            "#define BYTES 16\n#endif",
-            f"typedef {name} lanes __attribute__((vector_size(BYTES)));",
-            f"{compiler.EXPORT} double eqlayers_peak(long rounds, double factor, double term) {{",
-            f"    lanes f = ({name})factor - (lanes){{0}}, t = ({name})term - (lanes){{0}};",
-            *(f"    lanes a{i} = t * {i + 1};" for i in chains),
-            "    for (long round = 0; round < rounds; round++) {",
-            *(f"        a{i} = a{i} * f + t;" for i in chains),
-            "    }",
-            f"    lanes sum = {' + '.join(f'a{i}' for i in chains)};",
-            "    double out = 0;",
-            f"    for (int i = 0; i < BYTES / {size}; i++) out += sum[i];",
-            "    return out;",
-            "}",
-            f"{compiler.EXPORT} int eqlayers_lanes(void) {{ return BYTES / {size}; }}",
-            "",
-        ]
-    )
+    return f"""\
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+typedef {name} lanes __attribute__((vector_size(BYTES)));
+{compiler.EXPORT} double eqlayers_peak(long rounds, double factor, double term) {{
+    lanes f = ({name})factor - (lanes){{0}}, t = ({name})term - (lanes){{0}};
+    {" ".join(f"lanes a{i} = t * {i + 1};" for i in chains)}
+    for (long round = 0; round < rounds; round++) {{
+        {" ".join(f"a{i} = a{i} * f + t;" for i in chains)}
+    }}
+    lanes sum = {" + ".join(f"a{i}" for i in chains)};
+    double out = 0;
+    for (int i = 0; i < BYTES / {size}; i++) out += sum[i];
+    return out;
+}}
+{compiler.EXPORT} int eqlayers_lanes(void) {{ return BYTES / {size}; }}
+"""
 
 
 def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
     """Sums and products per second of one thread, in multiply-adds of whole vectors.
 
     None without a C compiler, and for types of two bytes, which kernels compute in float32.
-
-    Returns:
-        Median and quantiles.
 
     Example:
         >>> rate = peak_rate("float32", runs=3)
@@ -124,10 +112,7 @@ def product_operations(program: Program) -> dict[str, int]:
     """Sums and products per row of a product in each direction, by the least that its factors ask for.
 
     What channels share is not counted: the matrix A(y) of a path, from components of x to components of z. Each channel
-        multiplies by it, and by its weights; second derivatives multiply by the matrix of the cotangent of y as well.
-
-    Args:
-        program: Of the whole product.
+    multiplies by it, and by its weights; second derivatives multiply by the matrix of the cotangent of y as well.
 
     Example:
         >>> from eqlayers import TensorProduct
@@ -135,11 +120,8 @@ def product_operations(program: Program) -> dict[str, int]:
         >>> product_operations(layer.plan.form.program)  # 8 channels of three pairs of components, and one weight
         {'fwd': 56, 'bwd': 136, 'double_bwd': 336}
     """
-    total = dict.fromkeys(("fwd", "bwd", "double_bwd"), 0)
-    for path in program.paths:
-        for direction, count in _path_operations(path).items():
-            total[direction] += count
-    return total
+    paths = [_path_operations(path) for path in program.paths]
+    return {direction: sum(path[direction] for path in paths) for direction in ("fwd", "bwd", "double_bwd")}
 
 
 def _path_operations(path: Path) -> dict[str, int]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from e3nn import o3
@@ -19,12 +19,10 @@ from ..graph import Graph
 from ..lowering.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from .config import check_known, find_config, read_config, read_fields
-from .goals import Record, goal
-from .implementation import OURS, convolve, default_dtype
-from .machine import describe, find_device, keep_random_state, threads
-from .measure import alternate, ratio, summary
-from .run import Say, quiet
-from .suite import DEVICES
+from .measure import Call, alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
+from .products.peers import convolve
+from .products.suite import DEVICES
+from .results import OURS, Record, Say, goal, quiet
 
 FIELDS = {
     **dict.fromkeys(("device", "model"), "text"),
@@ -87,29 +85,19 @@ def _e3nn_product(layer: Any) -> torch.nn.Module:
     return product
 
 
-def _e3nn_linear(layer: Any) -> torch.nn.Module:
-    biases = layer.bias_numel > 0
-    linear: torch.nn.Module = o3.Linear(layer.irreps_in, layer.irreps_out, biases=biases)
-    return linear
-
-
 # class of this package -> the same with e3nn's layer
 SWAPS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
     nn.TensorProduct: _e3nn_product,
     nn.TensorProductConv: lambda layer: E3nnConv(_e3nn_product(layer)),
-    nn.Linear: _e3nn_linear,
+    nn.Linear: lambda layer: o3.Linear(layer.irreps_in, layer.irreps_out, biases=layer.bias_numel > 0),
 }
 
 
 def swap(module: torch.nn.Module) -> int:
-    """Replace every product and every linear map of a network by e3nn's, with the same weights.
+    """Replace every product and every linear map of a network, in place, by e3nn's with the same weights; count them.
 
-    Args:
-        module: Changed in place; its layers must have layout 'mul_ir'. Gates stay: e3nn's estimates its constants by
-            sampling, so that numbers would differ.
-
-    Returns:
-        How many layers were replaced.
+    Its layers must have layout 'mul_ir'. Gates stay: e3nn's estimates its constants by sampling, so that numbers would
+    differ.
     """
     count = 0
     for name, child in module.named_children():
@@ -131,9 +119,8 @@ def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend:
     """The network in every layout, and with e3nn's layers: the same weights in all of them, in float64."""
     torch.manual_seed(0)
     first = MoleculeNetwork(**options, backend=backend)
-    first.set_statistics(
-        {z: s for z, s in batch.shifts.items() if z in first.species}, batch.scale, batch.mean_neighbors
-    )
+    shifts = {z: s for z, s in batch.shifts.items() if z in first.species}
+    first.set_statistics(shifts, batch.scale, batch.mean_neighbors)
     found: dict[str, Any] = {}
     for name in [*layouts, "e3nn"]:
         network = MoleculeNetwork(**options, backend=backend)
@@ -165,7 +152,8 @@ def difference(network: Any, reference: Any, batch: Batch) -> float:
         out = net(batch.z, batch.pos.double(), batch.edge_index, batch.batch, batch.num_graphs)
         loss_of(out, batch).backward()
         out = (out.detach() - out.detach().mean()) / batch.scale  # without the shifts, which are far larger
-        gradients = torch.cat([p.grad.flatten() for p in _ordered(net) if p.grad is not None])
+        ordered = [parameter for _, parameter in sorted(net.named_parameters())]
+        gradients = torch.cat([p.grad.flatten() for p in ordered if p.grad is not None])
         net.zero_grad()
         both.append((out, gradients))
     pairs = list(zip(*both, strict=True))
@@ -174,16 +162,12 @@ def difference(network: Any, reference: Any, batch: Batch) -> float:
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 
 
-def _ordered(network: torch.nn.Module) -> list[Tensor]:
-    return [parameter for _, parameter in sorted(network.named_parameters())]
-
-
 def loss_of(prediction: Tensor, batch: Batch) -> Tensor:
     """Mean absolute error in units of the scale."""
     return ((prediction - batch.y.double()) / batch.scale).abs().mean()
 
 
-def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Callable[[], None]:
+def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Call:
     """Forward, loss, backward, clipping and AdamW, as one call, as in `eqlayers fit`."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.0, fused=True)
 
@@ -197,6 +181,25 @@ def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Calla
     return step
 
 
+class MainJob(NamedTuple):
+    """The training step of the main job with e3nn's layers, with this package's, and with these and live tables."""
+
+    calls: list[Call]
+    errors: list[float]  # largest differences of predictions and gradients from the first, in float64
+    batch: Batch
+
+
+def main_job(training: Mapping[str, Any], knots: int, batch: Batch) -> MainJob:
+    """Steps on a batch, as a training configuration asks for."""
+    nets = networks(training["options"], batch, ["ir_mul"], None)
+    live = networks({**training["options"], "knots": knots}, batch, ["ir_mul"], None)["ir_mul"]
+    live.load_state_dict(nets["ir_mul"].state_dict())
+    chosen = [nets["e3nn"], nets["ir_mul"], live]
+    errors = [difference(net, nets["e3nn"], batch) for net in chosen]
+    calls = [training_step(net.float(), batch, training["rate"], training["clip"]) for net in chosen]
+    return MainJob(calls, errors, batch)
+
+
 def read_training(path: Path) -> dict[str, Any]:
     """The parts of a training configuration that a step needs: network, data, learning rate and clipping.
 
@@ -208,7 +211,7 @@ def read_training(path: Path) -> dict[str, Any]:
         model = given["model"]
         inner = model["model"]
         found = {
-            # without tables, which e3nn's layers cannot read; who measures them says so
+            # without tables, which e3nn's layers cannot read; `tables` and `networks` add them
             "options": dict(inner.get("init_args", {})) | {"cutoff": given["data"]["cutoff"], "knots": None},
             "data": given["data"],
             "rate": float(model["learning_rate"]),
@@ -245,9 +248,6 @@ def run_step(
 
     Returns:
         The result, one row a network.
-
-    Raises:
-        ConfigError: The configuration cannot be used.
     """
     path = find_config(name)
     fields = read_fields(str(path), read_config(path), FIELDS, {})
@@ -264,31 +264,23 @@ def run_step(
         nets = networks(training["options"], batch, fields["layouts"], backend)
         errors = {key: difference(net, nets["e3nn"], batch) for key, net in nets.items() if key != "e3nn"}
         tolerance = 1e5 * torch.finfo(torch.float64).eps  # sums of 1e4 terms through ten layers
-        wrong = {key for key, error in errors.items() if not error <= tolerance}
-        kept = [key for key in nets if key not in wrong]
+        kept = [key for key in nets if errors.get(key, 0.0) <= tolerance]
         steps = [training_step(nets[key].float(), batch, training["rate"], training["clip"]) for key in kept]
         say("timing")
         seconds = dict(zip(kept, alternate(steps, runs or fields["runs"], device), strict=True))
     rows, goals = [], []
     for key, net in nets.items():
         own = key != "e3nn"
-        speedup = ratio(seconds["e3nn"], seconds[key]) if own and key not in wrong else None
-        rows.append(
-            {
-                "model": f"{type(net).__name__}, layers of {OURS if own else 'e3nn'}",
-                "layout": key if own else "mul_ir",
-                "backend": (backend or "auto") if own else "-",
-                "status": "wrong" if key in wrong else "ok",
-                "error": errors.get(key),
-                "seconds": summary(seconds[key]) if key in seconds else None,
-                "ratio": speedup,
-                "parameters": sum(p.numel() for p in net.parameters()),
-            }
-        )
+        speedup = ratio(seconds["e3nn"], seconds[key]) if own and key in kept else None
+        about: Record = {"model": f"{type(net).__name__}, layers of {OURS if own else 'e3nn'}"}
+        about |= {"layout": key if own else "mul_ir", "backend": (backend or "auto") if own else "-"}
+        about |= {"status": "ok" if key in kept else "wrong", "error": errors.get(key)}
+        measured: Record = {"seconds": summary(seconds[key]) if key in seconds else None, "ratio": speedup}
+        rows.append({**about, **measured, "parameters": sum(p.numel() for p in net.parameters())})
         if own:
+            value = None if speedup is None else speedup["median"]
             limit = float(fields["goals"].get("ratio", 0.0))
-            measured = None if speedup is None else speedup["median"]
-            goals.append(goal("ratio", limit, measured, where="training step", layout=key))
+            goals.append(goal("ratio", limit, value, where="training step", layout=key))
     notes = [
         f"{fields['device']}, {batch.num_graphs} molecules, {len(batch.z)} atoms, {batch.edge_index.shape[1]} edges. "
         "Predictions and gradients of all networks were compared in float64 before. With e3nn's layers, products and "

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.bench.implementation import Implementation
-from eqlayers.bench.operands import Operands
-from eqlayers.bench.peers import build_peer
-from eqlayers.bench.suite import Case
+from eqlayers.bench.products.operands import Operands
+from eqlayers.bench.products.peers import Implementation, build_peer
+from eqlayers.bench.products.suite import Case
 
 # networks of other packages, of which an environment has one or none; `make test-integrations` has them
-collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["test_guests.py"]
+collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["networks/test_guests.py"]
 
 
 class SlightlyWrongGradient(torch.autograd.Function):

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from eqlayers import nn
-from eqlayers.bench import console, measure, overhead
-from eqlayers.bench import run as suite_runs
+from eqlayers.bench import cli as console
+from eqlayers.bench import measure, overhead
 from eqlayers.bench.cli import parser, run
 from eqlayers.bench.cold import run_cold
 from eqlayers.bench.overhead import LAYERS, run_overhead
+from eqlayers.bench.products import run as suite_runs
+from eqlayers.bench.products.suite import Case
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import load
 from eqlayers.bench.step import Batch, networks, run_step, swap
-from eqlayers.bench.suite import Case
 from eqlayers.errors import BackendError, ConfigError
 
 STORED = Path(__file__).parent / "stored" / "run.json"

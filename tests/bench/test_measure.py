@@ -9,9 +9,17 @@ import pytest
 import torch
 
 from eqlayers.bench import measure
-from eqlayers.bench.machine import describe, threads
-from eqlayers.bench.measure import alternate, copy_bandwidth, ratio, summary
-from eqlayers.bench.memory import RESOLUTION, peak_extra, refusal
+from eqlayers.bench.measure import (
+    RESOLUTION,
+    alternate,
+    copy_bandwidth,
+    describe,
+    peak_extra,
+    ratio,
+    refusal,
+    summary,
+    threads,
+)
 
 MIB = 2**20
 

@@ -120,8 +120,8 @@ def test_the_shipped_configuration() -> None:
     fields = read_fields(str(path), read_config(path), FIELDS, {})
     assert (path.parent / fields["model"]).is_file()
     assert set(fields["goals"]) == {*fields["networks"], "main"}
-    atoms = cluster(fields["atoms"], [1, 6], 5.0, torch.float32)
-    assert atoms.edge_index.shape[1] > 20 * fields["atoms"]
+    potential = Potential(TFN([1, 6], "2x0e", lmax=1, layers=1, cutoff=5.0), [1, 6])
+    assert cluster(fields["atoms"], potential).num_edges > 20 * fields["atoms"]
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from torch import Tensor
 pytest.importorskip("yaml")  # the problems are files of benchmarks
 
 import eqlayers as eq
-from eqlayers.bench.check import check
-from eqlayers.bench.graphs import GraphSpec
-from eqlayers.bench.implementation import Implementation, ours
-from eqlayers.bench.memory import peak_extra
-from eqlayers.bench.operands import DIRECTIONS, Operands, draw, into_form, prepare
-from eqlayers.bench.problems import Problem, read_problems
-from eqlayers.bench.suite import Case
+from eqlayers.bench.measure import peak_extra
+from eqlayers.bench.products.check import check
+from eqlayers.bench.products.operands import DIRECTIONS, Operands, draw, into_form, prepare
+from eqlayers.bench.products.peers import Implementation, ours
+from eqlayers.bench.products.problems import GraphSpec, Problem, read_problems
+from eqlayers.bench.products.suite import Case
 from eqlayers_kernels.triton.run.forms import FormRunner
 
 FOLDER = Path(__file__).parents[2] / "configs" / "bench"

@@ -1,0 +1,282 @@
+"""`eqlayers bench first-gpu`: the first minutes on a GPU, in stages that cannot take each other down.
+
+Each stage is a process of its own with a time limit. After each, one JSON is written whole: a cut-off loses the stage
+that ran, and a second call with the same folder goes on behind it. This process asks nothing of the GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...errors import ConfigError
+from ...files import read_json
+from ..config import check_known
+from ..measure import describe, find_device
+from ..results import Record, Say, goal, load, quiet, save
+from .bounds import TIMES_BOUND
+
+FILE = "first-gpu.json"
+#: Seconds of all stages together.
+BUDGET = 1500
+#: A stage with less time is not begun.
+LEAST = 10
+#: Characters of its output that a stage which fails leaves in the JSON; all of it is in its log.
+TAIL = 4000
+#: Tests of printed kernels that launch them; those that compile ahead of time need no GPU.
+TESTS = (
+    *("tests/gpu", "tests/sparse/test_segments.py", "tests/backends/test_triton_forms.py"),
+    *("tests/backends/test_triton_formulas.py", "tests/backends/test_triton_layers.py"),
+    *("tests/backends/test_triton_tables.py", "tests/kernels/test_triton_availability.py"),
+    *("tests/kernels/test_triton_forms.py", "tests/kernels/test_triton_formula.py"),
+    "tests/kernels/test_triton_segment.py",
+)
+ROOT = Path(__file__).resolve().parents[3]
+_EQLAYERS = (sys.executable, "-m", "eqlayers", "bench")
+_PEERS = {"cuequivariance": "cuequivariance_torch", "openequivariance": "openequivariance", "e3nn": "e3nn"}
+
+
+class Setting(NamedTuple):
+    """Where results go, and whether nothing is launched."""
+
+    folder: Path
+    dry: bool
+
+
+class LeftOut(Exception):
+    """A stage cannot run here; the message says why."""
+
+
+class Stage(NamedTuple):
+    """One stage.
+
+    Attributes:
+        seconds: That it may take.
+        about: What it is for.
+        commands: What it runs, one after the other; raises :class:`LeftOut` where it cannot.
+        results: Files that its commands write into the folder, for `eqlayers bench report`.
+    """
+
+    seconds: int
+    about: str
+    commands: Callable[[Setting], list[list[str]]]
+    results: tuple[str, ...] = ()
+
+
+def _own(name: str) -> Callable[[Setting], list[list[str]]]:
+    """A function of :mod:`eqlayers.bench.gpu.stages`."""
+
+    def commands(setting: Setting) -> list[list[str]]:
+        task = {"stage": name, "dry": setting.dry, "file": str(_found(setting, name))}
+        return [[sys.executable, "-m", "eqlayers.bench.gpu.stages", json.dumps(task)]]
+
+    return commands
+
+
+def _found(setting: Setting, name: str) -> Path:
+    return setting.folder / f"found-{name}.json"
+
+
+def _with_suites(what: Callable[[Setting], list[list[str]]]) -> Callable[[Setting], list[list[str]]]:
+    def commands(setting: Setting) -> list[list[str]]:
+        if find_spec("yaml") is None:
+            raise LeftOut("its problems are YAML, and PyYAML is not installed")
+        return what(setting)
+
+    return commands
+
+
+def _tests(setting: Setting) -> list[list[str]]:
+    if not (ROOT / "tests").is_dir():
+        raise LeftOut("tests are a part of a source checkout")
+    if find_spec("pytest") is None:
+        raise LeftOut("pytest is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not long", "-W", "default", "--maxfail=20"]
+    command += ["-p", "no:cacheprovider", f"--junitxml={setting.folder / 'tests.xml'}"]
+    if find_spec("xdist") is not None and not setting.dry:
+        command += ["-n", str(min(8, os.cpu_count() or 1))]
+    return [[*command, *(["--collect-only"] if setting.dry else []), *TESTS]]
+
+
+def _peers(setting: Setting) -> list[list[str]]:
+    there = [name for name, module in _PEERS.items() if find_spec(module) is not None]
+    suite = ["smoke", "--only", "unfused/small/*"] if setting.dry else ["gpu", "--only", "target/*"]
+    names = "e3nn" if setting.dry else ",".join(["eqlayers-unordered", *there])
+    return [[*_EQLAYERS, "run", *suite, "--peers", names, "--json", str(setting.folder / "gpu-target.json")]]
+
+
+def _small(setting: Setting) -> list[list[str]]:
+    how = ["--config", "overhead", "--runs", "2"] if setting.dry else ["--config", "gpu-overhead"]
+    return [[*_EQLAYERS, "overhead", *how, "--json", str(setting.folder / "gpu-overhead.json")]]
+
+
+def _sanitizer(setting: Setting) -> list[list[str]]:
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        raise LeftOut("compute-sanitizer is not on the path")
+    if setting.dry:
+        return [[tool, "--version"]]
+    check = [*_EQLAYERS, "run", "gpu-small", "--only", "check*"]
+    return [[tool, "--error-exitcode", "9", "--tool", name, *check] for name in ("memcheck", "racecheck")]
+
+
+#: In this order: what is short and tells most comes first. The limits add up to the budget.
+STAGES = {
+    "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled", _own("environment")),
+    "smoke": Stage(90, "one small convolution of each kind beside torch in float64", _own("smoke")),
+    "bandwidth": Stage(60, "bandwidth of memory and cache, peak of multiply-adds, launches", _own("bandwidth")),
+    "kernels": Stage(210, "the kernels of large convolutions beside their bounds", _with_suites(_own("kernels"))),
+    "tests": Stage(300, "tests of kernels, without compilations ahead of time", _tests),
+    "peers": Stage(240, "the case with goals, checked, beside installed peers", _with_suites(_peers), ("gpu-target",)),
+    "small": Stage(90, "host time of calls on one molecule", _with_suites(_small), ("gpu-overhead",)),
+    "sanitizer": Stage(180, "small cases under compute-sanitizer", _with_suites(_sanitizer)),
+    "sweep": Stage(270, "constants of the tuning table, one at a time", _with_suites(_own("sweep"))),
+}
+
+
+def run_first_gpu(
+    folder: Path,
+    *,
+    stages: Sequence[str] | None = None,
+    budget: float = BUDGET,
+    dry: bool = False,
+    again: bool = False,
+    say: Say = quiet,
+) -> Record:
+    """Run the stages that are not done, and write the result after each.
+
+    Args:
+        folder: Of the JSON, of logs and of other results; what is there from a call before is kept.
+        stages: Names; all by default.
+        budget: Seconds of all stages together.
+        dry: Whether nothing is launched: kernels are compiled for sm_90, tests collected, the rest runs on the CPU.
+        again: Whether stages that are done run again.
+        say: Called with a few words before and after every stage.
+
+    Returns:
+        The result, one row for every stage.
+
+    Raises:
+        ConfigError: There is no GPU, a stage has another name, or the folder holds another file of that name.
+    """
+    names = list(STAGES if stages is None else stages)
+    check_known("stage", names, STAGES, "--stages")
+    if not dry:
+        find_device("cuda", "first-gpu")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--out must be a folder that can be made, got {folder}: {error.strerror}. Name another."
+        ) from error
+    setting, path, begun = Setting(folder.resolve(), dry), folder / FILE, time.monotonic()
+    before = load(path)["rows"] if path.is_file() else []
+    rows: dict[str, Record] = {row["stage"]: row for row in before if row["dry"] == dry}
+    head = describe()
+    for name in names:
+        if not again and rows.get(name, {}).get("status") == "done":
+            say(f"{name}: done before")
+            continue
+        left = min(STAGES[name].seconds, budget - (time.monotonic() - begun))
+        if left < LEAST:
+            row: Record = {**_row(name, setting), "status": "no time", "reason": "the budget was spent before it"}
+        else:
+            say(f"{name}: {STAGES[name].about}, {left:.0f} s at most")
+            row = _run_stage(name, setting, left)
+        rows[name] = row
+        say(f"{name}: {row['status']} after {row['seconds']:.0f} s{'' if not row['reason'] else ', ' + row['reason']}")
+        save(_result(rows, head, dry), path)
+    return _result(rows, head, dry)
+
+
+def _result(rows: dict[str, Record], head: Record, dry: bool) -> Record:
+    ordered = [rows[name] for name in STAGES if name in rows]
+    times = rows.get("kernels", {}).get("found", {}).get("rows", [])
+    goals = [
+        goal("times_bound", TIMES_BOUND, one.get("times_bound"), where=f"{one['problem']} conv", layout=one["layout"])
+        | {"direction": one["direction"]}
+        for one in times
+        if "bound_ms" in one
+    ]
+    note = "Nothing was launched on a GPU: kernels were compiled for sm_90." if dry else "Each stage is a process."
+    return {"kind": "first-gpu", **head, "dry": dry, "rows": ordered, "goals": goals, "notes": [note]}
+
+
+def _row(name: str, setting: Setting) -> Record:
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    about = {"stage": name, "about": STAGES[name].about, "dry": setting.dry, "date": date}
+    return about | {"seconds": 0.0, "reason": "", "tail": "", "commands": [], "files": [], "found": {}}
+
+
+def _run_stage(name: str, setting: Setting, seconds: float) -> Record:
+    row, start = _row(name, setting), time.monotonic()
+    found, log = _found(setting, name), setting.folder / f"{name}.log"
+    results = [setting.folder / f"{file}.json" for file in STAGES[name].results]
+    for old in (found, *results):
+        old.unlink(missing_ok=True)
+    try:
+        commands = STAGES[name].commands(setting)
+    except LeftOut as why:
+        return row | {"status": "left out", "reason": str(why)}
+    status, reason = "done", ""
+    with log.open("wb") as out:
+        for command in commands:
+            left = seconds - (time.monotonic() - start)
+            code = _ended(command, out, left, _environment(name)) if left > 0 else None
+            if code != 0:
+                status = "timed out" if code is None else "failed"
+                reason = f"no end within {seconds:.0f} s" if code is None else f"exit status {code}"
+                break
+    text = log.read_bytes().decode(errors="replace")
+    row |= {"status": status, "reason": reason, "seconds": time.monotonic() - start, "commands": commands}
+    row["files"] = [file.name for file in (log, *results) if file.is_file()]
+    row["tail"] = text[-TAIL:] if status != "done" or name in ("tests", "sanitizer") else ""
+    if found.is_file():  # written whole after each of its rows: what a stage had before it was cut off counts
+        row["found"] = read_json(found, "what a stage found", "Run the stage again.")
+        found.unlink()
+    return row
+
+
+def _environment(name: str) -> dict[str, str]:
+    """Kernels are compiled, not interpreted; tests choose by themselves."""
+    paths = [str(ROOT), str(ROOT / "kernels")] if (ROOT / "kernels").is_dir() else []
+    after = os.environ.get("PYTHONPATH")
+    own = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([*paths, *([after] if after else [])])}
+    own.pop("TRITON_INTERPRET", None)
+    if name == "sanitizer":  # torch's allocator would hide accesses beside a tensor
+        own["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    return own if name == "tests" else {**own, "TRITON_INTERPRET": "0"}
+
+
+def _ended(command: Sequence[str], out: Any, seconds: float, environment: dict[str, str]) -> int | None:
+    """The exit status of a process, None if it was ended for its time; its children end with it."""
+    process = subprocess.Popen(
+        command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+        cwd=ROOT if (ROOT / "tests").is_dir() else None, start_new_session=True, preexec_fn=_end_with_parent,
+    )  # fmt: skip
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:  # after an interrupt as well
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _end_with_parent() -> None:
+    """End this stage with its parent, on Linux: a killed call leaves no stage behind that holds the GPU."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

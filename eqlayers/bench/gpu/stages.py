@@ -1,0 +1,275 @@
+"""Stages of `eqlayers bench first-gpu`, each in a process of its own: a stage writes its results after every row."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eqlayers_kernels.c.build import compiler
+from eqlayers_kernels.forms.program import OPERANDS
+from eqlayers_kernels.triton import availability
+from eqlayers_kernels.triton.print import tuning
+from eqlayers_kernels.triton.run import aot, compiling, edges, forms
+
+from ...files import atomic_write
+from ...graph import Graph as Edges
+from ...nn import TensorProduct, TensorProductConv
+from ..config import find_config
+from ..kernels import DIRECTIONS
+from ..measure import PACKAGES, alternate, copy_bandwidth, flush_buffer, installed, release, summary
+from ..products.problems import read_problems
+from ..results import Record
+from . import card
+from .bounds import GRAPH, MEMORY, bound_of
+
+Keep = Callable[[Record], None]
+#: Packages of the extras: what is missing explains what is left out.
+EXTRAS = (
+    *("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "PyYAML", "rich", "matplotlib", "jsonargparse"),
+    *("lightning", "torch-geometric", "ase", "vesin", "scipy"),
+)
+#: What is asked of the driver.
+QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,power.limit,ecc.mode.current,memory.total"
+#: Channels, dtype, layout and whether sums have a fixed order, of the convolutions of the smoke test.
+SMOKE = (
+    (32, "float32", "ir_mul", True),
+    (32, "float32", "mul_ir", True),
+    (33, "bfloat16", "mul_ir", True),
+    (5, "float16", "ir_mul", True),
+    (64, "float64", "ir_mul", True),
+    (128, "float32", "ir_mul", True),
+    (32, "float32", "ir_mul", False),
+)
+#: Of the largest entry, times the rounding error of the dtype: 5 on a CPU, in the order in which it sums.
+MOST_ROUNDING = 64
+PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 2, "uvu", True), (1, 1, 3, "uvu", True)]
+#: Problems whose kernels are timed, the largest first.
+PROBLEMS = ("mace-large", "nequip-toluene", "own-graded")
+#: Nodes and edges, small where nothing is launched.
+DRY = (5, 9)
+RUNS = 10
+
+
+def _said(*command: str) -> str | None:
+    """The output of a program; None if the program is missing."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return "no answer within 20 s"
+    return (done.stdout + done.stderr).strip()[-2000:]
+
+
+def environment(dry: bool, keep: Keep) -> None:
+    """Versions, driver and tools, and why kernels cannot run if they cannot."""
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    keep(
+        {
+            "python": platform.python_version(),
+            "packages": {name: installed(name) for name in (*PACKAGES, *EXTRAS)} | {"torch": str(torch.__version__)},
+            "cores": os.cpu_count(),
+            "gpu": _said("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv") or _said("rocm-smi"),
+            "tools": {name: shutil.which(name) for name in ("gcc", "clang", "nvcc", "ncu", "compute-sanitizer")},
+            "python_headers": str(headers) if headers.is_file() else None,
+            "cuda": torch.version.cuda,
+            "hip": torch.version.hip,
+            "triton": availability.why_not() or "runs",
+            "c": compiler.why_not() or "runs",
+        }
+    )
+
+
+def smoke(dry: bool, keep: Keep) -> None:
+    """Smallest things first, each with a wait: the first failure names its kernel."""
+    device = torch.device("cpu" if dry else "cuda")
+    rows: list[Record] = []
+    for mul, dtype, layout, fixed in SMOKE:
+        row: Record = {"channels": mul, "dtype": dtype, "layout": layout, "deterministic": fixed}
+        start = time.perf_counter()
+        try:
+            row["times_rounding"] = _difference(mul, getattr(torch, dtype), layout, fixed, device)
+        except Exception as error:
+            row["error"] = _short(error)
+        rows.append({**row, "seconds": time.perf_counter() - start})
+        keep({"rows": rows})
+    if wrong := [row for row in rows if not row.get("times_rounding", float("inf")) < MOST_ROUNDING]:
+        sys.exit(f"{len(wrong)} of {len(rows)} convolutions are wrong or do not run: {wrong}")
+
+
+def _difference(mul: int, dtype: torch.dtype, layout: str, fixed: bool, device: torch.device) -> float:
+    """Difference of values and two derivatives to torch's in float64, over the largest entry and the rounding."""
+    irreps = f"{mul}x0e+{mul}x1o", "0e+1o", f"{mul}x0e+{mul}x1o+{mul}x1o+{mul}x0e"
+    shape: dict[str, Any] = {"shared_weights": False, "layout": layout}
+    backend = None if device.type == "cpu" else "triton"
+    ours = TensorProductConv(*irreps, PATHS, **shape, backend=backend, deterministic=fixed).to(device)
+    theirs = TensorProductConv(*irreps, PATHS, **shape, backend="torch")
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(50, (2, 700), generator=generator)
+    index[1, :300] = 7  # a node whose edges are cut
+    widths = ((50, ours.irreps_in1.dim), (700, 4), (700, ours.weight_numel))
+    values = [torch.randn(*width, generator=generator).to(dtype) for width in widths]
+
+    def results(layer: Any, place: torch.device, kind: torch.dtype) -> list[torch.Tensor]:
+        live = [value.to(place, kind).requires_grad_() for value in values]
+        z = layer(*live, Edges(index.to(place), 50))
+        first = torch.autograd.grad(z.square().sum(), live, create_graph=True)
+        second = torch.autograd.grad(torch.stack([g.square().sum() for g in first]).sum(), live)
+        return [t.detach().double().cpu() for t in (z, *first, *second)]
+
+    pairs = zip(results(ours, device, dtype), results(theirs, torch.device("cpu"), torch.float64), strict=True)
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs) / torch.finfo(dtype).eps
+
+
+def bandwidth(dry: bool, keep: Keep) -> None:
+    """The numbers of the card that bounds assume; of the CPU's memory where nothing is launched."""
+    found: Record = {"copy_bandwidth": copy_bandwidth("cpu" if dry else "cuda", 3 if dry else RUNS)}
+    keep(found)
+    for name, value in card.compiled() if dry else card.measured(RUNS):
+        found[name] = value
+        keep(found)
+    if not dry:
+        found["clocks"] = _said("nvidia-smi", "--query-gpu=clocks.sm,clocks.mem,power.draw", "--format=csv,noheader")
+        keep(found)
+
+
+def kernels(dry: bool, keep: Keep) -> None:
+    """The requests that have goals, and their bounds on this card."""
+    speed = None if dry else copy_bandwidth("cuda", RUNS)["median"]
+
+    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
+        for problem in PROBLEMS[: 1 if dry else None]:
+            for layout in ("ir_mul", "mul_ir")[: 1 if dry else None]:
+                for direction in [*DIRECTIONS][: 1 if dry else None]:
+                    yield {"problem": problem, "layout": layout, "direction": direction}, {}
+
+    def beside(row: Record) -> Record:
+        about = {**row, "operation": "conv", "dtype": "float32"}
+        least = bound_of(about, speed or MEMORY, *GRAPH)
+        if least is None:
+            return {}
+        times = {} if "ms" not in row else {"times_bound": row["ms"]["median"] / 1000 / least}
+        return {"bound_ms": 1000 * least, **times}
+
+    _each(dry, keep, wanted(), beside)
+
+
+def sweep(dry: bool, keep: Keep) -> None:
+    """Times of the constants in the tuning table, varied one at a time, for the largest problem."""
+    variants: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("as it is", {}, {})]
+    variants += [(f"stages {count}", {"stages": count}, {}) for count in (1, 2, 4)]
+    variants += [(f"maxnreg {most}", {"options": {"maxnreg": most}}, {}) for most in (168, 128)]
+    variants += [(f"planned with {most}", {"registers": most, "second": most}, {}) for most in (110, 150, 180)]
+    variants += [("one channel per thread", {"wide": 0, "registers": 110, "second": 110}, {})]
+    variants += [
+        ("atomic", {}, {"atomic": True}),
+        ("by senders", {}, {"stored": False}),
+        ("stored", {}, {"stored": True}),
+    ]
+
+    def wanted() -> Iterator[tuple[Record, dict[str, Any]]]:
+        for name, fields, options in variants[: 2 if dry else None]:
+            for direction in [*DIRECTIONS][: 1 if dry else None]:
+                if not (options and direction == "fwd"):  # those are about gradients
+                    about = {"problem": PROBLEMS[0], "layout": "ir_mul", "direction": direction, "variant": name}
+                    yield about, {"fields": fields, **options}
+
+    _each(dry, keep, wanted(), lambda row: {})
+
+
+def _each(
+    dry: bool, keep: Keep, wanted: Iterator[tuple[Record, dict[str, Any]]], beside: Callable[[Record], Record]
+) -> None:
+    """Time each request, or compile it for sm_90; one that fails leaves its reason."""
+    rows: list[Record] = []
+    problems = read_problems(find_config("uvu"))
+    with aot.target("sm_90") if dry else nullcontext():
+        on = (
+            tuning.processor("cuda", 90, availability.release())
+            if dry
+            else availability.processor_of(torch.device("cuda"))
+        )
+        for about, options in wanted:
+            row, start = dict(about), time.perf_counter()
+            try:
+                arguments = problems[about["problem"]].arguments()
+                program = TensorProduct(**arguments, layout=about["layout"]).plan.form.program
+                row |= _timed(program, DIRECTIONS[about["direction"]], on, dry, **options)
+                row |= beside(row)
+            except Exception as error:
+                row["error"] = _short(error)
+            rows.append({**row, "seconds": time.perf_counter() - start})
+            keep({"rows": rows})
+            release(torch.device("cpu" if dry else "cuda"))
+    if failed := sum("error" in row for row in rows):
+        sys.exit(f"{failed} of {len(rows)} requests failed; the rows say why")
+
+
+def _timed(program: Any, kind: Any, on: tuning.Processor, dry: bool, **options: Any) -> Record:
+    """Times of a request and of each of its kernels; registers and spills where it is compiled alone."""
+    fields = options.pop("fields", {})
+    runner = forms.FormRunner(program, kind, torch.float32, True, False, on._replace(**fields), **options)
+    (nodes, count), device = (DRY, "cpu") if dry else (GRAPH, "cuda")
+    made = torch.Generator().manual_seed(0)
+    index = torch.randint(nodes, (2, count), generator=made)
+    index[1] = index[1].sort().values
+    tables = edges.unpack(edges.pack(index.to(device), nodes, nodes), count, nodes, nodes)
+    widths = dict(zip(OPERANDS, program.widths, strict=True))
+    tensors = {
+        name: torch.randn(nodes if operand in "xz" else count, widths[operand], generator=made).to(device)
+        for name, operand in runner.given
+    }
+    blocks = {"block": [piece.block for piece in runner.plan.pieces]}
+    if dry:
+        used = [aot.resources(one) for one in compiling.compile_calls(runner.prepare(tensors, tables)[2], jobs=1)]
+        return {**blocks, "registers": [u.registers for u in used], "spill_bytes": [u.spill_bytes for u in used]}
+    finite = all(bool(torch.isfinite(one).all()) for one in runner(tensors, tables).values())
+    flush = flush_buffer(torch.device(device))
+    (seconds,) = alternate([lambda: runner(tensors, tables)], RUNS, device, flush=flush)
+    milliseconds = summary([1000 * one for one in seconds])
+    return {**blocks, "finite": finite, "ms": milliseconds, "kernels": _launches(lambda: runner(tensors, tables))}
+
+
+def _launches(call: Callable[[], Any]) -> list[tuple[str, float]]:
+    """Name and milliseconds of every kernel of a call, in order."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        call()
+        torch.cuda.synchronize()
+    own = [one for one in seen.events() if "CUDA" in str(one.device_type) and "Memset" not in one.name]
+    own.sort(key=lambda one: one.time_range.start)
+    return [(one.name, (one.time_range.end - one.time_range.start) / 1000) for one in own]
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error)[-600:]}"
+
+
+STAGES = {one.__name__: one for one in (environment, smoke, bandwidth, kernels, sweep)}
+
+
+def main(task: Record) -> None:
+    """Run one stage, and keep what it finds in a file."""
+
+    def keep(found: Record) -> None:
+        with atomic_write(task["file"]) as file:
+            file.write(json.dumps(found, default=str).encode())
+
+    STAGES[task["stage"]](task["dry"], keep)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

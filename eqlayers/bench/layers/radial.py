@@ -1,0 +1,173 @@
+"""Functions of lengths beside e3nn's or the plainest torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import torch
+from e3nn import nn as theirs
+from e3nn.math import soft_one_hot_linspace
+from torch import Tensor
+
+from ... import nn
+from ...graph import Graph
+from .pair import Maker, Pair, graph_of, lengths, plain, species_of
+
+CUTOFF, NUMBER, POWER = 5.0, 16, 6
+HIDDEN, WEIGHTS = 64, 128
+#: Of the atoms: carbon, hydrogen, oxygen.
+SPECIES = (6, 1, 8)
+
+
+def _their_basis(name: str) -> Maker:
+    return lambda irreps: lambda r: soft_one_hot_linspace(r, 0.0, CUTOFF, NUMBER, name, cutoff=True)
+
+
+def polynomial(r: Tensor, cutoff: float = CUTOFF) -> Tensor:
+    """The envelope of degree 6 as MACE has it."""
+    u, p = r / cutoff, POWER
+    found = 1 - (p + 1) * (p + 2) / 2 * u**p + p * (p + 2) * u ** (p + 1) - p * (p + 1) / 2 * u ** (p + 2)
+    return found * (r < cutoff)
+
+
+def cosine(r: Tensor) -> Tensor:
+    """Half a wave."""
+    return 0.5 * (torch.cos(r * (math.pi / CUTOFF)) + 1) * (r < CUTOFF)
+
+
+def smooth(r: Tensor) -> Tensor:
+    """The step of exponentials."""
+    v = r / CUTOFF
+    left, right = torch.exp(-1 / (1 - v)), torch.exp(-1 / v)
+    return left / (left + right)
+
+
+def bessel(r: Tensor) -> Tensor:
+    """Spherical Bessel functions times the envelope, as MACE and NequIP have them."""
+    n = torch.arange(1, NUMBER + 1, dtype=r.dtype, device=r.device)
+    return (2 / CUTOFF) ** 0.5 * torch.sin(n * math.pi / CUTOFF * r[:, None]) / r[:, None] * polynomial(r)[:, None]
+
+
+def chebyshev(r: Tensor) -> Tensor:
+    """Chebyshev polynomials by their recurrence times the envelope."""
+    t = 1 - 2 * r / CUTOFF
+    found = [torch.ones_like(t), t]
+    for _ in range(NUMBER - 2):
+        found.append(2 * t * found[-1] - found[-2])
+    return torch.stack(found, -1) * polynomial(r)[:, None]
+
+
+class TheirNetwork(torch.nn.Module):
+    """e3nn's network on the same basis, with weights of the names and the activation of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = theirs.FullyConnectedNet([NUMBER, HIDDEN, WEIGHTS], torch.nn.functional.silu)
+        for layer in list(self.net)[:-1]:
+            layer.act.cst = nn.NormalizedActivation("silu").factor  # e3nn's is an estimate
+        widths = pairwise((NUMBER, HIDDEN, WEIGHTS))
+        self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in widths)
+        for layer, weight in zip(self.net, self.weights, strict=True):
+            layer.weight = weight
+
+    def forward(self, r: Tensor) -> Tensor:
+        """``[E]`` to ``[E, weights]``."""
+        found: Tensor = self.net(bessel(r))
+        return found
+
+
+class PlainTransform(torch.nn.Module):
+    """Fractions of covalent radii as MACE has them."""
+
+    radii: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("radii", nn.AgnesiTransform(SPECIES).radii)
+
+    def forward(self, r: Tensor, kind: Tensor, graph: Graph) -> Tensor:
+        """``[E]`` to the same."""
+        src, dst = graph.edge_index
+        q, p, a = 0.9183, 4.5791, 1.0805
+        u = r / (0.5 * (self.radii[kind[src]] + self.radii[kind[dst]]))
+        return (1 + a * u**q / (1 + u ** (q - p))) ** -1
+
+
+class PlainZBL(torch.nn.Module):
+    """Screened repulsion as MACE has it."""
+
+    radii: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("radii", nn.ZBL().radii)
+
+    def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:
+        """``[E]`` to ``[A]``."""
+        src, dst = graph.edge_index
+        charge = z.to(r.dtype)
+        scaled = r * (charge[src] ** 0.3 + charge[dst] ** 0.3) / (0.529 * 0.4543)
+        screened = 0.1818 * torch.exp(-3.2 * scaled) + 0.5099 * torch.exp(-0.9423 * scaled)
+        screened = screened + 0.2802 * torch.exp(-0.4028 * scaled) + 0.02817 * torch.exp(-0.2016 * scaled)
+        pairs = 0.5 * 14.3996 * charge[src] * charge[dst] / r * screened
+        u = r / (self.radii[z[src]] + self.radii[z[dst]])
+        return r.new_zeros(len(z)).index_add(0, dst, pairs * polynomial(u, 1.0))
+
+
+class OurZBL(nn.ZBL):
+    """Called with the lengths first."""
+
+    def forward(self, r: Tensor, z: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
+        """``[E]`` to ``[A]``."""
+        return super().forward(z, nn.EdgeVectors(r, r, r, r), graph)
+
+
+def _kinds(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
+    graph = graph_of(rows, device)
+    return species_of(graph.num_dst, len(SPECIES), device), graph
+
+
+def _numbers(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:
+    kind, graph = _kinds(irreps, rows, device)
+    return torch.tensor(SPECIES, device=device)[kind], graph
+
+
+def _close(irreps: str, rows: int) -> Tensor:
+    """Lengths within the reach of the repulsion of most pairs."""
+    return 0.3 + 0.9 * torch.rand(rows, dtype=torch.float64)
+
+
+def _function(function: Callable[[Tensor], Tensor]) -> Maker:
+    return lambda irreps: function
+
+
+def _same(ours: Any, name: str) -> Pair:
+    """A basis that e3nn has, without a cutoff besides its own."""
+    return Pair(lambda i: ours(NUMBER, CUTOFF, None), _their_basis(name), lengths, of_edges=True)
+
+
+def _beside(ours: Maker, function: Callable[[Tensor], Tensor]) -> Pair:
+    return plain(ours, _function(function), lengths, of_edges=True)
+
+
+RADIAL: dict[str, Pair] = {
+    "BesselBasis": _beside(lambda i: nn.BesselBasis(NUMBER, CUTOFF), bessel),
+    "ChebyshevBasis": _beside(lambda i: nn.ChebyshevBasis(NUMBER, CUTOFF), chebyshev),
+    "GaussianBasis": _same(nn.GaussianBasis, "gaussian"),
+    "CosineBasis": _same(nn.CosineBasis, "cosine"),
+    "SmoothFiniteBasis": _same(nn.SmoothFiniteBasis, "smooth_finite"),
+    "FourierBasis": _same(nn.FourierBasis, "fourier"),
+    "PolynomialCutoff": _beside(lambda i: nn.PolynomialCutoff(CUTOFF), polynomial),
+    "CosineCutoff": _beside(lambda i: nn.CosineCutoff(CUTOFF), cosine),
+    "SmoothCutoff": _beside(lambda i: nn.SmoothCutoff(CUTOFF), smooth),
+    "RadialNetwork": Pair(
+        lambda i: nn.RadialNetwork(WEIGHTS, NUMBER, CUTOFF, (HIDDEN,)), lambda i: TheirNetwork(), lengths, of_edges=True
+    ),
+    "AgnesiTransform": plain(
+        lambda i: nn.AgnesiTransform(SPECIES), lambda i: PlainTransform(), lengths, _kinds, of_edges=True
+    ),
+    "ZBL": plain(lambda i: OurZBL(), lambda i: PlainZBL(), _close, _numbers, of_edges=True),
+}

@@ -1,0 +1,345 @@
+"""One layer at a time, beside e3nn's, MACE's or the plainest torch: compared with the definition in float64, timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...backends import check_backend
+from ...functional.product import chosen
+from ...graph import Graph
+from ..cases import empty_row, peak_of, start, time_rows
+from ..config import check_known
+from ..measure import Call, default_dtype, find_device, keep_random_state, peak_extra, refusal, release, threads
+from ..products.check import Verdict
+from ..products.peers import NO_DOUBLE, short, why_refused
+from ..results import OURS, Record, Say, device_seconds, judge, nothing, quiet
+from ..roofline import limit, tensor_bytes
+from . import PAIRS
+from .cases import LAYER_PEERS, LayerCase, LayerSuite
+
+Outputs = tuple[Tensor, ...]
+ROUNDINGS = 64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layer made ready: this package's, a peer's, or the definition."""
+
+    name: str
+    fn: Callable[[Tensor], Outputs]  # from the moving operand to all results
+    moving: Tensor  # the first gradient is by it: vectors, positions or features
+    weights: tuple[Tensor, ...] = ()  # in the order that all candidates of a case have
+    note: str = ""  # the backend, or the method that runs
+    cannot: tuple[tuple[str, str], ...] = ()  # direction to the reason why it has none
+    rows: slice = field(default_factory=lambda: slice(None))  # of the moving operand and of the results
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One case with this package's layer and its peers."""
+
+    makers: dict[str, Callable[[], Candidate]]  # this package's first; each may raise Refusal
+    exact: Callable[[], Iterator[Candidate]]  # the float64 definition, in parts of the rows
+    constants: tuple[Tensor, ...]  # operands without gradient: indices, species
+    operations: dict[str, int]  # sums and products of this package's formulas, by direction
+
+
+def leaf(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy that requires a gradient."""
+    return value.detach().to(dtype or value.dtype, copy=True).requires_grad_()
+
+
+def _moves(operand: Any) -> bool:
+    """Whether there are gradients by it."""
+    return isinstance(operand, Tensor) and operand.is_floating_point()
+
+
+def build(case: LayerCase, device: torch.device, backend: str | None = None) -> Subject:
+    """Draw the operands of a case, and prepare its layers; random numbers depend on the case alone."""
+    torch.manual_seed(0)
+    pair, own_dtype = PAIRS[case.layer], getattr(torch, case.dtype)
+    argument = pair.argument(case.options)
+    given = pair.moving(argument, case.rows).to(device)
+    further = pair.further(argument, case.rows, device)
+
+    def made(maker: Callable[[Any], Any], dtype: torch.dtype) -> Any:
+        torch.manual_seed(0)
+        with default_dtype(torch.float64):  # the same weights in every dtype
+            layer = maker(argument)
+        if isinstance(layer, torch.nn.Module):
+            return layer.to(device, dtype)
+        with default_dtype(dtype):
+            return maker(argument)
+
+    def candidate(
+        name: str, layer: Any, dtype: torch.dtype, note: str, rows: slice = slice(None), **more: Any
+    ) -> Candidate:
+        known = dict(layer.named_parameters()) if isinstance(layer, torch.nn.Module) else {}
+        others = [leaf(t.to(device), dtype) if _moves(t) else t for t in further]
+        inputs = (*(known[n] for n in sorted(known) if known[n].requires_grad), *filter(_moves, others))
+        if rows != slice(None):
+            others = [t[rows] if isinstance(t, Tensor) else t for t in others]
+
+        def fn(x: Tensor) -> Outputs:
+            found = layer(x, *others)
+            return (found,) if isinstance(found, Tensor) else tuple(found)
+
+        return Candidate(name, fn, leaf(given[rows], dtype), inputs, note, rows=rows, **more)
+
+    def like_theirs(layer: Any) -> Any:
+        other = made(pair.theirs, own_dtype)
+        if isinstance(layer, torch.nn.Module):
+            layer.to(device, own_dtype)
+            layer.load_state_dict(other.state_dict() if isinstance(other, torch.nn.Module) else {}, strict=False)
+        return layer
+
+    def own() -> Candidate:
+        layer = pair.ours(argument)
+        for module in layer.modules() if backend is not None and isinstance(layer, torch.nn.Module) else ():
+            if hasattr(module, "backend"):
+                setattr(module, "backend", backend)  # noqa: B010 of any class
+        return candidate(OURS, like_theirs(layer), own_dtype, chosen(device.type, own_dtype, backend, ""))
+
+    def other(name: str) -> Candidate:
+        if name != "e3nn-compiled":
+            return candidate(name, like_theirs(pair.others[name](argument)), own_dtype, "opt_einsum")
+        torch.compiler.reset()  # a graph of an earlier case must not count towards the limit of recompilations
+        layer: Any = torch.compile(made(pair.theirs, own_dtype), dynamic=False)
+        return candidate(name, layer, own_dtype, "inductor", cannot=(("fwd+double", NO_DOUBLE),))
+
+    def exact() -> Iterator[Candidate]:
+        part = pair.part or case.rows
+        whole = [slice(None)] if part >= case.rows else [slice(n, n + part) for n in range(0, case.rows, part)]
+        for rows in whole:
+            yield candidate(pair.peer, made(pair.theirs, torch.float64), torch.float64, "", rows)
+
+    makers = {OURS: own, pair.peer: lambda: candidate(pair.peer, made(pair.theirs, own_dtype), own_dtype, pair.note)}
+    makers |= {name: partial(other, name) for name in pair.others}
+    constants = tuple(t.edge_index if isinstance(t, Graph) else t for t in further if not _moves(t))
+    return Subject(makers, exact, constants, pair.operations(argument, case.rows, pair.ours(argument)))
+
+
+def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tensor) -> Call:
+    """One call of one direction, forward included; it returns the results that :func:`names_of` names.
+
+    Args:
+        item: The layer.
+        direction: One of :data:`eqlayers.bench.layers.cases.LAYER_DIRECTIONS`.
+        cotangents: Of all results.
+        tangent: The gradient by the moving operand is contracted with it, for its own gradients.
+    """
+    inputs = [item.moving, *item.weights]
+    given = tuple(leaf(t) for t in cotangents) if direction == "fwd+double" else ()
+
+    def forward() -> Outputs:
+        with torch.no_grad():
+            return item.fn(item.moving)
+
+    def gradients(of: Sequence[Tensor], wanted: Sequence[Tensor], by: Sequence[Tensor]) -> Outputs:
+        return torch.autograd.grad(of, wanted, by, allow_unused=True, materialize_grads=True)
+
+    def backward() -> Outputs:
+        z = item.fn(item.moving)
+        return (*z, *gradients(z, inputs, cotangents))
+
+    def double() -> Outputs:
+        z = item.fn(item.moving)
+        (first,) = torch.autograd.grad(z, [item.moving], given, create_graph=True)
+        return (*z, first, *gradients([first], [*inputs, *given], [tangent]))
+
+    return {"fwd": forward, "fwd+bwd": backward, "fwd+double": double}[direction]
+
+
+def names_of(direction: str, results: int, weights: int) -> list[str]:
+    """Names of the results of a direction; gradients of weights are sums over rows.
+
+    Example:
+        >>> names_of("fwd+bwd", 1, 2)
+        ['z0', 'gx', 'gw0', 'gw1']
+    """
+    z, gradients = [f"z{i}" for i in range(results)], ["x", *(f"w{i}" for i in range(weights))]
+    if direction == "fwd":
+        return z
+    if direction == "fwd+bwd":
+        return [*z, *(f"g{n}" for n in gradients)]
+    return [*z, "gx", *(f"gg{n}" for n in (*gradients, *z))]
+
+
+def exact_results(subject: Subject, direction: str, cotangents: Outputs, tangent: Tensor) -> dict[str, Tensor]:
+    """The float64 results of a direction, put together from parts of the rows."""
+    found: dict[str, list[Tensor]] = {}
+    for part in subject.exact():
+        rows = part.rows
+        call = prepare(part, direction, tuple(t[rows].double() for t in cotangents), tangent[rows].double())
+        names = names_of(direction, len(cotangents), len(part.weights))
+        for name, value in zip(names, call(), strict=True):
+            found.setdefault(name, []).append(value.detach())
+    return {name: torch.stack(p).sum(0) if "w" in name else torch.cat(p) for name, p in found.items()}
+
+
+def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype, roundings: int = ROUNDINGS) -> Verdict:
+    """Whether a call returns the exact results, to so many rounding errors of the largest entry of each."""
+    try:
+        results = call()
+    except Exception as raised:  # whatever a peer raises is its result
+        return Verdict("failed", None, short(raised))
+    if len(results) != len(exact):
+        return Verdict("wrong", None, f"{len(exact)} results expected, got {len(results)}")
+    scales: dict[str, float] = {}  # of all weights together: some have no effect, and gradients of rounding errors
+    for name, reference in exact.items():
+        kind = name.rstrip("0123456789")
+        scales[kind] = max(scales.get(kind, 0.0), float(reference.abs().max()))
+    shares = {}
+    for (name, reference), value in zip(exact.items(), results, strict=True):
+        if value.shape != reference.shape:
+            return Verdict("wrong", None, f"{name} must be {list(reference.shape)}, got {list(value.shape)}")
+        if not value.isfinite().all():
+            return Verdict("wrong", None, f"{name} has numbers that are not finite")
+        allowed = roundings * torch.finfo(dtype).eps * scales[name.rstrip("0123456789")]
+        error = float((value.detach().double() - reference).abs().max())
+        shares[name] = 0.0 if error == 0 else error / allowed if allowed else math.inf
+    name, worst = max(shares.items(), key=lambda entry: entry[1])
+    reason = "" if worst <= 1 else f"the error of {name} is {worst:.3g} times what rounding explains"
+    return Verdict("ok" if worst <= 1 else "wrong", worst, reason)
+
+
+def run_layers(
+    suite: LayerSuite,
+    *,
+    peers: Sequence[str] | None = None,
+    num_threads: int | None = None,
+    runs: int | None = None,
+    backend: str | None = None,
+    say: Say = quiet,
+    keep: Callable[[Record], object] = nothing,
+) -> Record:
+    """Check and time the cases of a configuration.
+
+    Args:
+        suite: Of :func:`eqlayers.bench.layers.cases.read_layer_suite`.
+        peers: Instead of the cases' own; those that do not have a layer are left out of its cases.
+        num_threads, runs: Instead of the configuration's.
+        backend: Backend of this package's layers; None for the first that accepts.
+        say: Called with a few words before every step.
+        keep: Called with the result after every case.
+
+    Raises:
+        ConfigError: An unknown peer or backend, or a GPU where there is none.
+    """
+    check_known("peer", peers or (), LAYER_PEERS, "--peers")
+    check_backend(backend)
+    device = find_device(suite.device, suite.name)
+    with threads(num_threads or suite.threads):
+        say("copy bandwidth and peak of multiply-adds")
+        result = start("layers", suite, device)
+        for case in suite.cases:
+            with keep_random_state(device):
+                result["cases"].append(_run_case(case, result, peers, runs or case.runs, device, backend, say))
+            keep(result)
+    return result
+
+
+def _run_case(
+    case: LayerCase,
+    head: Record,
+    peers: Sequence[str] | None,
+    runs: int,
+    device: torch.device,
+    backend: str | None,
+    say: Say,
+) -> Record:
+    say(f"{case.name}: operands and layers")
+    release(device)
+    subject = build(case, device, backend)
+    names = case.peers if peers is None else [name for name in peers if name in subject.makers]
+    items, results = _build(case, subject, names)
+    cotangents, tangent = _drawn(items[0], subject, getattr(torch, case.dtype))
+    limits: dict[str, Record] = {}
+    ratios: list[Record] = []
+    for direction in case.directions:
+        say(f"{case.name}: checking {direction} against float64")
+        exact = exact_results(subject, direction, cotangents, tangent)
+        calls = [partial(prepare, item, direction, cotangents, tangent) for item in items]
+        rows = []
+        for item, make in zip(items, calls, strict=True):
+            refused = dict(item.cannot).get(direction)
+            one = compare(make(), exact, tangent.dtype, PAIRS[case.layer].roundings) if refused is None else None
+            one = one or Verdict("failed", None, str(refused))
+            rows.append(empty_row(item.name, "", direction, one.status, one.reason, one.error, item.note))
+        moved = _moved(items[0], subject, direction, exact, cotangents, tangent)
+        work = subject.operations[direction]
+        least = limit(moved, work, head["copy_bandwidth"]["median"], peak_of(head, case.dtype))
+        limits[direction] = {"bytes": moved, "operations": work, **least._asdict()}
+        del exact
+        say(f"{case.name}: timing {direction}")
+        timed, beside = time_rows(calls, rows, runs, device)
+        for n in timed:
+            rows[n]["share"] = least.seconds / device_seconds(rows[n])["median"]
+            if refusal(device) is None:
+                rows[n]["memory_bytes"] = peak_extra(partial(_whole, calls[n]), device)
+        ratios += beside
+        results += rows
+    return {
+        "name": case.name,
+        "group": case.group,
+        "problem": case.problem,
+        "about": case.about,
+        "operation": case.layer,
+        "graph": case.size,
+        "dtype": case.dtype,
+        "nodes": len(items[0].moving),
+        "edges": case.rows if case.size.startswith("E") else 0,
+        "runs": runs,
+        "layouts": [""],
+        "limits": limits,
+        "results": results,
+        "ratios": ratios,
+        "goals_asked": case.goals,
+        "goals": judge(case.goals, results, ratios),
+    }
+
+
+def _whole(make: Callable[[], Call]) -> object:
+    return make()()
+
+
+def _build(case: LayerCase, subject: Subject, names: Sequence[str]) -> tuple[list[Candidate], list[Record]]:
+    """The implementations that take part, and rows for the others."""
+    items = [subject.makers[OURS]()]
+    rows: list[Record] = []
+    for name in names:
+        try:
+            items.append(subject.makers[name]())
+        except Exception as error:
+            why = why_refused(name, error)
+            rows += [empty_row(name, "", direction, "refused", why, None, "") for direction in case.directions]
+    return items, rows
+
+
+def _drawn(item: Candidate, subject: Subject, dtype: torch.dtype) -> tuple[Outputs, Tensor]:
+    """Random cotangents of the results, and a tangent of the moving operand."""
+    parts = []
+    for part in subject.exact():
+        with torch.no_grad():
+            parts.append([z.shape for z in part.fn(part.moving)])
+    shapes = [(sum(p[i][0] for p in parts), *parts[0][i][1:]) for i in range(len(parts[0]))]
+    device = item.moving.device
+    cotangents = tuple(torch.randn(shape, dtype=dtype).to(device) for shape in shapes)
+    return cotangents, torch.randn(item.moving.shape, dtype=dtype).to(device)
+
+
+def _moved(
+    item: Candidate, subject: Subject, direction: str, exact: dict[str, Tensor], cotangents: Outputs, tangent: Tensor
+) -> int:
+    """Bytes of all operands read once and of all results written once."""
+    read: list[Tensor] = [item.moving, *item.weights, *subject.constants]
+    read += cotangents if direction != "fwd" else ()
+    read += [tangent] if direction == "fwd+double" else []
+    return tensor_bytes(read) + sum(value.numel() for value in exact.values()) * item.moving.element_size()

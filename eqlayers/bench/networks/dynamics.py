@@ -1,0 +1,112 @@
+"""Dynamics at constant energy by a network, exact and with tables: whether tables conserve the energy as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms, units
+from ase.calculators.calculator import Calculator, all_changes
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import FIRE
+from torch import Tensor
+
+from ...simulate.dynamics import DynamicsSettings, give_velocities
+from ..results import Record, Say
+from .entrants import EXACT, FORCES, OWN, Entrant, Maker, Tables, enter, evaluate_potential
+from .subjects import Subject
+from .symmetrix import ase_atoms
+
+TIMESTEP = 0.5  # fs
+TEMPERATURE = 300.0  # K, of the velocities at the start
+#: Before, positions are relaxed until forces (eV/A) are below a bound, or for so many steps: a network with random
+#: weights pulls its atoms to elsewhere, and hot atoms that collide show the error of the timestep, not of tables.
+RELAXED, RELAXATION = 0.02, 1000
+SAID = 500  # steps between two words of progress
+
+#: The network on these positions ``[A, 3]`` Angstrom, or on those that it starts from.
+SubjectAt = Callable[[Tensor | None], Subject]
+
+
+class _Calculator(Calculator):
+    """Energy and forces of an entrant; every call finds the edges anew."""
+
+    implemented_properties = ["energy", "forces"]  # noqa: RUF012 as ASE has it
+
+    def __init__(self, entrant: Entrant, subject_at: SubjectAt) -> None:
+        super().__init__()
+        self._entrant, self._at = entrant, subject_at
+
+    def calculate(self, atoms: Any = None, properties: Any = ("energy",), system_changes: Any = all_changes) -> None:
+        """See ASE."""
+        super().calculate(atoms, properties, system_changes)
+        assert self.atoms is not None
+        subject = self._at(torch.from_numpy(self.atoms.get_positions()))
+        evaluate = evaluate_potential(subject.place) if self._entrant.of_package else subject.evaluate
+        energy, forces = (t.detach().double().cpu() for t in evaluate(self._entrant.network, False))
+        self.results = {"energy": float(energy.sum()), "forces": forces.numpy()}
+
+
+def drift(times: np.ndarray, energies: np.ndarray) -> tuple[float, float]:
+    """Slope of the line through energies, and their root mean square distance from it, by least squares.
+
+    Example:
+        >>> slope, spread = drift(np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 1.4, 1.4, 1.8]))
+        >>> round(slope, 6), round(spread, 6)
+        (0.24, 0.089443)
+    """
+    slope, start = np.polyfit(times, energies, 1)
+    return float(slope), float(np.sqrt(np.mean((energies - start - slope * times) ** 2)))
+
+
+def compared(subject: Subject) -> dict[str, Maker]:
+    """The rows that are run: the first that is exact, and all with tables."""
+    ours = {name: maker for name, maker in OWN.items() if FORCES in maker.modes and (subject.peer or maker.of_package)}
+    exact = next(name for name, maker in ours.items() if maker.kind == EXACT)
+    return {name: maker for name, maker in ours.items() if maker.kind != EXACT or name == exact}
+
+
+def at_constant_energy(
+    name: str, subject_at: SubjectAt, steps: int, tables: Tables, device: torch.device, say: Say
+) -> Iterator[Record]:
+    """Run all rows of a network from one state of one structure, for some steps of half a femtosecond.
+
+    Returns:
+        For each row ``drift`` in meV per atom and ps, ``spread`` in meV per atom around it, and the mean temperature in
+        K; of a row that cannot be made, None of them and the reason.
+
+    Source:
+        Swope et al. 1982, doi:10.1063/1.442716: velocity Verlet, which is ASE's.
+    """
+    subject = subject_at(None)
+    head = {"network": name, "atoms": subject.place.num_atoms, "steps": steps}
+    start: Tensor | None = None  # of the first row, for all
+    for row, maker in compared(subject).items():
+        found = enter(row, maker, subject, tables, device)
+        measured: Mapping[str, Any] = dict.fromkeys(("drift", "spread", "temperature"))
+        if isinstance(found, Entrant):
+            found.prepare(False)
+            atoms = ase_atoms(subject_at(start).place)
+            atoms.calc = _Calculator(found, subject_at)
+            if start is None:
+                say(f"{name}: relaxing")
+                FIRE(atoms, logfile=None).run(fmax=RELAXED, steps=RELAXATION)
+                start = torch.from_numpy(atoms.get_positions())
+            measured = _run(atoms, steps, f"{name}, {row}", say)
+        reason = found if isinstance(found, str) else ""
+        yield {**head, "implementation": row, "kind": maker.kind, **measured, "reason": reason}
+
+
+def _run(atoms: Atoms, steps: int, about: str, say: Say) -> dict[str, float]:
+    give_velocities(atoms, DynamicsSettings(temperature=TEMPERATURE))
+    energies, temperatures = [], []
+    for step, _ in enumerate(VelocityVerlet(atoms, TIMESTEP * units.fs).irun(steps)):
+        energies.append(atoms.get_total_energy())
+        temperatures.append(atoms.get_temperature())
+        if step % SAID == 0:
+            say(f"{about}: step {step} of {steps}, {temperatures[-1]:.0f} K")
+    times = TIMESTEP / 1000 * np.arange(len(energies))
+    slope, spread = drift(times, 1000 * np.array(energies) / len(atoms))
+    return {"drift": slope, "spread": spread, "temperature": float(np.mean(temperatures))}

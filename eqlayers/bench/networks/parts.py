@@ -1,0 +1,83 @@
+"""Where the time of a call goes: kernels of this package by kind, matrix products, other operators, and the host."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ...forms.keys import find, take_apart
+from ...torch_internals import TorchDispatchMode
+from ..measure import Call, synchronize
+
+#: Kinds of kernels of this package, as :func:`kind_of_form` names them.
+KERNELS = ("convolutions", "contraction", "harmonics", "tables", "gates")
+PRODUCTS, OTHERS, HOST = "matrix products", "other operators", "host"
+PARTS = (*KERNELS, PRODUCTS, OTHERS, HOST)
+#: Names of operands and results that tell formulas apart; a formula without any of them belongs to a gate.
+_TOLD_BY = {"harmonics": "harmonics", "place": "tables", "coefficients": "contraction"}
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
+
+
+def kind_of_form(key: str) -> str:
+    """The purpose of a form of :mod:`eqlayers.forms.keys`, or of its derivative; one of ``KERNELS``."""
+    base = find(take_apart(key)[0])
+    if not isinstance(base, Formula):
+        return "convolutions"  # and products without a graph
+    names = {one.name for one in (*base.operands, *base.results)}
+    return next((kind for name, kind in _TOLD_BY.items() if name in names), "gates")
+
+
+class Parts(NamedTuple):
+    """Where the time of a call goes."""
+
+    shares: dict[str, float]  # one of PARTS to its share; they add up to 1
+    operators: int  # that were called, those below autograd counted: each costs the host some microseconds
+
+
+class _Clock(TorchDispatchMode):
+    """Adds up the time of every operator below autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds, self.operators = dict.fromkeys(PARTS, 0.0), 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space, _, name = func.name().partition("::")
+        part = PRODUCTS if name.partition(".")[0] in _PRODUCTS else OTHERS
+        if space == "eqlayers":
+            part = kind_of_form(args[5]) if name == "form" else "convolutions"  # tables of a graph
+        device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
+        synchronize(device)
+        start = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        synchronize(device)
+        self.seconds[part] += time.perf_counter() - start
+        self.operators += 1
+        return result
+
+
+def time_by_part(call: Call) -> Parts:
+    """Shares of the time of a call by part, and how many operators it calls; it does the same in every call.
+
+    Operators are timed one by one, below autograd. What the call takes beyond their sum is the host's: Python, autograd
+    and the dispatcher. Operators that torch.compile has put into kernels of its own are not seen, and are the host's.
+
+    Example:
+        >>> x = torch.ones(300, 300)
+        >>> shares, operators = time_by_part(lambda: x @ x)
+        >>> 0 < shares["matrix products"] <= 1 and abs(sum(shares.values()) - 1) < 1e-9, operators
+        (True, 1)
+    """
+    call()
+    clock = _Clock()
+    with clock:
+        call()
+    start = time.perf_counter()
+    call()
+    clock.seconds[HOST] = max(0.0, time.perf_counter() - start - sum(clock.seconds.values()))
+    total = sum(clock.seconds.values())
+    return Parts({part: seconds / total for part, seconds in clock.seconds.items()}, clock.operators)

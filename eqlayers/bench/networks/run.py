@@ -1,0 +1,339 @@
+"""`eqlayers bench networks`: whole networks, as their packages run them and in every way that this one does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ... import models
+from ...checks import check_flag
+from ...errors import ConfigError
+from ..config import check_known, find_config, read_config, read_fields
+from ..measure import (
+    alternate,
+    describe,
+    find_device,
+    keep_random_state,
+    peak_extra,
+    ratio,
+    refusal,
+    release,
+    summary,
+    threads,
+)
+from ..products.suite import DEVICES
+from ..results import Record, Say, goal, nothing, quiet
+from ..step import LoadBatch, MainJob, main_job, read_training
+from .atoms import Place, crystal, repeats, rounded
+from .check import SAMPLES, bounds, wrong_in_float64
+from .entrants import (
+    COMPILED,
+    EAGER,
+    EXACT,
+    FORCES,
+    LIMITS,
+    LIVE,
+    MODES,
+    NATIVE,
+    PEER,
+    SYMMETRIX,
+    TABLES,
+    TRAINING,
+    Tables,
+    own,
+)
+from .parts import time_by_part
+from .subjects import PACKAGES, Subject, absent
+from .symmetrix import PACKAGE as SYMMETRIX_XL
+from .timing import WRONG, Series, measure, new_row
+
+FIELDS = {
+    **dict.fromkeys(("device", "model"), "text"),
+    **dict.fromkeys(("threads", "sizes"), "counts"),
+    **dict.fromkeys(("runs", "knots", "batch_size", "judged_atoms", "judged_threads"), "count"),
+    "tolerance": "number",
+    "peers": "texts",
+    "networks": "mapping",
+    "goals": "mapping",
+}
+OURS_ALONE = "ours"
+#: Names that the command takes: other packages, or networks that need none.
+NAMES = (*PACKAGES, OURS_ALONE)
+PEERS = (EAGER, COMPILED, SYMMETRIX)
+CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
+MAIN = "main job"
+#: quantity of a goal -> how it is judged in words, and the kinds of rows among which the fastest is judged
+JUDGED = {
+    "exact": ("exact", (EXACT,)),
+    "tables": ("with tables", (TABLES,)),
+    "ratio": ("fastest", (EXACT, TABLES)),
+    "memory": ("fastest", (EXACT, TABLES)),
+    "other": (f"fastest beside {SYMMETRIX_XL}", (EXACT, TABLES)),  # a package that runs the networks of the first
+}
+
+
+def subject_of(
+    name: str,
+    options: Mapping[str, Any],
+    atoms: int,
+    *,
+    scale: float = 1.0,
+    shift: float = 0.0,
+    change: Callable[[Place], Place] | None = None,
+) -> Subject:
+    """The network of a name on a crystal, or on what a change makes of it.
+
+    Raises:
+        ConfigError: Its package is not installed, or an option is wrong.
+    """
+    rest = dict(options)
+    place = crystal(atoms, float(rest.pop("cutoff", 5.0)))
+    place = place if change is None else change(place)
+    try:
+        if name in CLASSES:
+            inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
+            return own(name, rest, place=place, scale=scale, shift=shift)
+        return PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
+    except ModuleNotFoundError as error:
+        raise absent(f"bench networks {name} needs", name, error) from error
+    except TypeError as error:
+        raise ConfigError(f"networks: {name} must have options that it knows, got {rest}: {error}. Correct.") from error
+
+
+def units_of(name: str, options: Mapping[str, Any], atoms: int, device: torch.device) -> dict[str, float]:
+    """A scale that makes forces 1 eV/Angstrom, root mean square, and a shift that leaves energies of some eV per atom.
+
+    A network with random weights has forces of hundredths of that, so that a bound in eV/Angstrom would mean nothing.
+    """
+    subject = subject_of(name, options, atoms, scale=1.0)
+    energy, forces = subject.evaluate(subject.make(torch.float32).to(device), False)
+    size = float(forces.detach().square().sum(-1).mean().sqrt())
+    scale = float(f"{1 / size:.3g}") if size > 0 else 1.0
+    numbers = torch.tensor([-1.0 - n for n in range(len(subject.place.species))])
+    free = float(energy.detach().sum()) / atoms - float(numbers[subject.place.batch[0].species].mean())
+    return {"scale": scale, "shift": float(f"{-scale * free:.4g}")}
+
+
+def measure_network(
+    name: str, options: Mapping[str, Any], fields: Mapping[str, Any], series: Series, done: Callable[[Record], None]
+) -> str:
+    """All sizes of one network, smallest first; says what was done to it."""
+    sizes = sorted(fields["sizes"])
+    series.say(f"{name}: scale, and bounds of rounding")
+    units = units_of(name, options, sizes[0], series.device)
+    near = [subject_of(name, options, sizes[0], **units, change=partial(rounded, seed=seed)) for seed in range(SAMPLES)]
+    first = subject_of(name, options, sizes[0], scale=units["scale"], shift=units["shift"])
+    known = bounds(first, near, series.device)
+    tables = Tables(fields["knots"], fields["tolerance"])
+    series.say(f"{name}: comparing in float64")
+    series.wrong = wrong_in_float64(first, tables, known, series.device)
+    about = f"{first.name}, cutoff {first.place.cutoff:g} A, {first.place.mean_neighbors:.0f} edges an atom"
+    for size in sizes:
+        subject = subject_of(name, options, size, scale=units["scale"], shift=units["shift"])
+        for row in measure(series, subject, known, tables, fields["peers"], fields["modes"]):
+            done(row)
+        release(series.device)
+    found = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
+    return (
+        f"{name}: {about}. Energies of atoms are multiplied by {units['scale']:g} and shifted by {units['shift']:g} "
+        "eV in all rows: forces are then 1 eV/A, root mean square; a network with random weights has next to none. "
+        f"The bounds are ten times what roundings change there: {found}."
+    )
+
+
+def run_dynamics(name: str, fields: Mapping[str, Any], series: Series, steps: int) -> Iterator[Record]:
+    """At constant energy, of the smallest size; see :mod:`.dynamics`."""
+    try:
+        from .dynamics import at_constant_energy  # ASE is needed here alone
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--dynamics needs the package {error.name}, which is not installed. Install ase.") from error
+    options, size = fields["networks"][name], min(fields["sizes"])
+    units = units_of(name, options, size, series.device)
+    neighbors = subject_of(name, options, size).place.mean_neighbors
+
+    def subject_at(positions: Tensor | None) -> Subject:
+        def moved(place: Place) -> Place:
+            (one,) = place.batch
+            pos = one.pos if positions is None else positions
+            return replace(place, batch=[replace(one, pos=pos)], neighbors=neighbors)
+
+        return subject_of(name, options, size, **units, change=moved)
+
+    tables = Tables(fields["knots"], fields["tolerance"])
+    yield from at_constant_energy(name, subject_at, steps, tables, series.device, series.say)
+
+
+def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
+    """The training step of the main job, beside e3nn's layers."""
+    series.say(MAIN)
+    batch, calls = job.batch, dict(zip(("e3nn's layers", NATIVE, LIVE), job.calls, strict=True))
+    errors = dict(zip(calls, job.errors, strict=True))
+    kinds = dict(zip(calls, (PEER, EXACT, TABLES), strict=True))
+    head = {"network": MAIN, "atoms": len(batch.z), "edges": batch.edge_index.shape[1], "what": TRAINING}
+    right = {key: call for key, call in calls.items() if errors[key] <= LIMITS["gradients"]}
+    first = next(iter(calls))
+    for number, count in enumerate(series.threads):
+        with threads(count):
+            seconds = dict(zip(right, alternate(list(right.values()), series.runs), strict=True))
+            for key in calls if not number else right:
+                row = new_row(head, key, kinds[key], count)
+                row |= {"errors": {"gradients": errors[key]}, "compared_at": len(batch.z)}
+                if key not in right:
+                    yield row | {"status": "wrong", "reason": WRONG}
+                    continue
+                row["seconds"] = summary(seconds[key])
+                row["ratio"] = ratio(seconds[first], seconds[key]) if key != first else None
+                if not number:
+                    row["shares"], row["operators"] = time_by_part(calls[key])
+                    row["memory_bytes"] = peak_extra(calls[key]) if refusal(series.device) is None else None
+                yield row
+
+
+def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> list[Record]:
+    """The goals of the networks that were measured: the fastest row of a kind beside the fastest peer's.
+
+    A network of this package has no peer; its first row stands for one.
+    """
+    found = []
+    for name, modes in goals.items():
+        check_known("mode", modes, MODES, where)
+        own_rows = [row for row in rows if row["network"] == name]
+        for mode, wanted in modes.items():
+            check_known("goal", wanted, JUDGED, where)
+            here = [row for row in own_rows if row["what"] == mode and row["threads"] == fields["judged_threads"]]
+            if name != MAIN:
+                here = [row for row in here if row["atoms"] == fields["judged_atoms"]]
+            for quantity, limit in wanted.items() if own_rows else ():
+                found.append(_judge(here, name, mode, quantity, float(limit)))
+    return found
+
+
+def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: float) -> Record:
+    def seconds(row: Record) -> float:
+        return float(row["seconds"]["median"])
+
+    words, kinds = JUDGED[quantity]
+    timed = [row for row in here if row["seconds"]]
+    peers = [row for row in timed if row["kind"] == PEER]
+    peers = [row for row in peers if row["implementation"].startswith(SYMMETRIX_XL) == (quantity == "other")]
+    peer = min(peers, key=seconds, default=None)
+    mine = min((row for row in timed if row["kind"] in kinds), key=seconds, default=None)
+    measured, who = None, ""
+    if peer is not None and mine is not None:
+        who = f": {mine['implementation']}"
+        measured = seconds(peer) / seconds(mine)
+        if quantity == "memory":
+            sizes = [row["memory_bytes"] for row in (mine, peer)]
+            measured = sizes[0] / sizes[1] if all(sizes) else None
+    quantity = "memory" if quantity == "memory" else "ratio"
+    return goal(quantity, limit, measured, where=f"{name}, {mode}, {words}{who}")
+
+
+def _fields(config: str, **given: Any) -> tuple[str, dict[str, Any]]:
+    """Path and fields of a configuration, with options in place of some."""
+    path = find_config(config)
+    where, fields = str(path), read_fields(str(path), read_config(path), FIELDS, {})
+    fields |= {key: value for key, value in given.items() if value is not None}
+    check_known("device", [fields["device"]], DEVICES, where)
+    check_known("peer", fields["peers"], PEERS, where)
+    check_known("network", fields["networks"], (*PACKAGES, *CLASSES), where)
+    check_known("network", fields["goals"], (*fields["networks"], MAIN), where)
+    sections = [*fields["networks"].values(), *fields["goals"].values()]
+    sections += [part for goals in fields["goals"].values() if isinstance(goals, dict) for part in goals.values()]
+    if not all(isinstance(part, dict) for part in sections):
+        raise ConfigError(f"{path}: networks and goals must be mappings of mappings, got others. Indent the arguments.")
+    judged([], fields["goals"], fields, where)
+    for size in fields["sizes"]:
+        repeats(size)
+    return where, fields
+
+
+def run_networks(
+    name: str,
+    config: str = "networks",
+    *,
+    load_batch: LoadBatch,
+    peers: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+    device: str | None = None,
+    num_threads: int | None = None,
+    runs: int | None = None,
+    keep: bool = False,
+    dynamics: int = 0,
+    inference: bool = False,
+    say: Say = quiet,
+    store: Callable[[Record], None] = nothing,
+) -> Record:
+    """Measure whole networks; nothing is timed that was not compared first.
+
+    Args:
+        name: One of ``NAMES``: whose networks.
+        config: Name or path of a configuration.
+        load_batch: Gives the molecules of the main job, for the section `data` of a training configuration.
+        peers, sizes, device, num_threads, runs: Instead of the configuration's.
+        keep: Whether the process keeps memory that is freed, which the result tells.
+        dynamics: Steps at constant energy of the smallest size, with the exact network and with tables; 0 for none.
+        inference: Whether energies and forces alone are measured, without training steps.
+        say: Called with a few words before every step.
+        store: Called after every row with the result so far, so that a run that is cut off leaves something.
+
+    Returns:
+        The result, one row for each network, size, implementation and number of threads.
+
+    Raises:
+        ConfigError: The configuration cannot be used, or the networks' package is not installed.
+    """
+    check_known("name", [name], NAMES, "bench networks")
+    where, fields = _fields(config, peers=peers, sizes=sizes, device=device, runs=runs)
+    chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
+    path = find_config(config)
+    place = find_device(fields["device"], path.stem)
+    fields["modes"] = (FORCES,) if check_flag("inference", inference) else MODES
+    counts = [num_threads] if num_threads else fields["threads"]
+    with threads(counts[0]), keep_random_state(place):
+        result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": keep}
+        result |= {"rows": [], "goals": [], "notes": []}
+
+        def done(row: Record) -> None:
+            result["rows"].append(row)
+            result["goals"] = judged(result["rows"], fields["goals"], fields, where)
+            store(result)
+
+        job = None
+        if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
+            say(f"{MAIN}: data")
+            training = read_training(path.parent / fields["model"])
+            batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
+            job = main_job(training, fields["knots"], batch)
+        for key in chosen:
+            series = Series(key, place, fields["runs"], counts, say)
+            result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
+            if dynamics:
+                result.setdefault("dynamics", []).extend(run_dynamics(key, fields, series, dynamics))
+                store(result)
+        if job is not None:
+            for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
+                done(row)
+    result["notes"] = [_about(fields, place, keep), *result["notes"]]
+    return result
+
+
+def _about(fields: Mapping[str, Any], device: torch.device, keep: bool) -> str:
+    limits = f"{LIMITS['energy']:g} eV per atom, {LIMITS['forces']:g} eV/A and {LIMITS['gradients']:g} of the largest"
+    judged_at = f"{fields['judged_atoms']} atoms, threads: {fields['judged_threads']}"
+    unmeasured = refusal(device)
+    return (
+        "float32, periodic wurtzite AlN, each coordinate moved by 0.05 A. Times are medians with the 20 % and 80 % "
+        "quantiles; the neighbour list is made before. Ratio: of the first row of each block to this. Before, energies "
+        "and forces of all rows, and gradients of all weights for training steps, were compared with the first: within "
+        f"rounding, in float64 as well, or with tables within {limits} gradient beyond that. Goals: the fastest row of "
+        f"a kind beside the fastest peer, {judged_at}. Parts: operators one by one; host is what is left. Memory kept "
+        f"by the process when freed: {'yes' if keep else 'no'}."
+        + (f" Peak memory was not measured: {unmeasured}." if unmeasured else "")
+    )

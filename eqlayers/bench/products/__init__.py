@@ -1,0 +1,1 @@
+"""`eqlayers bench run`: tensor products and convolutions beside other packages."""

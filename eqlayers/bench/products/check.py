@@ -1,0 +1,118 @@
+"""Right, then fast: every result is compared with float64 e3nn, element by element, within its rounding bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...lowering.paths import normalise, read_instructions
+from ...testing.magnitude import excess, product_magnitude
+from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
+from .peers import Implementation, e3nn_layer, gathered, short
+from .problems import Problem
+
+#: Elements of the widest float64 intermediate, by type of device; the reference is computed over parts of the edges.
+PART = {"cpu": 4_000_000, "cuda": 40_000_000}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one direction of one implementation is right."""
+
+    status: str  # 'ok', 'wrong', or 'failed' where it raised an error or lacks the direction
+    error: float | None  # largest error as a fraction of its bound; None if it failed
+    reason: str = ""
+
+
+def magnitude(problem: Problem, device: torch.device, count: bool = False) -> Function:
+    """The product with absolute coefficients, or with 1 where they are not zero, in float64."""
+    read = read_instructions(*problem.irreps, problem.instructions)
+    first, second, out = ([1.0] * len(irreps) for irreps in problem.irreps)
+    paths = normalise(read, problem.irreps, (first, second, out))
+    return product_magnitude(problem.irreps, paths, device, count)
+
+
+def counts(problem: Problem, operands: Operands) -> dict[str, Tensor]:
+    """An upper bound of the number of terms of every result, by its name; one row for all rows."""
+    device = operands.values["x"].device
+    ones = {
+        name: torch.ones((1, value.shape[-1])[operands.rows[LIKE[name]] == "shared" :], dtype=torch.float64).to(device)
+        for name, value in operands.values.items()
+    }
+    summed = {"edge": dict.fromkeys("xywz", 1.0), "shared": {"w": float(operands.edges)}}
+    if operands.edge_index is not None and operands.edges:
+        src, dst = operands.edge_index
+        summed["node"] = {"x": float(torch.bincount(src).max()), "z": float(torch.bincount(dst).max())}
+    fn = magnitude(problem, device, count=True)
+    return {
+        name: value.detach() * summed.get(operands.rows[name[-1]], {}).get(name[-1], 1.0)
+        for direction in DIRECTIONS
+        for name, value in zip(RESULTS[direction], prepare(fn, ones, direction)(), strict=True)
+    }
+
+
+def evaluate(item: Implementation, operands: Operands, direction: str) -> dict[str, Tensor] | Verdict:
+    """The results of one direction in e3nn's columns, or why there are none."""
+    if direction in item.cannot:
+        return Verdict("failed", None, item.cannot[direction])
+    try:
+        results = prepare(item.fn, into_form(operands.values, item.form), direction)()
+    except Exception as error:  # whatever a peer raises is its result
+        return Verdict("failed", None, short(error))
+    names = RESULTS[direction]
+    if len(results) != len(names):
+        return Verdict("wrong", None, f"{len(names)} results expected, got {len(results)}")
+    return {n: item.form[n[-1]].back(t.detach()) for n, t in zip(names, results, strict=True)}
+
+
+def check(
+    problem: Problem, operands: Operands, items: list[Implementation], directions: tuple[str, ...]
+) -> dict[tuple[int, str], Verdict]:
+    """Compare directions of implementations with e3nn in float64: verdicts by number of the item and direction."""
+    terms = counts(problem, operands)
+    verdicts = {}
+    for direction in directions:
+        found = {number: evaluate(item, operands, direction) for number, item in enumerate(items)}
+        results = {number: value for number, value in found.items() if isinstance(value, dict)}
+        verdicts.update({(n, direction): v for n, v in found.items() if isinstance(v, Verdict)})
+        for number, errors in _compare(problem, operands, direction, results, terms).items():
+            name, error = max(errors.items(), key=lambda entry: entry[1])
+            reason = "" if error <= 1 else f"the error of {name} is {error:.3g} times its rounding bound"
+            verdicts[number, direction] = Verdict("ok" if error <= 1 else "wrong", error, reason)
+    return verdicts
+
+
+def _compare(
+    problem: Problem,
+    operands: Operands,
+    direction: str,
+    results: dict[int, dict[str, Tensor]],
+    terms: dict[str, Tensor],
+) -> dict[int, dict[str, float]]:
+    """The largest error of every result as a fraction of its bound, by number of the implementation."""
+    x = operands.values["x"]
+    step = max(1, PART[x.device.type] // max(problem.irreps_out.dim, problem.weight_numel, 1))
+    worst: dict[int, dict[str, float]] = {number: dict.fromkeys(RESULTS[direction], 0.0) for number in results}
+    summed: dict[str, tuple[Tensor, Tensor]] = {}
+    functions = e3nn_layer(problem, torch.float64, x.device), magnitude(problem, x.device)
+    for start in range(0, max(operands.edges, 1), step):
+        part = operands.part(start, start + step).to(torch.float64)
+        positive = {name: value.abs() for name, value in part.values.items()}
+        reference, sizes = (
+            [t.detach() for t in prepare(gathered(fn, part), values, direction)()]
+            for fn, values in zip(functions, (part.values, positive), strict=True)
+        )
+        for name, r, m in zip(RESULTS[direction], reference, sizes, strict=True):
+            if operands.rows[name[-1]] == "edge":
+                for number, values in results.items():
+                    error = excess(values[name][start : start + step], r, m, terms[name], x.dtype)
+                    worst[number][name] = max(worst[number][name], error)
+            else:
+                known = summed.get(name)
+                summed[name] = (r, m) if known is None else (known[0] + r, known[1] + m)
+    for name, (r, m) in summed.items():
+        for number, values in results.items():
+            worst[number][name] = excess(values[name], r, m, terms[name], x.dtype)
+    return worst

@@ -1,0 +1,232 @@
+"""Problems and graphs as data: irreps and paths of a product with numbers that identify them, and ways to connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ...algebra import as_irreps, wigner_3j
+from ...checks import check_choice
+from ...errors import ConfigError
+from ...lowering.path_lists import paths
+from ..config import check_known, read_config, read_fields
+
+WEIGHTS = ("per edge", "shared")
+FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
+# mode -> irreps of the output and instructions, from (in1, in2, out); for 'uvu', out lists the irreps that are kept
+PATHS: dict[str, Callable[[o3.Irreps, o3.Irreps, o3.Irreps], tuple[o3.Irreps, list[tuple[Any, ...]]]]] = {
+    "uvu": lambda in1, in2, out: paths(in1, in2, out),
+    "uvw": lambda in1, in2, out: paths(in1, in2, irreps_out=out, mode="uvw"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A tensor product to be timed.
+
+    Attributes:
+        name: Its name.
+        mode: 'uvu' (every path has an output of its own) or 'uvw' (all paths into the given output).
+        in1, in2, out: Irreps as text; for 'uvu', ``out`` lists the irreps that are kept.
+        weights: 'per edge' or 'shared'.
+
+    Example:
+        >>> Problem("small", "uvu", "4x0e+4x1o", "0e+1o", "0e+1o").facts()
+        (16, 4, 32, 16, 4, 10)
+    """
+
+    name: str
+    mode: str
+    in1: str
+    in2: str
+    out: str
+    weights: str = "per edge"
+
+    def __post_init__(self) -> None:
+        """Refuse what :func:`read_problems` would.
+
+        Raises:
+            ConfigError: An unknown mode or kind of weights.
+        """
+        check_choice("mode", self.mode, PATHS)
+        check_choice("weights", self.weights, WEIGHTS)
+
+    @cached_property
+    def irreps_in1(self) -> o3.Irreps:
+        """Irreps of the node features."""
+        return as_irreps(self.in1, f"in1 of {self.name}")
+
+    @cached_property
+    def irreps_in2(self) -> o3.Irreps:
+        """Irreps of the edge attributes."""
+        return as_irreps(self.in2, f"in2 of {self.name}")
+
+    @cached_property
+    def _paths(self) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+        return PATHS[self.mode](self.irreps_in1, self.irreps_in2, as_irreps(self.out, f"out of {self.name}"))
+
+    @property
+    def irreps_out(self) -> o3.Irreps:
+        """Irreps of the result."""
+        return self._paths[0]
+
+    @property
+    def instructions(self) -> list[tuple[Any, ...]]:
+        """Instructions ``(i_in1, i_in2, i_out, mode, has_weight)``."""
+        return self._paths[1]
+
+    @property
+    def irreps(self) -> tuple[o3.Irreps, o3.Irreps, o3.Irreps]:
+        """Irreps of both inputs and of the result."""
+        return self.irreps_in1, self.irreps_in2, self.irreps_out
+
+    @property
+    def degrees(self) -> list[tuple[int, int, int]]:
+        """Degrees of both inputs and of the result, of every path."""
+        in1, in2, out = self.irreps
+        return [(in1[i].ir.l, in2[j].ir.l, out[k].ir.l) for i, j, k, *_ in self.instructions]
+
+    @property
+    def shared(self) -> bool:
+        """Whether one set of weights serves all edges."""
+        return self.weights == "shared"
+
+    @cached_property
+    def path_weights(self) -> list[int]:
+        """Weights of every path, of an edge or of all edges together if shared."""
+        muls = [[r[index].mul for r, index in zip(self.irreps, ins[:3], strict=True)] for ins in self.instructions]
+        return [u * v * (w if self.mode == "uvw" else 1) for u, v, w in muls]
+
+    @property
+    def weight_numel(self) -> int:
+        """Weights of an edge, or of all edges together if shared."""
+        return sum(self.path_weights)
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of e3nn's ``TensorProduct``, which are also this package's."""
+        named = dict(zip(("irreps_in1", "irreps_in2", "irreps_out"), self.irreps, strict=True))
+        return named | {"instructions": self.instructions, "shared_weights": self.shared, "internal_weights": False}
+
+    def facts(self) -> tuple[int, ...]:
+        """Dimensions, weights, paths and nonzero Clebsch-Gordan coefficients, as ``FACTS`` names them."""
+        terms = sum(int(np.count_nonzero(wigner_3j(*ls))) for ls in self.degrees)
+        return (*(r.dim for r in self.irreps), self.weight_numel, len(self.instructions), terms)
+
+
+def read_problems(path: Path) -> dict[str, Problem]:
+    """The problems of a file, each compared with its ``check``.
+
+    Args:
+        path: A YAML file: ``mode``, and ``problems`` by name with in1, in2, out, check and optionally weights.
+
+    Returns:
+        Problems by name.
+
+    Raises:
+        ConfigError: The file does not say what is needed, or a problem is not the one that its numbers describe.
+        IrrepsError: Irreps that cannot be read.
+    """
+    top = read_fields(str(path), read_config(path), {"mode": "text", "problems": "mapping"}, {})
+    check_known("mode", [top["mode"]], PATHS, f"{path}, mode")
+    problems = {}
+    for name, given in top["problems"].items():
+        where = f"{path}, {name}"
+        needed = {"in1": "text", "in2": "text", "out": "text", "check": "counts"}
+        fields = read_fields(where, given, needed, {"weights": ("text", "per edge")})
+        check_known("value of weights", [fields["weights"]], WEIGHTS, where)
+        check = tuple(fields.pop("check"))
+        problem = Problem(str(name), top["mode"], **fields)
+        if problem.facts() != check:
+            raise ConfigError(
+                f"{where}: the irreps must have check = {list(check)} ({', '.join(FACTS)}), they have "
+                f"{list(problem.facts())}. Correct the irreps or the numbers."
+            )
+        problems[str(name)] = problem
+    return problems
+
+
+# -- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _complete(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
+    return np.argwhere(~np.eye(nodes, dtype=bool)).T
+
+
+def _uniform(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, nodes, (2, edges))
+
+
+def _molecules(nodes: int, edges: int, rng: np.random.Generator, count: int = 32) -> np.ndarray:
+    """Random pairs of different atoms of one molecule; the molecules have equal sizes, up to one atom."""
+    ends = np.linspace(0, nodes, count + 1).astype(np.int64)
+    dst = rng.integers(0, nodes, edges)
+    molecule = np.searchsorted(ends, dst, side="right") - 1
+    start, size = ends[molecule], np.diff(ends)[molecule]
+    src = start + (dst - start + 1 + rng.integers(0, np.maximum(size - 1, 1))) % size
+    return np.stack([src, dst])
+
+
+def _diamond(nodes: int, edges: int, rng: np.random.Generator) -> np.ndarray:
+    """Diamond, a = 3.567 A, as many cubic cells as hold the nodes, periodic, all neighbours within 6 A."""
+    cells = round((nodes / 8) ** (1 / 3))
+    lattice = np.array([[0, 0, 0], [0, 2, 2], [2, 0, 2], [2, 2, 0]])
+    basis = np.concatenate([lattice, lattice + 1])  # in quarters of the cell
+    corners = 4 * np.stack(np.meshgrid(*[np.arange(cells)] * 3, indexing="ij"), -1).reshape(-1, 1, 3)
+    atoms, length, out = (corners + basis).reshape(-1, 3), 4 * cells, []
+    for number, atom in enumerate(atoms):
+        offset = (atoms - atom + length // 2) % length - length // 2  # the nearest image
+        near = np.flatnonzero((offset**2).sum(-1) * (3.567 / 4) ** 2 <= 6.0**2)
+        out.append(np.stack([near[near != number], np.full(len(near) - 1, number)]))
+    return np.concatenate(out, 1)
+
+
+# name -> (nodes, edges, random numbers) -> pairs (src, dst) [2, E]
+HOW: dict[str, Callable[[int, int, np.random.Generator], np.ndarray]] = {
+    "complete": _complete,
+    "diamond": _diamond,
+    "molecules": _molecules,
+    "uniform": _uniform,
+}
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """A graph to be made: numbers of nodes and edges, and how they are connected, a key of ``HOW``.
+
+    Example:
+        >>> GraphSpec("water", 3, 6, "complete").edge_index().tolist()
+        [[1, 2, 0, 2, 0, 1], [0, 0, 1, 1, 2, 2]]
+    """
+
+    name: str
+    nodes: int
+    edges: int
+    how: str = "uniform"
+
+    def edge_index(self, seed: int = 0) -> Tensor:
+        """Pairs (src, dst), ``[2, E]`` int64, sorted by dst and then by src, as neighbour lists are."""
+        pairs = HOW[self.how](self.nodes, self.edges, np.random.default_rng(seed))
+        if pairs.shape[1] != self.edges or (pairs.size and pairs.max() >= self.nodes):
+            raise ConfigError(
+                f"graph {self.name!r} must have {self.edges} edges between {self.nodes} nodes, how: {self.how} gives "
+                f"{pairs.shape[1]}. Correct edges and nodes."
+            )
+        return torch.from_numpy(pairs[:, np.lexsort(pairs)].astype(np.int64))
+
+
+def read_graphs(path: Path) -> dict[str, GraphSpec]:
+    """The graphs of a file, by name."""
+    graphs = {}
+    for name, given in read_fields(str(path), read_config(path), {"graphs": "mapping"}, {})["graphs"].items():
+        fields = read_fields(f"{path}, {name}", given, {"nodes": "count", "edges": "count", "how": "text"}, {})
+        check_known("value of how", [fields["how"]], HOW, f"{path}, {name}")
+        graphs[str(name)] = GraphSpec(str(name), **fields)
+    return graphs

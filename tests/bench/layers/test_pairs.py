@@ -1,0 +1,88 @@
+"""Layers of the catalogue in `eqlayers bench layers`: all are compared with their peers in float64, and agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from eqlayers.bench.config import find_config
+from eqlayers.bench.layers import PAIRS, Pair
+from eqlayers.bench.layers import run as layers
+from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
+from eqlayers.bench.layers.run import build
+from eqlayers.bench.results import OURS
+from tests.catalogue.test_layers import CASES as LAYERS
+
+CPU = torch.device("cpu")
+IRREPS = {
+    "CartesianTensor": "2x0e+2x2e+1x4e",
+    **dict.fromkeys(("WignerD", "S2Activation"), "0e+1o+2e"),
+    "SO3Activation": "1x0e+3x1e",
+    "Activation": "3x0e+2x0o+2x1o",
+    **dict.fromkeys(("AttentionAggregate", "EquivariantAttention"), "8x0e+4x1o"),
+    **dict.fromkeys(("SO2Linear", "SO2Convolution"), "3x0e+2x1o+2x1e+1x2e"),
+    **dict.fromkeys(("EdgeFrame", "RotateFeatures"), "0e+1o+2e"),
+    "FormulaLayer": "4x1e",
+    "SO3Linear": "3x0e+3x1o+3x2e",
+}
+
+
+#: Layers of the list whose rows are in another suite.
+ELSEWHERE = {
+    **dict.fromkeys(("TensorProduct", "FullyConnectedTensorProduct", "TensorProductConv"), "cpu"),
+    "Interaction": "step",
+    "NormalizedActivation": "catalogue",  # by the rows of Activation, which has it inside
+}
+
+
+def case_of(layer: str) -> LayerCase:
+    rows = 60 if layer == "DropPath" else 4  # three graphs
+    return LayerCase("a", layer, rows, "float64", options={"irreps": IRREPS.get(layer, "3x0e+2x1o+2x2e")})
+
+
+def test_every_layer_of_the_list_is_timed() -> None:
+    classes = {case.name.split(",")[0] for case in LAYERS}
+    assert classes == {*PAIRS, *ELSEWHERE}
+    assert not set(PAIRS) & set(ELSEWHERE)
+    assert all(find_config(suite).is_file() for suite in ELSEWHERE.values())
+
+
+def test_the_table_is_that_of_the_configurations() -> None:
+    cases = (*read_layer_suite("catalogue").cases, *read_layer_suite("layers").cases)
+    assert {case.layer for case in cases} == set(PAIRS)
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("layer", [layer for layer, pair in PAIRS.items() if "irreps" in pair.fields])
+def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
+    case = case_of(layer)
+    subject = build(case, CPU)
+    assert list(subject.makers) == [OURS, PAIRS[layer].peer]
+    items = [make() for make in subject.makers.values()]
+    assert len(items[0].weights) == len(items[1].weights)
+    cotangents, tangent = layers._drawn(items[0], subject, torch.float64)
+    for direction in ("fwd", "fwd+bwd"):
+        exact = layers.exact_results(subject, direction, cotangents, tangent)
+        for item in items:
+            verdict = layers.compare(layers.prepare(item, direction, cotangents, tangent), exact, torch.float32)
+            assert verdict.status == "ok", (item.name, direction, verdict.reason)
+            assert any(float(value.abs().max()) > 1e-3 for value in exact.values())
+
+
+def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PAIRS["Norm"]
+    monkeypatch.setitem(PAIRS, "Norm", Pair(lambda i: lambda x: 1.001 * right.ours(i).double()(x), right.theirs))
+    subject = build(case_of("Norm"), CPU)
+    item = subject.makers[OURS]()
+    cotangents, tangent = layers._drawn(item, subject, torch.float64)
+    exact = layers.exact_results(subject, "fwd", cotangents, tangent)
+    assert layers.compare(layers.prepare(item, "fwd", cotangents, tangent), exact, torch.float32).status == "wrong"
+
+
+def test_the_suite_stands_beside_the_others() -> None:
+    folder = Path(__file__).resolve().parents[3] / "configs" / "bench"
+    assert (folder / "catalogue.yaml").is_file()
+    names = [case.name for case in read_layer_suite("catalogue", "gates/*").cases]
+    assert names == ["gates/Gate/N20", "gates/Gate/N1000", "gates/Gate/N10000"]

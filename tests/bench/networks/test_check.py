@@ -1,0 +1,245 @@
+"""What networks are measured on, how two of them are compared, and which part of the time is whose."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eqlayers import nn
+from eqlayers.bench.networks import atoms as places
+from eqlayers.bench.networks.atoms import crystal, edges, repeats, rounded, wurtzite
+from eqlayers.bench.networks.check import SAMPLES, Bounds, bounds, compare, directions, gap, run
+from eqlayers.bench.networks.entrants import EXACT, PEER, TABLES, Entrant
+from eqlayers.bench.networks.parts import KERNELS, PRODUCTS, kind_of_form, time_by_part
+from eqlayers.bench.networks.subjects import Subject
+from eqlayers.graph import Graph
+from eqlayers.models import MACE, Potential
+from eqlayers.periodic import neighbor_list
+
+
+def test_the_crystal_is_wurtzite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ASE builds it: the same lengths of all edges, between the same species."""
+    build = pytest.importorskip("ase.build")
+    monkeypatch.setattr(places, "SHAKEN", 0.0)
+    mine = wurtzite(64)
+    theirs = build.bulk("AlN", "wurtzite", a=3.11, c=4.98).repeat((4, 2, 2))
+    numbers = np.array([7, 13])[mine.species.numpy()]
+    assert mine.cell is not None
+    found = []
+    for z, pos, cell in (
+        (numbers, mine.pos.numpy(), mine.cell.numpy()),
+        (theirs.numbers, theirs.positions, theirs.cell),
+    ):
+        (src, dst), shifts = neighbor_list(pos, np.asarray(cell), True, 4.1)
+        lengths = np.linalg.norm(pos[dst] - pos[src] + shifts @ np.asarray(cell), axis=1).round(6)
+        found.append(Counter(zip(z[src].tolist(), z[dst].tolist(), lengths.tolist(), strict=True)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("count", "cutoff"), [(4, 6.0), (16, 5.0), (64, 6.0), (24, 3.0)])
+def test_edges_are_those_of_the_neighbour_list(count: int, cutoff: float) -> None:
+    one = wurtzite(count)
+    assert one.cell is not None
+    index, shifts = edges(one, cutoff)
+    right, moved = neighbor_list(one.pos.numpy(), one.cell.numpy(), True, cutoff)
+
+    def listed(pairs: Tensor, steps: Tensor) -> list[tuple[int, ...]]:
+        return sorted(map(tuple, torch.cat([pairs.T, steps.long()], 1).tolist()))
+
+    assert listed(index, shifts) == listed(torch.from_numpy(right), torch.from_numpy(moved))
+    assert bool((index[1].diff() >= 0).all())
+
+
+def test_rounded_positions_are_the_same_atoms() -> None:
+    place = crystal(16, 4.0)
+    near = rounded(place)
+    moved = (near.batch[0].pos - place.batch[0].pos).abs().max()
+    assert 0 < float(moved) < 1e-6
+    assert near.mean_neighbors == place.mean_neighbors
+    assert torch.equal(near.batch[0].pos, rounded(place).batch[0].pos)
+
+
+def test_sizes() -> None:
+    assert all(4 * math.prod(repeats(4 * n)) == 4 * n for n in range(1, 60))
+    given = crystal(16, 4.0).structures(torch.float32)
+    assert given.z.tolist() == [13, 7] * 8
+    assert given.cell is not None
+    assert given.shifts is not None
+    assert (given.pos.dtype, given.cell.dtype, given.shifts.dtype) == (torch.float32,) * 3
+
+
+class Toy(torch.nn.Module):
+    """Energy and forces of points, by weights times a factor."""
+
+    def __init__(self, factor: float, bent: float = 0.0) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.tensor([0.7, -1.1, 0.4]) / factor)
+        self.second = torch.nn.Parameter(torch.tensor([1.3, 0.2]))
+        self.factor, self.bent = factor, bent
+
+    def forward(self, pos: Tensor) -> Tensor:
+        weight = self.factor * self.first
+        weight = weight + self.bent * (weight - weight.detach())  # the same value, another gradient
+        energy: Tensor = ((pos * weight).sin().sum() * self.second[0] + (pos**3).sum() * self.second[1]).sum()
+        return energy
+
+
+def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
+    pos = torch.linspace(-1, 1, 12, dtype=next(network.parameters()).dtype).view(4, 3).requires_grad_()
+    energy = network(pos)
+    (gradient,) = torch.autograd.grad(energy, pos, create_graph=training)
+    return energy[None], -gradient
+
+
+def toy(bent: float = 0.0) -> Subject:
+    def native(network: torch.nn.Module) -> Potential:
+        assert isinstance(network, Toy)
+        found = Toy(4.0, bent).double()
+        with torch.no_grad():
+            found.first.copy_(network.first / 4 * network.second[0] / 1.3)  # of second order
+            found.second.copy_(network.second)
+        return found  # type: ignore[return-value]
+
+    return Subject("toy", crystal(4, 3.0), lambda dtype: Toy(1.0).to(dtype), evaluate, "theirs", None, native)
+
+
+def test_gradients_of_other_weights_are_compared_along_directions() -> None:
+    subject = toy()
+    known = bounds(subject, [subject], torch.device("cpu"))
+    reference = run(Entrant("", PEER, subject.make(torch.float32), evaluate), True)
+    assert subject.native is not None
+    plain = subject.make(torch.float64)
+    jacobian = directions(subject)
+    # d first / d theirs = second[0] / (4 * 1.3), and d first / d second[0] = theirs / (4 * 1.3)
+    wanted = jacobian.theirs.clone()
+    first, second = (p.detach() for _, p in sorted(plain.named_parameters()))
+    wanted[:, :3] = (jacobian.theirs[:, :3] * second[0] + jacobian.theirs[:, 3:4] * first) / 4 / 1.3
+    torch.testing.assert_close(jacobian.ours, wanted, rtol=0, atol=1e-14)
+    assert len(jacobian.theirs) > jacobian.theirs.shape[1], "enough directions to see every weight"
+    for bent, fits in ((0.0, True), (1e-3, False)):
+        mine = Toy(4.0, bent)
+        # a conversion that is linear in all weights, whose gradients follow from theirs
+        linear = Subject("", subject.place, subject.make, evaluate, "theirs", None, lambda n: scaled(n))
+        aware = Bounds(known.errors, known.along, directions(linear))
+        errors, right = compare(Entrant("", EXACT, mine, evaluate, of_package=True), reference, aware)
+        assert right is fits, errors
+        assert errors["forces"] < 1e-6
+
+
+def scaled(network: torch.nn.Module) -> Potential:
+    assert isinstance(network, Toy)
+    found = Toy(4.0).double()
+    with torch.no_grad():
+        found.first.copy_(network.first / 4)
+        found.second.copy_(network.second)
+    return found  # type: ignore[return-value]
+
+
+def test_bounds_of_exact_networks_and_of_tables() -> None:
+    known = bounds(toy(), [toy()], torch.device("cpu"))
+    network = Toy(1.0)
+    reference = run(Entrant("", PEER, network, evaluate), True)
+    allowed = {kind: known.of(Entrant("", kind, network, evaluate), reference) for kind in (PEER, EXACT, TABLES)}
+    assert allowed[PEER] == allowed[EXACT]
+    assert allowed[EXACT]["forces"] < 1e-5 < 1e-4 < allowed[TABLES]["forces"] < 1.1e-4
+    assert allowed[TABLES]["energy"] < 1.1e-5
+    off = {**reference, "forces": reference["forces"] + torch.nan}
+    assert not gap(off, reference)["forces"] <= allowed[TABLES]["forces"], "not a number is wrong"
+    assert gap({**reference, "gradient": torch.ones(2).double()}, reference)["gradients"] == math.inf
+
+
+class Cancelling(torch.nn.Module):
+    """Energies with two large parts, a share and the rest, that are taken away again; their rounding stays."""
+
+    def __init__(self, share: float, error: float = 0.0) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(1.0))
+        self.share, self.error = share, error
+
+    def forward(self, pos: Tensor) -> Tensor:
+        large = 1024 * self.weight * pos
+        left: Tensor = (self.share * large - large + (1 - self.share) * large + self.weight * pos + self.error).sum()
+        return left
+
+
+def lucky(seed: int | None = None) -> Subject:
+    """Atoms on whole numbers, of which eighths have no rounding; or the atoms moved by rounding errors."""
+    place = crystal(4, 3.0)
+    (one,) = place.batch
+    place = replace(place, batch=[replace(one, pos=torch.arange(12.0).double().view(4, 3))], neighbors=1.0)
+    place = place if seed is None else rounded(place, seed)
+
+    def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
+        dtype = next(network.parameters()).dtype
+        pos = place.batch[0].pos.to(dtype, copy=True).requires_grad_()
+        energy = network(pos)
+        (gradient,) = torch.autograd.grad(energy, pos, create_graph=training)
+        return energy[None], -gradient
+
+    return Subject("cancelling", place, lambda dtype: Cancelling(0.375).to(dtype), evaluate, "theirs")
+
+
+def test_an_energy_without_rounding_by_chance_leaves_room_for_rounding() -> None:
+    """The peer's own error on these atoms is zero. A network that adds in another order has the error of any atoms."""
+    subject = lucky()
+    known = bounds(subject, [lucky(seed) for seed in range(SAMPLES)], torch.device("cpu"))
+    reference = run(Entrant("", PEER, subject.make(torch.float32), subject.evaluate), False)
+    exact = run(Entrant("", PEER, subject.make(torch.float64), subject.evaluate), False)
+    assert gap(reference, exact)["energy"] == 0
+    for error, fits in ((0.0, True), (0.01, False)):
+        network = Cancelling(round(0.9 * 2**23) / 2**23, error)  # exact in float32, and so are its forces
+        errors, right = compare(Entrant("", EXACT, network, subject.evaluate), reference, known)
+        assert right is fits, (errors, known)
+
+
+def test_training_wants_gradients_of_what_was_trained() -> None:
+    network = Toy(1.0)
+    network.second.requires_grad_(False)
+    one = Entrant("", PEER, network, evaluate)
+    one.prepare(False)
+    assert not network.first.requires_grad
+    one.prepare(True)
+    assert network.first.requires_grad
+    assert not network.second.requires_grad
+
+
+def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer alone, forward and backward: its kernels are of one kind."""
+    seen: set[str] = set()
+
+    def noted(key: str) -> str:
+        seen.add(kind_of_form(key))
+        return kind_of_form(key)
+
+    monkeypatch.setattr("eqlayers.bench.networks.parts.kind_of_form", noted)
+    vectors, pos = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    graph = Graph(torch.tensor([[0, 1, 2, 3, 0], [1, 2, 3, 0, 2]]), 4)
+    geometry = nn.EdgeGeometry("0e + 1o")
+    gate = nn.GatedNonlinearity("4x0e + 4x1o")
+    product = nn.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)], shared_weights=False)
+    given = torch.randn(5, product.irreps_in1.dim, requires_grad=True)
+    layers = {
+        "harmonics": lambda: sum(part.sum() for part in geometry(pos, graph) if part is not None),
+        "gates": lambda: gate(torch.randn(4, gate.irreps_in.dim, requires_grad=True)),
+        "convolutions": lambda: product(given, vectors, torch.randn(5, product.weight_numel)),
+    }
+    for kind, call in layers.items():
+        seen.clear()
+        time_by_part(lambda call=call: call().square().sum().backward())
+        assert seen == {kind}
+
+
+def test_parts_of_a_whole_network() -> None:
+    torch.manual_seed(0)
+    network = Potential(MACE([7, 13], "4x0e + 4x1o", lmax=1, layers=1, correlation=2, knots=50), [7, 13]).float()
+    given = crystal(16, network.cutoff).structures(torch.float32)
+    found, operators = time_by_part(lambda: network(given))
+    assert operators > 20
+    assert all(found[part] > 0 for part in (*KERNELS[:4], PRODUCTS)), found
+    assert sum(found.values()) == pytest.approx(1)
