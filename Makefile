@@ -28,7 +28,8 @@ BESIDE_MACE := ConfigArgParse cuequivariance cuequivariance-torch e3nn h5py lmdb
 does.train                := fit to the energy U0 of the embedded molecules and test it: 6 to 8 min on an AMD EPYC, 10 min on a Zen 3
 does.train-dipole         := the same for the dipole moment, from a vector read-out: 3 min on an AMD EPYC
 does.train-forces         := energies and forces of ethanol, then 10,000 steps of dynamics at constant energy: 8 min on an Intel Xeon
-does.test                 := all tests but those of the next six commands: 13 to 15 min on an AMD EPYC, 26 min on a Zen 3
+does.test                 := all tests but those of the next seven commands: 13 to 15 min on an AMD EPYC, 26 min on a Zen 3
+does.test-bench           := the tests of the benchmark, which make test leaves out: 1 to 2 min
 does.test-long            := tests of fresh processes and long compilations, which make test leaves out: 7 min
 does.test-slow            := every test there is, the slow ones and those of the other commands as well
 does.test-triton-releases := the printed GPU kernels with the oldest and the newest Triton, no GPU needed: 1 min on an AMD EPYC
@@ -42,7 +43,7 @@ does.test-e3nn            := the tests that e3nn publishes, against our layers, 
 does.triton-releases      := the oldest and the newest Triton, in .venv/triton
 does.mutations            := deliberate faults of the source, each of which the tests beside it must find: a quarter of an hour
 does.clean                := remove what the commands above made, except runs/
-COMMANDS := train train-dipole train-forces test test-long test-slow test-triton-releases test-mace sanitizers wheel-check docs lint test-integrations \
+COMMANDS := train train-dipole train-forces test test-bench test-long test-slow test-triton-releases test-mace sanitizers wheel-check docs lint test-integrations \
             test-e3nn triton-releases mutations clean
 
 # What a set-up downloads, with a build of torch for CPUs. Where pip finds the one for CUDA it is some GB more.
@@ -74,7 +75,10 @@ train-forces: about-train-forces $(VENV)/.installed-train
 	$(BIN)/python examples/07_dynamics.py runs/ethanol
 
 test: about-test $(VENV)/.installed-test
-	$(PYTEST) -m "not (slow or long or packaging or releases or sanitizer)"
+	$(PYTEST) -m "not (slow or long or bench or packaging or releases or sanitizer)"
+
+test-bench: about-test-bench $(VENV)/.installed-test
+	$(PYTEST) -m "bench and not (slow or long)" tests/bench
 
 test-long: about-test-long $(VENV)/.installed-test
 	$(PYTEST) -m "long and not slow" $(call MARKED,long)

@@ -17,6 +17,10 @@ from eqlayers.bench.products.suite import Case
 collect_ignore = [] if any(map(find_spec, ("mace", "nequip", "sevenn"))) else ["networks/test_guests.py"]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.bench)
+
+
 class SlightlyWrongGradient(torch.autograd.Function):
     """The identity with a gradient that is a thousandth too large."""
 
