@@ -54,7 +54,7 @@ def neighbor_list(
     fix = "Common values are 4 to 6."
     cutoff = check_number("cutoff", cutoff, above=0, at_most=_LONGEST, unit=" of Angstrom", fix=fix)
     places, box, periods = _read(pos, cell, pbc)
-    reduced, turn = _reduced(box, periods)
+    reduced, turn = _reduced(box, periods) if periods.any() else (box, np.eye(3, dtype=np.int64))
     src, dst, shifts = _pairs(places, reduced, periods, cutoff * _WIDER, name)
     shifts = shifts @ turn
     # The formula of a model decides at the cutoff, not the rounding of a search that wraps atoms into the cell first.
@@ -74,6 +74,42 @@ def neighbor_list(
         order = np.lexsort((*shifts.T[::-1], src, dst))
     order = order[square[order] < cutoff**2]
     return np.stack([src[order], dst[order]]), shifts[order]
+
+
+def molecule_neighbors(
+    pos: NDArray[np.float64], n_atoms: NDArray[np.int64], cutoff: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Neighbour lists of many molecules, in a tenth of the time that `neighbor_list` takes for small ones.
+
+    Args:
+        pos: Finite positions in Angstrom of molecules one after the other, `[A, 3]`.
+        n_atoms: Number of atoms of each molecule, `[N]`.
+        cutoff: Distance in Angstrom.
+
+    Returns:
+        ``edge_index`` `[2, E]` as of `neighbor_list`, with atoms counted over all molecules; and atoms that are at the
+        place of another atom of their molecule `[M]`.
+
+    Example:
+        >>> molecule_neighbors(np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2), np.array([2, 2]), cutoff=2.0)[0].tolist()
+        [[1, 0, 3, 2], [0, 1, 2, 3]]
+    """
+    places, box = np.ascontiguousarray(pos, dtype=np.float64), np.zeros((3, 3))
+    search = NeighborList(cutoff=cutoff * _WIDER, full_list=True, n_threads=torch.get_num_threads())
+    pairs, start = [np.empty((2, 0), np.int64)], 0
+    for num in n_atoms[n_atoms > 0].tolist():
+        own = places[start : start + num]
+        if math.prod(np.maximum(np.ptp(own, axis=0) / cutoff, 1.0).tolist()) > 10 * num + 1000:
+            found = _pairs(own, box, np.zeros(3, dtype=bool), cutoff * _WIDER, "atoms")[:2]
+        else:
+            found = search.compute(own, box, False, quantities="ij")
+        pairs.append(np.stack(found).astype(np.int64) + start)
+        start += num
+    src, dst = np.concatenate(pairs, axis=1)
+    square = np.square(places[dst] - places[src]).sum(axis=1)
+    order = np.argsort(dst * len(places) + src, kind="stable")
+    order = order[square[order] < cutoff**2]
+    return np.stack([src[order], dst[order]]), dst[square == 0]
 
 
 def folded(

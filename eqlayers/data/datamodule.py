@@ -6,16 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from lightning import LightningDataModule
 from numpy.typing import NDArray
-from torch_geometric.loader import DataLoader
 
-from eqlayers.checks import check_choice, check_flag, check_integer, check_path
-from eqlayers.data.batches import EpochSampler, make_loader
+from eqlayers.checks import check_choice, check_flag, check_integer
 from eqlayers.data.cache import user_cache_dir
+from eqlayers.data.flatmodule import PARTS, FlatDataModule
 from eqlayers.data.mini import load_mini
 from eqlayers.data.molecules import MoleculeArrays, MoleculeDataset, neighbor_edges
-from eqlayers.data.neighbors import check_cutoff
 from eqlayers.data.qm9 import load_qm9
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.splits import DATASETS, check_split, limited, make_split
@@ -26,7 +23,7 @@ from eqlayers.errors import ConfigError
 __all__ = ["MoleculeDataModule"]
 
 
-class MoleculeDataModule(LightningDataModule):
+class MoleculeDataModule(FlatDataModule):
     """Molecular graphs with one label each, split, batched and described.
 
     Batches come from `torch_geometric.loader.DataLoader`: `z` `[A]`, `pos` `[A, 3]` (Angstrom), `edge_index` `[2, E]`
@@ -94,20 +91,14 @@ class MoleculeDataModule(LightningDataModule):
         check_choice("dataset", dataset, DATASETS)
         check_choice("shifts", shifts, ("regression", "atomref"))
         check_flag("offline", offline)
-        batch_size = check_integer("batch_size", batch_size, 1)
-        eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
-        num_workers, seed = check_integer("num_workers", num_workers, 0), check_integer("seed", seed, 0)
+        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, root=root, cache_dir=cache_dir)
         limit_train = None if limit_train is None else check_integer("limit_train", limit_train, 1)
-        for name, folder in (("root", root), ("cache_dir", cache_dir)):
-            if folder is not None:
-                check_path(name, folder, "a folder, or None")
         if dataset == "qm9" and root is None:
             raise ConfigError(
                 'root must be a folder for dataset="qm9" (it holds, or receives, raw/ and processed/), got None. '
                 'Set for example root="data/qm9", or use dataset="mini", which needs no download.'
             )
         self.target = get_target(target)
-        cutoff = check_cutoff(cutoff)
         check_split(split, dataset)
         if shifts == "atomref" and (dataset != "qm9" or thermochemical_atomref(self.target) is None):
             raise ConfigError(
@@ -115,34 +106,26 @@ class MoleculeDataModule(LightningDataModule):
                 f'"atomref" with dataset={dataset!r}, target={target!r}; use shifts="regression"'
             )
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
-        self.dataset, self.root, self.cutoff, self.split = dataset, root, cutoff, split
-        self.batch_size, self.eval_batch_size, self.num_workers = batch_size, eval_batch_size, num_workers
-        self.seed, self.limit_train, self.shifts = seed, limit_train, shifts
-        self.offline, self.cache_dir = offline, cache_dir
+        self.dataset, self.root, self.split, self.limit_train = dataset, root, split, limit_train
+        self.shifts, self.offline, self.cache_dir = shifts, offline, cache_dir
         self._molecules: MoleculeArrays | None = None
-        self._rows: dict[str, NDArray[np.int64]] = {}
 
     def prepare_data(self) -> None:
         """Fetch and process what is missing and fill the caches, in one process only."""
         molecules = self._load()
         neighbor_edges(molecules, self.cutoff, self._cache())
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read, split and describe the data; every stage needs all of it, so a second call does nothing."""
-        if stage is not None:
-            check_choice("stage", stage, ("fit", "validate", "test", "predict"))
-        if self._rows:
-            return
+    def make_parts(self) -> dict[str, NDArray[np.int64]]:
+        """Read, split and describe the data."""
         molecules = self._load()
         edges = neighbor_edges(molecules, self.cutoff, self._cache())
         train, val, test = make_split(self.split, self.dataset, molecules.heavy)
         train = limited(train, self.limit_train)
         atomref = thermochemical_atomref(self.target) if self.shifts == "atomref" else None
         self.statistics = compute_statistics(molecules, edges, train, self.target, atomref)
-        self.train_set = MoleculeDataset(molecules, edges, train)
-        self.val_set = MoleculeDataset(molecules, edges, val)
-        self.test_set = MoleculeDataset(molecules, edges, test)
-        self._rows = {"train": train, "val": val, "test": test}
+        parts = (train, val, test)
+        self.train_set, self.val_set, self.test_set = (MoleculeDataset(molecules, edges, part) for part in parts)
+        return dict(zip(PARTS, parts, strict=True))
 
     def baselines(self, stage: Literal["train", "val", "test"] = "test") -> dict[str, float]:
         """Mean absolute errors, in the target's unit, of two predictors that see no geometry.
@@ -157,35 +140,9 @@ class MoleculeDataModule(LightningDataModule):
         Raises:
             ConfigError: For another stage, or before `setup`.
         """
-        self._check_ready()
-        check_choice("stage", stage, self._rows)
+        self.part("train")
+        check_choice("stage", stage, PARTS)
         return compute_baselines(self._load(), self._rows["train"], self._rows[stage], self.target)
-
-    def _check_ready(self) -> None:
-        if not self._rows:
-            raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
-
-    def train_dataloader(self) -> DataLoader:
-        """Training batches in an order that depends on `seed` and the epoch alone."""
-        self._check_ready()
-        return self._loader(self.train_set, self.batch_size, EpochSampler(len(self.train_set), self.seed))
-
-    def val_dataloader(self) -> DataLoader:
-        """Validation batches in the order of the split."""
-        self._check_ready()
-        return self._loader(self.val_set, self.eval_batch_size)
-
-    def test_dataloader(self) -> DataLoader:
-        """Test batches in the order of the split."""
-        self._check_ready()
-        return self._loader(self.test_set, self.eval_batch_size)
-
-    def predict_dataloader(self) -> DataLoader:
-        """Batches of the test part; `idx` tells the rows."""
-        return self.test_dataloader()
-
-    def _loader(self, dataset: MoleculeDataset, batch_size: int, sampler: EpochSampler | None = None) -> DataLoader:
-        return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, sampler)
 
     def _load(self) -> MoleculeArrays:
         if self._molecules is None:

@@ -1,20 +1,152 @@
-"""Neighbour lists of molecules in plain torch: dense distances per molecule and a mask, no compiled extension.
-
-Quadratic in the atoms of one molecule, which for molecules of up to a few hundred atoms beats a cell list.
-"""
+"""Neighbour lists of molecules and of data sets, from a cache, each structure by :mod:`eqlayers.periodic`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from eqlayers.checks import check_floating, check_number, check_tensor, got
+from eqlayers.checks import check_floating, check_number, check_path, check_tensor, check_type, got
+from eqlayers.data.cache import cached_arrays, content_key
+from eqlayers.data.flat import FlatArrays, refuse, rows_of_atoms
+from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.errors import DataError, DTypeError, ShapeError
 from eqlayers.keywords import named_arguments
+from eqlayers.periodic import molecule_neighbors, neighbor_list
 
-__all__ = ["radius_graph"]
+__all__ = ["Edges", "StructureEdges", "check_edges", "edges_of", "radius_graph", "structure_edges"]
 
-_MAX_PAIRS = 1 << 20  # padded pairs per block: bounds the memory to about 50 MB, whatever the number of molecules
+# parts of every key: changing what a cache holds makes old ones stale
+_FORMATS = {False: "neighbors-1", True: "structure-neighbors-1"}
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Neighbour lists of all molecules, with atoms counted from 0 in each.
+
+    Attributes:
+        local: Rows (src, dst), `[2, E]`, in the smallest integer type that holds them.
+        n_edges: Edges of every molecule, `[N]` int64.
+    """
+
+    local: NDArray[Any]
+    n_edges: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StructureEdges(Edges):
+    """Neighbour lists of all structures, with atoms counted from 0 in each.
+
+    Attributes:
+        local: Rows (src, dst), `[2, E]`, int32.
+        n_edges: Edges of every structure, `[N]` int64.
+        cutoff: Distance in Angstrom.
+        shifts: Lattice vectors that the receiver is moved by, `[E, 3]` int16.
+    """
+
+    cutoff: float
+    shifts: NDArray[np.int16]
+
+
+def structure_edges(structures: StructureArrays, cutoff: float, cache: str | Path | None = None) -> StructureEdges:
+    """Neighbour lists of a data set, from a cache if there is one that fits.
+
+    Args:
+        structures: The data set.
+        cutoff: Distance in Angstrom.
+        cache: Folder for the cache file, or None for no cache.
+
+    Returns:
+        The edges of `neighbor_list`, structure after structure.
+
+    Raises:
+        DataError: Two atoms of a structure are at one place.
+    """
+    arrays = edges_of(check_structures(structures), cutoff, cache)
+    return StructureEdges(**arrays, cutoff=float(cutoff))
+
+
+def edges_of(data: FlatArrays, cutoff: float, cache: str | Path | None) -> dict[str, NDArray[Any]]:
+    """Arrays of :class:`Edges`, or of :class:`StructureEdges` where the data have cells."""
+    cutoff = check_cutoff(cutoff)
+    folder = None if cache is None else Path(check_path("cache", cache, "a folder, or None"))
+    cells = (data.cell, data.pbc) if isinstance(data, StructureArrays) else ()
+    kind = np.int32 if cells or data.n_atoms.max() > 256 else np.uint8
+
+    def build() -> dict[str, NDArray[Any]]:
+        if cells:
+            return _periodic_edges(data, *cells, cutoff)
+        pairs, coincide = molecule_neighbors(data.pos, data.n_atoms, cutoff)
+        rows = rows_of_atoms(data.n_atoms)
+        _refuse(data, "atoms at distinct places", np.unique(rows[coincide]))
+        of_pairs = rows[pairs[1]]
+        local = (pairs - (np.cumsum(data.n_atoms) - data.n_atoms)[of_pairs]).astype(kind)
+        return {"local": local, "n_edges": np.bincount(of_pairs, minlength=len(data)).astype(np.int64)}
+
+    def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+        shapes = {name: arrays[name].shape for name in ("local", "n_edges", *(["shifts"] if cells else []))}
+        edges = int(arrays["n_edges"].sum())
+        wanted = {"local": (2, edges), "n_edges": data.n_atoms.shape, "shifts": (edges, 3)}
+        if any(shape != wanted[name] for name, shape in shapes.items()) or arrays["local"].dtype != kind:
+            return "its arrays do not fit the data"
+        local, most = arrays["local"], np.repeat(data.n_atoms, arrays["n_edges"])
+        return f"an edge points outside its {data.one}" if ((local >= most) | (local < 0)).any() else None
+
+    if folder is None:
+        return build()
+    key = content_key(_FORMATS[bool(cells)], cutoff, data.n_atoms, data.pos, *cells)
+    # Files of users have no folder of their own in the cache: the name tells them apart.
+    name = f"structures-{cutoff:g}A-{key[:12]}" if cells else f"neighbors-{cutoff:g}A"
+    return cached_arrays(folder / f"{name}.npz", key, build, problem)
+
+
+def _periodic_edges(
+    data: FlatArrays, cell: NDArray[np.float64], pbc: NDArray[np.bool_], cutoff: float
+) -> dict[str, NDArray[Any]]:
+    pairs, shifts, coincide, far = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], [], []
+    for row, (end, num) in enumerate(zip(np.cumsum(data.n_atoms).tolist(), data.n_atoms.tolist(), strict=True)):
+        try:
+            found = neighbor_list(data.pos[end - num : end], cell[row], pbc[row], cutoff)
+        except DataError:  # cells and positions were checked: atoms coincide
+            coincide.append(row)
+            continue
+        pairs.append(found[0].astype(np.int32))
+        shifts.append(found[1].astype(np.int16))
+        if (shifts[-1] != found[1]).any():
+            far.append(row)
+    _refuse(data, "atoms at distinct places", coincide)
+    _refuse(data, "atoms within 32,767 lattice vectors", far)
+    n_edges = np.array([part.shape[1] for part in pairs[1:]], dtype=np.int64)
+    return {"local": np.concatenate(pairs, axis=1), "shifts": np.concatenate(shifts), "n_edges": n_edges}
+
+
+def _refuse(data: FlatArrays, expected: str, rows: Any) -> None:
+    refuse(data.source, data.idx, expected, np.asarray(rows, dtype=np.int64), f"{data.one}s")
+
+
+def check_edges(edges: Any, data: FlatArrays) -> Any:
+    """Return ``edges`` if they are the neighbour lists of ``data``.
+
+    Raises:
+        ConfigError: They are none. ShapeError: They are of another data set.
+    """
+    of_cells = isinstance(data, StructureArrays)
+    kind, maker = (StructureEdges, "structure_edges") if of_cells else (Edges, "neighbor_edges")
+    check_type("edges", edges, kind, f"neighbour lists ({kind.__name__})", f"Take them from {maker}.")
+    shapes = [np.shape(getattr(edges, name)) for name in ("n_edges", "local", *(["shifts"] if of_cells else []))]
+    total = int(np.sum(edges.n_edges)) if shapes[0] == (len(data),) else -1
+    if shapes[1:] != [(2, total), (total, 3)][: len(shapes) - 1]:
+        raise ShapeError(
+            f"edges must belong to the {len(data)} {data.one}s, got arrays of the shapes {list(map(list, shapes))}. "
+            f"Make them anew with {maker}."
+        )
+    return edges
 
 
 def check_cutoff(cutoff: float) -> float:
@@ -26,8 +158,8 @@ def check_cutoff(cutoff: float) -> float:
 def radius_graph(pos: Tensor, cutoff: float, n_atoms: Tensor | None = None) -> Tensor:
     """All ordered pairs of atoms of the same molecule that are closer than a cutoff.
 
-    Distances are evaluated in float64 whatever the dtype of `pos`, so the list does not depend on the device or on the
-    order of the atoms. Works on any device.
+    Distances are evaluated in float64, on the CPU, whatever the dtype and the device of `pos`, so the list does not
+    depend on the device or on the order of the atoms.
 
     Args:
         pos: Positions in Angstrom, `[A, 3]`, molecule after molecule.
@@ -67,36 +199,12 @@ def radius_graph(pos: Tensor, cutoff: float, n_atoms: Tensor | None = None) -> T
             f"pos: expected finite positions; {int(bad.sum())} atoms have NaN or inf, the first in row "
             f"{int(bad.nonzero()[0])}; remove or repair these molecules"
         )
-    n_atoms = n_atoms.to(device=pos.device, dtype=torch.int64)
-    first = n_atoms.cumsum(0) - n_atoms
-    blocks: list[Tensor] = []
-    start = 0
-    sizes: list[int] = n_atoms.tolist()
-    while start < len(sizes):
-        stop, width = start, 0
-        while stop < len(sizes):
-            width_next = max(width, sizes[stop])
-            if stop > start and (stop - start + 1) * width_next**2 > _MAX_PAIRS:
-                break
-            width, stop = width_next, stop + 1
-        blocks.append(_block(pos, cutoff, n_atoms[start:stop], first[start:stop], width))
-        start = stop
-    return torch.cat(blocks, dim=1) if blocks else torch.empty(2, 0, dtype=torch.int64, device=pos.device)
-
-
-def _block(pos: Tensor, cutoff: float, n_atoms: Tensor, first: Tensor, width: int) -> Tensor:
-    """Edges of consecutive molecules, padded to `width` atoms."""
-    slot = torch.arange(width, device=pos.device)
-    real = slot < n_atoms[:, None]  # [G, W]
-    row = (first[:, None] + slot).where(real, 0)
-    padded = pos.detach()[row].double()  # [G, W, 3]
-    square = (padded[:, :, None] - padded[:, None]).square().sum(-1)  # [G, W, W]
-    pair = real[:, :, None] & real[:, None] & (slot[:, None] != slot)
-    if bool((pair & (square == 0)).any()):
-        where = int((pair & (square == 0)).nonzero()[0, 0])
+    sizes = n_atoms.cpu().numpy().astype(np.int64)
+    pairs, coincide = molecule_neighbors(pos.detach().cpu().double().numpy(), sizes, cutoff)
+    if len(coincide):
+        starts = np.cumsum(sizes) - sizes
         raise DataError(
             f"pos: expected atoms at distinct places; two atoms coincide in the molecule that starts at row "
-            f"{int(first[where])}; repair its geometry"
+            f"{starts[starts <= coincide.min()].max()}; repair its geometry"
         )
-    molecule, dst, src = (pair & (square < cutoff**2)).nonzero(as_tuple=True)
-    return torch.stack([first[molecule] + src, first[molecule] + dst])
+    return torch.from_numpy(pairs).to(pos.device)

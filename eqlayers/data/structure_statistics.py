@@ -11,9 +11,9 @@ from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
 from eqlayers.checks import check_choice, check_number
+from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.statistics import regression
-from eqlayers.data.structure_dataset import StructureEdges, check_structure_edges
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import by_element, symbols_of
 from eqlayers.errors import ConfigError, DataError
@@ -113,7 +113,7 @@ def compute_structure_statistics(
     Raises:
         DataError: A species has no energy in ``e0s``, or none of its lone atoms has one; no atom has a neighbour.
     """
-    check_structure_edges(edges, check_structures(structures))
+    check_edges(edges, check_structures(structures))
     train, given = check_rows("train", train, len(structures)), read_e0s(e0s)
     if not edges.n_edges[train].any():
         raise DataError(

@@ -10,22 +10,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
-from torch_geometric.loader import DataLoader
 
 from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
-from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from eqlayers.data.neighbors import check_cutoff
+from eqlayers.data.flatmodule import PARTS, FlatDataModule
+from eqlayers.data.neighbors import StructureEdges, structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.published import PUBLISHED, check_published, find_published
 from eqlayers.data.readers import read_keys, read_structures
 from eqlayers.data.replay import only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, limited
-from eqlayers.data.structure_dataset import StructureDataset, StructureEdges, structure_edges
+from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
 from eqlayers.data.structure_statistics import (
     StructureStatistics,
@@ -35,16 +33,15 @@ from eqlayers.data.structure_statistics import (
 )
 from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
-from eqlayers.errors import ConfigError, DataError
+from eqlayers.errors import ConfigError
 from eqlayers.units import read_units
 
 __all__ = ["StructureDataModule"]
 
-_PARTS = ("train", "val", "test")
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-class StructureDataModule(LightningDataModule):
+class StructureDataModule(FlatDataModule):
     """Structures with energies, forces and stress, split, batched, described, and searched for common mistakes.
 
     Batches come from `torch_geometric.loader.DataLoader`: what `StructureDataset` gives, concatenated, with `batch`
@@ -145,32 +142,26 @@ class StructureDataModule(LightningDataModule):
             check_path("val_path", val_path, "a file, or None")
         if published is not None:
             check_choice("published", published, PUBLISHED)
-        if cache_dir is not None:
-            check_path("cache_dir", cache_dir, "a folder, or None")
+        self.read_options(cutoff, batch_size, eval_batch_size, num_workers, seed, cache_dir=cache_dir)
         self.save_hyperparameters(logger=False)  # the model logs its own cutoff, and Lightning refuses two of a name
         self.paths = {"train": [path], "val": [] if val_path is None else [val_path], "test": tests}
         self.published = published
         self.replay = read_replay(replay)
         self.split, self.asked = split, {"train": train, "val": val, "test": test}
         self.keys, self.units, self.e0s = read_keys(keys), read_units(units), read_e0s(e0s)
-        self.cutoff = check_cutoff(cutoff)
-        self.batch_size = check_integer("batch_size", batch_size, 1)
-        self.eval_batch_size = check_integer("eval_batch_size", eval_batch_size, 1)
         if isinstance(limit_train, float):
             check_number("limit_train", limit_train, above=0, at_most=1, fix="A fraction, or an integer for a number.")
         elif limit_train is not None:
             check_integer("limit_train", limit_train, 1)
         self.limit_train, self.limit_seed = limit_train, check_seed("limit_seed", limit_seed)
         self.max_edges = None if max_edges is None else check_integer("max_edges", max_edges, 1)
-        self.num_workers = check_integer("num_workers", num_workers, 0)
-        self.seed, self.split_seed = check_integer("seed", seed, 0), check_seed("split_seed", split_seed)
+        self.split_seed = check_seed("split_seed", split_seed)
         self.dtype = _read_dtype(dtype)
         self.cache_dir = user_cache_dir() / "structures" if cache_dir is None else Path(cache_dir)
         self.report: list[str] = []
         self.findings: list[str] = []
         self._said: list[str] = []
         self._loaded: tuple[StructureArrays, dict[str, NDArray[np.int64]]] | None = None
-        self._rows: dict[str, NDArray[np.int64]] = {}
 
     @property
     def dataset(self) -> str:
@@ -186,23 +177,19 @@ class StructureDataModule(LightningDataModule):
         """Fill the cache of neighbour lists, in one process only."""
         self._edges(self._load()[0])
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read, check, split and describe the data; every stage needs all of it, so a second call does nothing."""
-        if stage is not None:
-            check_choice("stage", stage, ("fit", "validate", "test", "predict"))
-        if self._rows:
-            return
+    def make_parts(self) -> dict[str, NDArray[np.int64]]:
+        """Read, check, split and describe the data."""
         structures, rows = self._load()
         edges = self._edges(structures)
         self.findings = [*self._said, *check_reach(structures, edges), *check_parts(structures, rows)]
         self.statistics = compute_structure_statistics(structures, edges, rows["train"], self.e0s)
         self.labels = structures.take(rows["train"][: self._num_new]).labels
         self.train_set, self.val_set, self.test_set = (
-            StructureDataset(structures, edges, rows[name], self.dtype) for name in _PARTS
+            StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
         )
         found = self.statistics
         self.report += [
-            "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in _PARTS),
+            "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS),
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
             + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in found.shifts.items())
             + ("" if found.unique else "; not energies of free atoms: the data have too few compositions to tell"),
@@ -212,8 +199,8 @@ class StructureDataModule(LightningDataModule):
         for line in self.report:
             rank_zero_info(line)
         for sentence in self.findings:
-            warnings.warn(sentence, stacklevel=2)
-        self._rows = rows
+            warnings.warn(sentence, stacklevel=3)
+        return rows
 
     def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """All structures that are used, one source after the other, and their rows by part."""
@@ -267,7 +254,7 @@ class StructureDataModule(LightningDataModule):
         drawn_from = own["train"] if self.split == "rows" else own["train"][usable["train"]]
         groups = sources["train"].config_type[drawn_from]
         drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
-        parts = {name: drawn_from[rows] for name, rows in zip(_PARTS, drawn, strict=True)}
+        parts = {name: drawn_from[rows] for name, rows in zip(PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
         parts |= {name: own[name][usable[name]] for name in ("val", "test") if name in own}
         parts["train"] = limited(parts["train"], self.limit_train, self.limit_seed)
@@ -278,44 +265,6 @@ class StructureDataModule(LightningDataModule):
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
             parts["train"] = np.concatenate([parts["train"], own["replay"][again]])
         return parts
-
-    def train_dataloader(self) -> DataLoader:
-        """Training batches that depend on `seed` and the epoch alone."""
-        dataset = self._part("train")
-        return self._loader(dataset, self.batch_size, EpochSampler(len(dataset), self.seed), self.max_edges)
-
-    def val_dataloader(self) -> DataLoader | list[DataLoader]:
-        """Validation batches in the order of the split; an empty list without a validation part."""
-        dataset = self._part("val")
-        return self._loader(dataset, self.eval_size(dataset)) if len(dataset) else []
-
-    def test_dataloader(self) -> DataLoader:
-        """Test batches in the order of the split.
-
-        Raises:
-            DataError: There is no test part.
-        """
-        dataset = self._part("test")
-        if len(dataset) == 0:
-            raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
-        return self._loader(dataset, self.eval_size(dataset))
-
-    def predict_dataloader(self) -> DataLoader:
-        """Batches of the test part; `idx` tells the rows."""
-        return self.test_dataloader()
-
-    def _part(self, name: str) -> StructureDataset:
-        if not self._rows:
-            raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
-        return {"train": self.train_set, "val": self.val_set, "test": self.test_set}[name]
-
-    def eval_size(self, dataset: StructureDataset) -> int:
-        """Structures in a batch of which even the largest have no more edges together than a training batch."""
-        most = self.eval_batch_size if self.max_edges is None else self.max_edges // max(1, int(dataset.n_edges.max()))
-        return max(1, min(self.eval_batch_size, most))
-
-    def _loader(self, dataset: StructureDataset, batch_size: int, *order: Any) -> DataLoader:
-        return make_loader(dataset, self.num_workers, self.seed, self.trainer, batch_size, *order)
 
 
 def _read_dtype(dtype: Any) -> torch.dtype:

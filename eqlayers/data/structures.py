@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from ase.geometry import complete_cell
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_type, got
-from eqlayers.data.flat import refuse, rows_of_atoms, sum_atoms
-from eqlayers.data.splits import check_rows
-from eqlayers.errors import DataError
+from eqlayers.checks import check_type
+from eqlayers.data.flat import FlatArrays
 
 __all__ = ["LABELS", "StructureArrays", "check_structures", "completed_cells"]
 
@@ -21,26 +19,11 @@ FloatArray = NDArray[np.float64]
 
 #: What a structure can be labelled with.
 LABELS = ("energy", "forces", "stress", "dipole", "polarizability")
-# name: kinds of numpy's dtypes, per atom or per structure, trailing axes
-_FIELDS: dict[str, tuple[str, str, tuple[int, ...]]] = {
-    "n_atoms": ("iu", "N", ()),
-    "z": ("iu", "A", ()),
-    "pos": ("f", "A", (3,)),
-    "cell": ("f", "N", (3, 3)),
-    "pbc": ("b", "N", (3,)),
-    "energy": ("f", "N", ()),
-    "forces": ("f", "A", (3,)),
-    "stress": ("f", "N", (3, 3)),
-    "dipole": ("f", "N", (3,)),
-    "polarizability": ("f", "N", (3, 3)),
-    "config_type": ("U", "N", ()),
-    "idx": ("iu", "N", ()),
-}
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 
 
 @dataclass(frozen=True)
-class StructureArrays:
+class StructureArrays(FlatArrays):
     """Every structure of a data set, one after the other; a label that is missing is NaN.
 
     Attributes:
@@ -69,6 +52,20 @@ class StructureArrays:
         (('energy',), (1,), False)
     """
 
+    fields: ClassVar = {
+        "n_atoms": ("iu", "N", ()),
+        "z": ("iu", "A", ()),
+        "pos": ("f", "A", (3,)),
+        "cell": ("f", "N", (3, 3)),
+        "pbc": ("b", "N", (3,)),
+        "energy": ("f", "N", ()),
+        "forces": ("f", "A", (3,)),
+        "stress": ("f", "N", (3, 3)),
+        "dipole": ("f", "N", (3,)),
+        "polarizability": ("f", "N", (3, 3)),
+        "config_type": ("U", "N", ()),
+        "idx": ("iu", "N", ()),
+    }
     source: str
     n_atoms: IntArray
     z: IntArray
@@ -89,7 +86,7 @@ class StructureArrays:
         sizes = {"N": len(n_atoms), "A": len(z)}
         given: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
-        for name, (kind, axis, trailing) in _FIELDS.items():
+        for name, (kind, axis, trailing) in cls.fields.items():
             if name in given:
                 given[name] = np.asarray(given[name], dtype=types[kind])
             else:
@@ -98,23 +95,7 @@ class StructureArrays:
         return cls(source=source, **given)
 
     def __post_init__(self) -> None:
-        for name, (kinds, _, _) in _FIELDS.items():
-            array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in kinds:
-                kind = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}[kinds]
-                raise DataError(f"{name} of {self.source} must be an array of {kind}, got {got(array)}. Convert it.")
-        sizes = {"N": len(self.n_atoms), "A": int(self.n_atoms.sum())}
-        if sizes["N"] == 0:
-            raise DataError(f"{self.source} must hold at least one structure, got none. Check that it is complete.")
-        for name, (_, axis, trailing) in _FIELDS.items():
-            if getattr(self, name).shape != (sizes[axis], *trailing):
-                raise DataError(
-                    f"{name} of {self.source} must be {[sizes[axis], *trailing]} for {sizes['N']} structures, got "
-                    f"{list(getattr(self, name).shape)}. The file is incomplete or corrupt: fetch or make it again."
-                )
-        self._refuse("at least one atom in every structure", self.n_atoms < 1)
-        self._refuse("atomic numbers from 1 to 118", (self.z < 1) | (self.z > 118))
-        self._refuse("finite positions", ~np.isfinite(self.pos).all(axis=1))
+        super().__post_init__()
         self._refuse("finite cells", ~np.isfinite(self.cell).all(axis=(1, 2)))
         volume = np.abs(np.linalg.det(completed_cells(self.cell, self.pbc)))
         self._refuse("periodic cells with a volume", self.pbc.any(axis=1) & (volume < 1e-6))
@@ -123,47 +104,20 @@ class StructureArrays:
             absent = np.isnan(getattr(self, name)).all(axis=tuple(range(1, getattr(self, name).ndim)))
             self._refuse(f"finite labels, but {name} has NaN or infinite values in part", ~finite.all(axis=1) & ~absent)
 
-    def _refuse(self, expected: str, failing: Any) -> None:
-        bad: NDArray[np.bool_] = np.asarray(failing)
-        if bad.any():
-            of_atoms = len(bad) != len(self.n_atoms)
-            rows = np.unique(rows_of_atoms(self.n_atoms)[bad]) if of_atoms else np.flatnonzero(bad)
-            refuse(self.source, self.idx, expected, rows, "structures")
-
-    def __len__(self) -> int:
-        return len(self.n_atoms)
-
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels that at least one structure has."""
         return tuple(name for name in LABELS if not np.isnan(getattr(self, name)).all())
 
     @property
-    def species(self) -> tuple[int, ...]:
-        """Atomic numbers that occur, ascending."""
-        return tuple(int(number) for number in np.unique(self.z))
-
-    @property
     def has_cells(self) -> bool:
         """Whether one of the structures is periodic or has a stress, which is by volume."""
         return bool(self.pbc.any()) or "stress" in self.labels
 
-    def counts(self, species: tuple[int, ...]) -> IntArray:
-        """Number of atoms of every species in every structure, `[N, S]`."""
-        return np.stack([sum_atoms(self.n_atoms, self.z == number) for number in species], axis=1)
-
-    def take(self, rows: IntArray) -> StructureArrays:
-        """Some of the structures, in the order of ``rows``."""
-        rows = check_rows("rows", rows, len(self))
-        first = np.cumsum(self.n_atoms) - self.n_atoms
-        atoms = np.concatenate([np.arange(first[row], first[row] + self.n_atoms[row]) for row in rows])
-        chosen = {name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in _FIELDS.items()}
-        return StructureArrays(source=self.source, **chosen)
-
     @classmethod
     def joined(cls, parts: list[StructureArrays]) -> StructureArrays:
         """Several sets, one after the other; ``idx`` keeps the row in the source of each."""
-        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS}
+        whole = {name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.fields}
         return cls(source=", ".join(dict.fromkeys(part.source for part in parts)), **whole)
 
 

@@ -111,8 +111,8 @@ def test_truncated_file(copy, keep):
     ("change", "message"),
     [
         (lambda arrays: arrays.pop("U0"), "npz archive with n_atoms, z, pos and U0; it cannot be read"),
-        (lambda arrays: arrays.update(U0=arrays["U0"][:-1]), r"expected y of shape \[2785\].* got \[2784\]"),
-        (lambda arrays: arrays.update(pos=arrays["pos"][:-1]), r"expected pos of shape \[38858, 3\].*got \[38857, 3\]"),
+        (lambda arrays: arrays.update(U0=arrays["U0"][:-1]), r"y of .* must be \[2785\].* got \[2784\]"),
+        (lambda arrays: arrays.update(pos=arrays["pos"][:-1]), r"pos of .* must be \[38858, 3\].*got \[38857, 3\]"),
         (lambda arrays: arrays.update(z=arrays["z"].astype(float)), "right kind in 'z'; got dtype float64"),
         (lambda arrays: arrays.update(U0=arrays["smiles"]), "right kind in 'U0'; got dtype"),
         (

@@ -68,7 +68,7 @@ def test_cache_is_used_and_keyed(small_set, tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
     assert other.n_edges.sum() < first.n_edges.sum()
     with monkeypatch.context() as patch:
-        patch.setattr("eqlayers.data.molecules.radius_graph", None)
+        patch.setattr("eqlayers.data.neighbors.molecule_neighbors", None)
         again = neighbor_edges(molecules, 3.0, tmp_path)
         assert np.array_equal(again.local, first.local)
         assert np.array_equal(again.n_edges, first.n_edges)
@@ -122,11 +122,11 @@ def test_positions_and_numbers_name_the_molecule(small_set):
 
 def test_empty_and_unequal_lengths(small_set):
     none = np.zeros(0, dtype=np.int64)
-    with pytest.raises(DataError, match="expected at least one molecule; got none"):
+    with pytest.raises(DataError, match="test must hold at least one molecule, got none"):
         small_set(n_atoms=none)
-    with pytest.raises(DataError, match=r"expected y of shape \[12\] for 12 molecules; got \[11\]"):
+    with pytest.raises(DataError, match=r"y of test must be \[12\] for 12 molecules, got \[11\]"):
         small_set(y=np.zeros(11))
-    with pytest.raises(DataError, match=r"expected pos of shape"):
+    with pytest.raises(DataError, match=r"pos of test must be"):
         small_set(pos=np.zeros((5, 3), dtype=np.float32))
     sizes = small_set().n_atoms.copy()
     sizes[0], sizes[1] = 0, sizes[0] + sizes[1]

@@ -11,9 +11,9 @@ from ase.calculators.emt import EMT
 from ase.units import Bohr, GPa, Hartree, kcal, mol
 
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
+from eqlayers.data.neighbors import structure_edges
 from eqlayers.data.plausible import check_parts, check_physics, check_reach
 from eqlayers.data.readers import read_structures
-from eqlayers.data.structure_dataset import structure_edges
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch_geometric.loader import DataLoader
 
-from eqlayers.data import structure_dataset
-from eqlayers.data.structure_dataset import StructureDataset, structure_edges
+from eqlayers.data import neighbors
+from eqlayers.data.neighbors import structure_edges
+from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
 from eqlayers.models.structures import Structures
@@ -129,7 +130,7 @@ def test_labels_are_those_of_the_rows(mixed):
 def test_the_cache_is_used_and_checked(mixed, tmp_path, monkeypatch):
     made = structure_edges(mixed, CUTOFF, tmp_path)
     (file,) = tmp_path.iterdir()
-    monkeypatch.setattr(structure_dataset, "neighbor_list", None)
+    monkeypatch.setattr(neighbors, "neighbor_list", None)
     again = structure_edges(mixed, CUTOFF, tmp_path)
     assert np.array_equal(made.local, again.local)
     assert np.array_equal(made.shifts, again.shifts)

@@ -7,7 +7,6 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from eqlayers.data import structures as module
 from eqlayers.data.structures import LABELS, StructureArrays, completed_cells
 from eqlayers.errors import DataError
 
@@ -26,7 +25,7 @@ def some(**replaced) -> StructureArrays:
 
 
 def test_every_field_is_checked():
-    assert [field.name for field in fields(StructureArrays)] == ["source", *module._FIELDS]
+    assert [field.name for field in fields(StructureArrays)] == ["source", *StructureArrays.fields]
 
 
 def test_what_is_missing_is_nan():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from eqlayers.data.flat import rows_of_atoms
-from eqlayers.data.structure_dataset import StructureEdges, check_structure_edges
+from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.structures import StructureArrays, check_structures
 
 __all__ = ["check_reach"]
@@ -21,7 +21,7 @@ def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]
     Returns:
         A sentence, if there are such atoms.
     """
-    check_structure_edges(edges, check_structures(structures))
+    check_edges(edges, check_structures(structures))
     first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
     received = np.bincount(first + edges.local[1], minlength=len(structures.z))
     lonely = (received == 0) & (np.repeat(structures.n_atoms, structures.n_atoms) > 1)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.flat import rows_of_atoms
+from ...data.neighbors import structure_edges
 from ...data.plausible import check_physics, check_reach
 from ...data.readers import StructureFile, read_file
 from ...data.statistics import regression
-from ...data.structure_dataset import structure_edges
 from ...data.structure_statistics import lone_atoms
 from ...data.structures import StructureArrays
 from ...elements import symbols_of
@@ -183,7 +183,7 @@ def _first_atoms(structures: StructureArrays, rows: NDArray[np.bool_]) -> NDArra
 
 def _near(structures: StructureArrays, edges: object) -> Near:
     """Neighbours in some structures."""
-    from ...data.structure_dataset import StructureEdges
+    from ...data.neighbors import StructureEdges
 
     assert isinstance(edges, StructureEdges)
     first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
