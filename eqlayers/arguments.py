@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from .errors import ConfigError
 
-__all__ = ["ArgumentParser", "check_threads", "explain"]
-
 # what argparse says -> what must be, what came and the fix
 PATTERNS = (
     (

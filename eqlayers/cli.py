@@ -9,8 +9,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["main"]
-
 TRAINING = {
     "new": "look at structures and write a commented configuration: eqlayers new my.xyz",
     "fit": "train, then test the best weights",

@@ -8,8 +8,6 @@ from typing import Any
 from .checks import check_integer, check_items, check_type, got, is_integer
 from .errors import ConfigError
 
-__all__ = ["COVALENT_RADII", "SYMBOLS", "by_element", "covalent_radius", "element", "read_species", "symbols_of"]
-
 # fmt: off
 #: Symbols of the elements 1 to 118.
 SYMBOLS = (

@@ -19,24 +19,6 @@ from numpy.typing import NDArray
 from .checks import check_path
 from .errors import ConfigError, DataError, needs_packages
 
-__all__ = [
-    "KEYS",
-    "LABEL_NAMES",
-    "LABEL_SIZES",
-    "atomic_write",
-    "check_output",
-    "cpu_model",
-    "few",
-    "free_directions",
-    "held_atoms",
-    "plain_name",
-    "read_json",
-    "read_yaml",
-    "source_commit",
-    "stays_inside",
-    "yaml_lines",
-]
-
 MEBIBYTE = 2**20
 #: ASE's name of the energy whose slopes the forces are, where electrons are smeared over levels.
 FREE = "free_energy"

@@ -19,18 +19,6 @@ import torch
 from .checks import got
 from .errors import ArgumentError
 
-__all__ = [
-    "EXAMPLES",
-    "SAME",
-    "WRITE",
-    "example",
-    "name_arguments",
-    "named_arguments",
-    "parameters",
-    "refuse_others",
-    "right_name",
-]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _MISSING = re.compile(r"^([\w.<>]+)\(\) missing \d+ required (?:positional|keyword-only) arguments?: (.+)$")

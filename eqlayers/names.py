@@ -19,8 +19,6 @@ from typing import Any
 
 from .errors import UnknownImportError, UnknownNameError
 
-__all__ = ["HINTS", "PARTS", "answering", "exported", "hint", "no_such_name"]
-
 #: Parts whose exported names are searched, the first one that has a name wins.
 PARTS = (
     "eqlayers", "eqlayers.nn", "eqlayers.functional", "eqlayers.models", "eqlayers.data", "eqlayers.testing",

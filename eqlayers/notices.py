@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["package_of", "warnings_as_lines"]
-
 OWN = ("eqlayers", "eqlayers_kernels")
 
 

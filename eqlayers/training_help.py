@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["GROUPS", "Group", "asks_for_general_help", "general_help", "option_lines"]
-
 COMMANDS = ("fit", "validate", "test", "predict")
 _WIDTHS = (30, 46)  # of an option and its value, at least and at most
 _PAGE = 100

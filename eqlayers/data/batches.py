@@ -15,8 +15,6 @@ from eqlayers.checks import check_integer, check_type
 from eqlayers.data.splits import check_integers
 from eqlayers.errors import ConfigError
 
-__all__ = ["EdgeBatchSampler", "EpochSampler", "make_loader"]
-
 
 class EpochSampler(torch.utils.data.Sampler[int]):
     """Random order of a dataset that depends on the seed and the epoch alone.

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from eqlayers.files import atomic_write
 from eqlayers_kernels.c.build.cache import directory
 
-__all__ = ["cached_arrays", "content_key", "user_cache_dir"]
-
 Arrays = dict[str, NDArray[Any]]
 # What NumPy and zipfile raise on a file that is truncated, overwritten, or not theirs.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)

@@ -20,8 +20,6 @@ from eqlayers.data.statistics import Statistics, compute_baselines, compute_stat
 from eqlayers.data.targets import Target, get_target
 from eqlayers.errors import ConfigError
 
-__all__ = ["MoleculeDataModule"]
-
 
 class MoleculeDataModule(FlatDataModule):
     """Molecular graphs with one label each, split, batched and described.

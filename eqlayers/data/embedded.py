@@ -8,8 +8,6 @@ from pathlib import Path
 
 from eqlayers.errors import DataError
 
-__all__ = ["TRAJECTORIES", "TRAJECTORY_UNITS", "compare_with_manifest", "embedded_folder", "embedded_trajectory"]
-
 MANIFEST = "manifest.json"
 #: Sets with energies and forces, of rMD17's keys but in eV, eV/Angstrom and Debye.
 TRAJECTORIES = ("ethanol_md", "ethanol_nm", "aspirin_nm")

@@ -11,8 +11,6 @@ from eqlayers.checks import got
 from eqlayers.data.splits import check_rows
 from eqlayers.errors import DataError
 
-__all__ = ["FlatArrays", "refuse", "rows_of_atoms", "sum_atoms"]
-
 IntArray = NDArray[np.int64]
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
 

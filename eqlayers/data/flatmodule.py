@@ -14,8 +14,6 @@ from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.neighbors import check_cutoff
 from eqlayers.errors import ConfigError, DataError
 
-__all__ = ["PARTS", "FlatDataModule"]
-
 PARTS = ("train", "val", "test")
 
 

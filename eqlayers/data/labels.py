@@ -13,8 +13,6 @@ from eqlayers.data.flat import refuse
 from eqlayers.errors import DataError
 from eqlayers.files import FREE, KEYS
 
-__all__ = ["Column", "columns_of", "stress_of", "two_energies"]
-
 _ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
 _ONE_ENERGY = 1e-6  # of the unit of the file, per atom
 _ASYMMETRY = 0.1  # of the largest number: more is no noise

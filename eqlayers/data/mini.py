@@ -16,8 +16,6 @@ from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
 from eqlayers.errors import ConfigError, DataError
 
-__all__ = ["MINI_FILE", "default_mini_root", "load_mini"]
-
 MINI_FILE = "mini_qm9_xtb.npz"
 _REMEDY = "restore it from the repository (git checkout) or make it again with examples/data/make_mini_qm9.py"
 

@@ -16,8 +16,6 @@ from eqlayers.data.neighbors import Edges, check_edges, edges_of
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structure_dataset import SlicedDataset
 
-__all__ = ["MoleculeArrays", "MoleculeDataset", "check_molecules", "neighbor_edges"]
-
 
 @dataclass(frozen=True)
 class MoleculeArrays(FlatArrays):

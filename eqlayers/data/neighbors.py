@@ -20,8 +20,6 @@ from eqlayers.errors import DataError, DTypeError, ShapeError
 from eqlayers.keywords import named_arguments
 from eqlayers.periodic import molecule_neighbors, neighbor_list
 
-__all__ = ["Edges", "StructureEdges", "check_edges", "edges_of", "radius_graph", "structure_edges"]
-
 # parts of every key: changing what a cache holds makes old ones stale
 _FORMATS = {False: "neighbors-1", True: "structure-neighbors-1"}
 

@@ -23,8 +23,6 @@ from eqlayers.data.targets import TARGETS
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import few
 
-__all__ = ["PUBLISHED", "PublishedFile", "PublishedSet", "check_published", "find_published"]
-
 
 class PublishedFile(NamedTuple):
     """A file of a published set: one molecule, in ``frames`` structures, or in any number."""

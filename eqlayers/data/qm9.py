@@ -32,8 +32,6 @@ from eqlayers.data.targets import Target, check_target
 from eqlayers.errors import DataError
 from eqlayers.files import atomic_write
 
-__all__ = ["load_qm9"]
-
 
 def load_qm9(
     root: str | Path, target: Target, cache: str | Path | None = None, offline: bool = False

@@ -17,18 +17,6 @@ from numpy.typing import NDArray
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
 from eqlayers.errors import DataError
 
-__all__ = [
-    "CSV",
-    "SDF",
-    "SKIP",
-    "check_raw",
-    "has_raw",
-    "read_labels",
-    "read_sdf",
-    "read_skipped",
-    "thermochemical_atomref",
-]
-
 SDF, CSV, SKIP = "gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"
 RAW_SIZE, RAW_SKIPPED = 133_885, 3_054  # records of the full set, and how many are left out
 

@@ -21,8 +21,6 @@ from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
 
-__all__ = ["StructureFile", "is_web_page", "read_file", "read_keys", "read_structures"]
-
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 
 

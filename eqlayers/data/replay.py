@@ -16,8 +16,6 @@ from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.errors import ConfigError, DataError
 from eqlayers.units import read_units
 
-__all__ = ["Replay", "only_labels", "read_replay", "replayed"]
-
 
 class Replay(NamedTuple):
     """The structures that are replayed.

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from eqlayers.checks import check_choice, got
 from eqlayers.errors import ConfigError, DataError, IndexRangeError, ShapeError
 
-__all__ = ["QM9_SIZE", "SPLITS", "Split", "make_split"]
-
 QM9_SIZE = 130_831  # molecules of QM9 without the 3,054 that failed its geometry consistency check
 SPLIT_SEED = 2026
 

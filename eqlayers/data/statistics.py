@@ -16,8 +16,6 @@ from eqlayers.data.splits import check_rows
 from eqlayers.data.targets import Target, check_target
 from eqlayers.errors import DataError
 
-__all__ = ["Statistics", "compute_baselines", "compute_statistics"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

@@ -19,8 +19,6 @@ from eqlayers.periodic import folded
 
 OF_STRUCTURES = tuple(name for name in LABELS if name != "forces")
 
-__all__ = ["SlicedDataset", "StructureDataset"]
-
 
 class SlicedDataset(torch.utils.data.Dataset[Data]):
     """Samples that are slices of tensors of all structures, with their edges.

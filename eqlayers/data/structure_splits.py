@@ -13,8 +13,6 @@ from eqlayers.checks import check_choice, check_integer, check_items, check_numb
 from eqlayers.data.splits import SPLIT_SEED, Parts
 from eqlayers.errors import ConfigError, DataError
 
-__all__ = ["STRUCTURE_SPLITS", "split_structures"]
-
 _GAP = 0.02  # of a trajectory, between two blocks of it
 #: A part as users give it: a number, a fraction, names of groups, a file, or what the split takes without.
 Part = int | float | str | list[str] | None

@@ -18,8 +18,6 @@ from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import by_element, symbols_of
 from eqlayers.errors import ConfigError, DataError
 
-__all__ = ["StructureStatistics", "compute_structure_statistics", "lone_atoms", "read_e0s"]
-
 _FREE = 8.0  # Angstrom
 _ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ
 E0S = ("fit", "isolated", "none")

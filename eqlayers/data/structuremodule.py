@@ -36,8 +36,6 @@ from eqlayers.elements import symbols_of
 from eqlayers.errors import ConfigError
 from eqlayers.units import read_units
 
-__all__ = ["StructureDataModule"]
-
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 

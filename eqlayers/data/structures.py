@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from eqlayers.checks import check_type
 from eqlayers.data.flat import FlatArrays
 
-__all__ = ["LABELS", "StructureArrays", "check_structures", "completed_cells"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from eqlayers.checks import check_choice, check_type
 
-__all__ = ["HARTREE_TO_EV", "KCAL_PER_MOL_TO_EV", "TARGETS", "Target", "get_target"]
-
 HARTREE_TO_EV = 27.211386245988  # CODATA 2018
 # QM9's table of atomisation energies was itself made from Hartree with 627.509 kcal/mol; undoing the same number gives
 # back the exact difference of total energies (CH4: (-40.47893 + 39.847864) Eh * 627.509 = -395.999594594 kcal/mol).

@@ -22,8 +22,6 @@ from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of,
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network
 
-__all__ = ["CompressionReport", "CompressionRow", "compress", "decompress"]
-
 
 @dataclass(frozen=True)
 class CompressionRow:

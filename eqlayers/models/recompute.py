@@ -14,8 +14,6 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from ..checks import check_module
 from ..torch_internals import tree_flatten, tree_unflatten
 
-__all__ = ["recomputed"]
-
 Tensors = tuple[Tensor, ...]
 
 

@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 
 from ..files import atomic_write
 
-__all__ = ["COLOURS", "GREY", "as_svg", "new_figure", "number", "save_figure"]
-
 #: Okabe and Ito's colours, which people with any kind of colour vision tell apart, on white and on black.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8c6d1f", "#808080")
 GREY = "#808080"

@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from ..files import atomic_write
 from .drawing import as_svg
 
-__all__ = ["Block", "Code", "Facts", "Picture", "Section", "Table", "Text", "write_page"]
-
 
 @dataclass(frozen=True)
 class Text:

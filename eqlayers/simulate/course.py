@@ -17,8 +17,6 @@ from .dynamics import ENSEMBLES, DynamicsSettings
 from .frames import frames
 from .watch import progress
 
-__all__ = ["Course", "course_of", "drift_of", "write_course"]
-
 Array = NDArray[np.float64]
 FEWEST = 3  # frames, for a line through them and its error
 

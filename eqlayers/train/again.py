@@ -17,20 +17,6 @@ from .aside import left_aside
 from .checkpoints import read_checkpoint
 from .run import checkpoint_path, has_checkpoint, results_of
 
-__all__ = [
-    "FLAGS",
-    "NOT_BEGUN",
-    "beginning",
-    "command_to_go_on",
-    "first_process",
-    "is_inside",
-    "remove_if_empty",
-    "said_of",
-    "say_left",
-    "stopped",
-    "waited",
-]
-
 #: Options of `eqlayers fit` that say what becomes of an earlier run; no configuration holds them.
 FLAGS = {
     "resume": "Go on from the last checkpoint of the run, or begin where there is none.",

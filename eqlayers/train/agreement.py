@@ -11,8 +11,6 @@ from ..data.targets import Target
 from ..elements import read_species, symbols_of
 from ..errors import ConfigError
 
-__all__ = ["check_checkpoint", "check_network", "data_facts", "differences"]
-
 #: Arguments that say how a network computes, which no weight depends on.
 SAME_WEIGHTS = ("knots",)
 #: What a checkpoint records of its data.

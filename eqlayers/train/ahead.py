@@ -13,8 +13,6 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from ..backends.ahead import compile_ahead
 
-__all__ = ["CompileAhead"]
-
 
 class CompileAhead(Callback):
     """Compiles what a step of training and one of validation need; the fit itself is as it would be without."""

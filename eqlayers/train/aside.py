@@ -13,8 +13,6 @@ from lightning.pytorch.callbacks import Callback
 from .base import is_dry_run
 from .run import has_checkpoint, members_of, results_of
 
-__all__ = ["Aside", "MakeRoom", "left_aside"]
-
 _NAME = "{}.earlier{}"
 
 

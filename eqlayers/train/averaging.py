@@ -14,8 +14,6 @@ from ..checks import check_number
 from ..errors import ConfigError
 from .precision import to_precision
 
-__all__ = ["EMA", "ema_decay"]
-
 
 def ema_decay(step: int, decay: float) -> float:
     """Decay after ``step`` averaged steps: short at first, so that the random start is forgotten soon.

@@ -21,17 +21,6 @@ from .precision import to_precision
 from .restore import Restored, check_training, check_weights
 from .schedule import Plan, plan_of, warmup_cosine
 
-__all__ = [
-    "STAGES",
-    "TrainedModule",
-    "Values",
-    "error_metrics",
-    "is_dry_run",
-    "parameter_groups",
-    "share_of_rows",
-    "trained_module",
-]
-
 STAGES = ("train", "val", "test")
 
 

@@ -19,8 +19,6 @@ from ..errors import ConfigError, DataError
 from ..files import atomic_write, few
 from .agreement import FACTS
 
-__all__ = ["AtomicCheckpointIO", "best_and_last", "read_checkpoint"]
-
 #: Key of a checkpoint -> its kind, and whether there is no checkpoint without.
 CONTENT: dict[str, tuple[type, bool]] = {
     "state_dict": (dict, True),

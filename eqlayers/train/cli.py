@@ -55,8 +55,6 @@ from .species import KEY as SPECIES
 from .species import leaves_out_species, listed_for, network_of, species_of_checkpoint
 from .summary import LayerSummary
 
-__all__ = ["TrainingCLI", "run"]
-
 
 class Task(NamedTuple):
     """A task: the module, its data, the network that the help shows, the report, options of the trainer."""

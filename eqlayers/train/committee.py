@@ -38,8 +38,6 @@ from .potential import PotentialModule
 from .potential_report import PotentialTestReport
 from .run import checkpoint_path, has_checkpoint, results_of, run_folder, trainer_options
 
-__all__ = ["asked", "run"]
-
 Array = NDArray[np.float64]
 #: Commands that a committee has; the others are of one run.
 COMMANDS = ("fit", "validate", "test", "predict")

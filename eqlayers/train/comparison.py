@@ -24,8 +24,6 @@ from ..pages import Table as PageTable
 from .plots import comparison_curves
 from .runs import Kind, Run, is_run, read_run, what_is
 
-__all__ = ["differences", "find_runs", "run", "sorted_runs", "validated"]
-
 #: Keys that always differ, or say nothing about the result.
 IGNORED = ("name", "runs", "ckpt_path")
 NETWORK = "model.model.init_args."

@@ -16,8 +16,6 @@ from ..arguments import explain
 from ..errors import ConfigError
 from ..files import few, read_yaml, yaml_lines
 
-__all__ = ["check_config", "config_files", "explain_parser_error", "with_flag"]
-
 #: Keys that only configurations of benchmarks have.
 OF_BENCHMARKS = {"cases", "device", "edges", "graphs", "jobs", "mode", "operation", "peers", "problems"}
 #: Sections that may be the path of another file.

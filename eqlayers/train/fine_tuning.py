@@ -28,8 +28,6 @@ from .base import TrainedModule
 from .configuration import given_values
 from .run import checkpoint_path
 
-__all__ = ["FineTuned", "begun", "fit_shifts", "with_network"]
-
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
 MOST = 512
 #: Arguments of networks that may differ from the weights' network: facts of the data, and how to compute.

@@ -19,8 +19,6 @@ from .base import is_dry_run, trained_module
 from .remaining import Pace, in_words
 from .summary import count_parameters
 
-__all__ = ["History", "read_history", "write_json"]
-
 FIELDS = ("epoch", "step", "train_mae", "val_mae", "learning_rate", "time_s")
 
 

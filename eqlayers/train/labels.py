@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["ERRORS", "LABELS", "LOSSES", "SHOWN", "Label", "unit_of"]
-
 
 class Label(NamedTuple):
     """Units of a label: of values, and of errors as people and names of metrics have it, with the factor to it."""

@@ -19,8 +19,6 @@ from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_network
 from .base import STAGES, TrainedModule, Values, error_metrics, share_of_rows
 
-__all__ = ["LOSSES", "PropertyModule", "atom_shifts", "metric_name", "target_of"]
-
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,

@@ -14,8 +14,6 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ..training_help import GROUPS, option_lines
 
-__all__ = ["MOST_USED", "Parser"]
-
 #: Options of other packages' classes that the help shows; the others have a page of their own.
 MOST_USED = {
     "trainer": (

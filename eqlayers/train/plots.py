@@ -15,8 +15,6 @@ from ..checks import check_items, got
 from ..errors import ConfigError, ShapeError
 from ..pages import COLOURS, GREY, new_figure, number
 
-__all__ = ["comparison_curves", "histogram", "learning_curve", "parity_plot"]
-
 BLUE, ORANGE = COLOURS[0], COLOURS[3]
 MOST_GROUPS = 7  # with a colour of their own
 MARKERS = "os^Dv<>P"

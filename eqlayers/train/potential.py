@@ -20,8 +20,6 @@ from .base import STAGES, Values, error_metrics, share_of_rows
 from .fine_tuning import FineTuned
 from .labels import ERRORS, LABELS, LOSSES, SHOWN, unit_of
 
-__all__ = ["PotentialModule"]
-
 
 class PotentialModule(FineTuned):
     r"""Trains a potential on energies, forces and stress.

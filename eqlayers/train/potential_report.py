@@ -27,8 +27,6 @@ from .report import TestReport, environment
 from .run_page import common, potentials
 from .summary import count_parameters
 
-__all__ = ["PotentialTestReport"]
-
 Array = NDArray[np.float64]
 MOST_GROUPS = 20  # of test structures in the table
 

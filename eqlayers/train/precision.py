@@ -6,8 +6,6 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ..errors import ConfigError
 
-__all__ = ["check_precision", "to_precision"]
-
 PRECISIONS = ("32-true", "64-true")
 
 

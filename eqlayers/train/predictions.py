@@ -15,8 +15,6 @@ from ..checks import check_path
 from ..files import atomic_write
 from .base import trained_module
 
-__all__ = ["PredictionTable"]
-
 COLUMNS = ("idx", "group", "true", "predicted")
 
 

@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["quiet_lightning"]
-
 MESSAGES = re.compile(
     r"litlogger|litmodels|TPU available|to estimate number of stepping batches|Seed set to"
     r"|^Restor(ing|ed all) states from|^Loaded model weights from"  # the command names the file that it reads

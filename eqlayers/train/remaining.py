@@ -10,8 +10,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.callbacks.timer import Timer
 
-__all__ = ["Bar", "Pace", "in_words"]
-
 #: Values that would leave no room for the others.
 _LEFT_OUT = ("v_num", "train/loss_epoch")
 

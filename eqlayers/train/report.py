@@ -29,8 +29,6 @@ from .plots import learning_curve, parity_plot
 from .run_page import common, molecules
 from .summary import count_parameters
 
-__all__ = ["Errors", "TestReport", "environment", "report_table"]
-
 
 @dataclass(frozen=True)
 class Errors:

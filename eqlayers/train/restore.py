@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from ..errors import ConfigError, DataError, EqlayersError
 from .checkpoints import read_checkpoint
 
-__all__ = ["Restored", "check_training", "check_weights", "while_restoring"]
-
 _FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
 
 

@@ -22,18 +22,6 @@ from .remaining import Bar
 from .report import TestReport
 from .summary import LayerSummary
 
-__all__ = [
-    "checkpoint_path",
-    "has_checkpoint",
-    "members_of",
-    "remove_halves",
-    "results_of",
-    "run_callbacks",
-    "run_folder",
-    "run_loggers",
-    "trainer_options",
-]
-
 #: Folders in a run's folder.
 FOLDERS = ("checkpoints", "csv", "tensorboard")
 

@@ -15,8 +15,6 @@ from ..files import read_json, read_yaml
 from .history import read_history
 from .labels import ERRORS, SHOWN
 
-__all__ = ["Error", "Kind", "Run", "flattened", "is_run", "read_run", "what_is"]
-
 #: Files of which a run has at least one.
 FILES = ("config.yaml", "summary.json", "history.json", "metrics.json")
 #: Options of a network that say how large it is.

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from ..checks import check_integer, check_number
 from ..errors import ConfigError
 
-__all__ = ["Plan", "learning_rate_factor", "plan_of", "warmup_cosine"]
-
 
 class Plan(NamedTuple):
     """Numbers that the learning rate follows; checkpoints keep them, so that a resumed run tells of a change."""

@@ -14,8 +14,6 @@ from ..errors import ConfigError
 from .checkpoints import read_checkpoint
 from .configuration import given_values
 
-__all__ = ["KEY", "leaves_out_species", "listed_for", "network_of", "species_of_checkpoint"]
-
 #: Of the configuration.
 KEY = "model.model.init_args.species"
 

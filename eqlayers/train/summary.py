@@ -16,9 +16,6 @@ from torch import nn
 
 from ..checks import check_device, check_flag, check_module
 
-__all__ = ["LayerRow", "LayerSummary", "layer_rows", "layers_in_words", "summary_line", "summary_table"]
-
-
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
 
 

@@ -20,8 +20,6 @@ from ..nn import warmup
 from .cli import TrainingCLI
 from .cli import run as run_training
 
-__all__ = ["WarmupCLI", "run"]
-
 #: One batch of training and one of validation, on one device and with no file written.
 ONE_STEP = {"fast_dev_run": 1, "devices": 1, "num_nodes": 1, "strategy": "auto"}
 #: Precisions that Lightning replaces by another on CPUs.

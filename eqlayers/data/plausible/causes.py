@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from eqlayers.units import unit_size
 
-__all__ = ["SPOKEN", "Cause", "causes"]
-
 #: Labels as subjects of sentences.
 SPOKEN = {"energy": "energies are", "forces": "forces are", "stress": "stress is"}
 # unit: how rare it is; a mistake in one more label is as rare as 1

@@ -13,8 +13,6 @@ from eqlayers.data.plausible.pair_model import Pairs
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays
 
-__all__ = ["all_electrons", "far_neighbors", "large_energies", "large_forces", "net_forces"]
-
 # Hartree over powers of the atomic number: energies of neutral atoms with all electrons, to 1 % but for the lightest
 _ATOM = {7 / 3: -0.768745, 2.0: 0.5, 5 / 3: -0.269900}
 _LARGE_FORCE = 15.0  # eV/Angstrom, root mean square in the median structure; about 1 at 500 K

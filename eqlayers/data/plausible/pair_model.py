@@ -14,8 +14,6 @@ from eqlayers.data.structures import StructureArrays
 from eqlayers.errors import DataError
 from eqlayers.periodic import neighbor_list
 
-__all__ = ["VOIGT", "PairModel", "Pairs", "drawn", "fitted", "pairs_within_reach"]
-
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import symbols_of
 from eqlayers.errors import DataError
 
-__all__ = ["check_parts"]
-
 IntArray = NDArray[np.int64]
 
 

@@ -12,8 +12,6 @@ from eqlayers.data.plausible.work import work_between_cells, work_of_forces
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.errors import DataError
 
-__all__ = ["check_physics"]
-
 _POWERS = (0, -1, 1)  # of the volume
 
 

@@ -12,8 +12,6 @@ from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.plausible.pair_model import VOIGT, PairModel
 from eqlayers.data.structures import StructureArrays
 
-__all__ = ["Ratio", "energy_over_forces", "stiffness", "stress_over_forces"]
-
 FloatArray = NDArray[np.float64]
 
 _SURE = 4.5  # standard deviations of a correlation

@@ -8,8 +8,6 @@ from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.structures import StructureArrays, check_structures
 
-__all__ = ["check_reach"]
-
 
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
     """Say which atoms have no neighbour, in structures of more than one.

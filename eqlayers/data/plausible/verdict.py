@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from eqlayers.data.plausible.causes import SPOKEN, Cause, causes
 from eqlayers.data.plausible.ratios import Ratio
 
-__all__ = ["Comparison", "verdict"]
-
 _ALIKE, _MOST = 0.25, 2  # explanations whose costs differ by less are given, so many at most
 
 

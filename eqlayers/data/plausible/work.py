@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays
 
-__all__ = ["work_between_cells", "work_of_forces"]
-
 FloatArray = NDArray[np.float64]
 
 _PAIRS, _ENOUGH = 2000, 8  # pairs of structures that are compared at most, and at least for a verdict

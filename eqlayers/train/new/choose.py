@@ -14,8 +14,6 @@ from ...elements import SYMBOLS, symbols_of
 from ...errors import DataError
 from .look import Look
 
-__all__ = ["Choices", "Setting", "choose"]
-
 #: Angstrom: the cutoff that nothing speaks against.
 USUAL = 5.0
 _SHORTEST, _LONGEST = 4.0, 7.0

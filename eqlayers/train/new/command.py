@@ -23,8 +23,6 @@ from .choose import Choices, choose
 from .look import Look, described, look
 from .text import as_yaml
 
-__all__ = ["for_structures", "run"]
-
 _YAML = (".yaml", ".yml")
 #: Options of `eqlayers fit` that replace the settings of a line.
 OPTIONS = {

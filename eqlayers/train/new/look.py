@@ -22,8 +22,6 @@ from ...elements import symbols_of
 from ...errors import ConfigError, DataError
 from .units import Guess, guess_units
 
-__all__ = ["Look", "Near", "look"]
-
 #: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.
 FARTHEST = 7.0
 _LOOKED_AT = 100  # structures whose neighbours are counted, all over the file

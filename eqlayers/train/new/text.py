@@ -10,8 +10,6 @@ from typing import Any
 from .choose import Choices, Setting
 from .look import Look, described
 
-__all__ = ["as_yaml"]
-
 _COLUMN, _WIDTH = 32, 119
 #: Comments of sections that have none of their own.
 _SECTIONS = {

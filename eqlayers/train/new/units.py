@@ -15,8 +15,6 @@ from ...data.structures import StructureArrays
 from ...errors import DataError
 from ...units import unit_size
 
-__all__ = ["Guess", "guess_units"]
-
 #: Units that programs write, by how usual they are.
 CANDIDATES = (
     ("eV", "eV/Angstrom"),

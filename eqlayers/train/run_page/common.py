@@ -22,8 +22,6 @@ from ..labels import SHOWN
 from ..plots import histogram, learning_curve
 from ..summary import count_parameters, layer_rows, layers_in_words
 
-__all__ = ["curves", "distances", "duration", "formula", "network", "of_elements", "span", "what_was_run"]
-
 Array = NDArray[Any]
 SAMPLED = 100  # structures whose distances are counted
 PAIRS = 6  # kinds of pairs with a line of their own

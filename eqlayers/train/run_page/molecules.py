@@ -13,8 +13,6 @@ from ...pages import Block, Picture, Section, Table, number
 from ..plots import histogram
 from .common import distances, formula, span
 
-__all__ = ["data", "heavy_atoms", "largest_errors"]
-
 Array = NDArray[Any]
 WORST = 12  # molecules in the table
 

@@ -21,8 +21,6 @@ from ..labels import LABELS
 from ..plots import histogram, parity_plot
 from .common import distances, formula, of_elements, span
 
-__all__ = ["Tested", "atomic_energies", "checks", "data", "largest_errors", "parity"]
-
 Array = NDArray[Any]
 MOST_POINTS = 20_000  # of a parity plot
 MOST_GROUPS = 20  # in a table
