@@ -29,7 +29,7 @@ from ..nn.linear import Linear
 from ..nn.radial import BesselBasis, ScalarNetwork, hidden_widths
 from ..nn.so2 import SO2Convolution
 from ..nn.tabled_basis import KnotBasis, tabled
-from .properties import even_scalars, kept_irreps, property_irreps, read_properties
+from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 
 
 class Equiformer(torch.nn.Module):
@@ -107,6 +107,7 @@ class Equiformer(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         self.properties = read_properties(properties)
@@ -132,22 +133,8 @@ class Equiformer(torch.nn.Module):
             current = after
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
-        self.options: dict[str, Any] = {
-            "species": list(self.species),
-            "hidden": str(irreps),
-            "heads": heads,
-            "layers": count,
-            "mmax": mmax,
-            "num_basis": num_basis,
-            "cutoff": self.cutoff,
-            "cutoff_p": cutoff_p,
-            "radial_hidden": widths,
-            "attention_hidden": invariants,
-            "embedding": embedding,
-            "properties": list(self.properties),
-            "knots": knots,
-            "backend": backend,
-        }
+        read = {"hidden": irreps, "heads": heads, "layers": count, "radial_hidden": widths}
+        self.options = plain_options(self, given, attention_hidden=invariants, **read)
 
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""

@@ -21,7 +21,7 @@ from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
-from .properties import kept_irreps, property_irreps, read_properties
+from .properties import kept_irreps, plain_options, property_irreps, read_properties
 
 _TRANSFORMS = ("agnesi",)
 
@@ -100,6 +100,7 @@ class MACE(EquivariantModule):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__("ir_mul", backend)
         self.species = read_species(species)
         self.hidden = read_hidden(hidden)
@@ -141,26 +142,10 @@ class MACE(EquivariantModule):
             between = self.readout_hidden if last and layer else None  # a single layer has a linear one
             self.readouts.append(Readout(out, asked, between, activation, **kind))
             current = out
-        self.options: dict[str, Any] = {
-            "species": list(self.species),
-            "hidden": str(self.hidden),
-            "correlation": list(self.correlation),
-            "lmax": self.irreps_sh.lmax,
-            "layers": count,
-            "num_basis": bessel.num_basis,
-            "cutoff": self.cutoff,
-            "cutoff_p": bessel.envelope.p,
-            "radial_hidden": list(self.radial_hidden),
-            "mean_neighbors": float(mean_neighbors),
-            "interactions": list(self.interactions),
-            "readout_hidden": str(self.readout_hidden),
-            "activation": activation,
-            "distance_transform": distance_transform,
-            "use_reduced_cg": self.use_reduced_cg,
-            "properties": list(self.properties),
-            "knots": knots,
-            "backend": backend,
-        }
+        same = ("hidden", "correlation", "radial_hidden", "interactions", "readout_hidden", "use_reduced_cg")
+        read = {"lmax": self.irreps_sh.lmax, "layers": count, "num_basis": bessel.num_basis}
+        read |= {"cutoff_p": bessel.envelope.p, "mean_neighbors": float(mean_neighbors)}
+        self.options = plain_options(self, given, **{name: getattr(self, name) for name in same}, **read)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the number by which messages are divided, except the messages of a learned density.

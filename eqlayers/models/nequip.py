@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from e3nn import o3
@@ -18,7 +17,7 @@ from ..nn.interaction import Interaction
 from ..nn.linear import Linear
 from ..nn.radial import BesselBasis, hidden_widths
 from ..nn.tabled_basis import tabled
-from .properties import even_scalars, kept_irreps, property_irreps, read_properties
+from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 
 
 class NequIP(torch.nn.Module):
@@ -76,26 +75,15 @@ class NequIP(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         lmax, layers = check_integer("lmax", lmax, 0, fix="2 is usual."), check_integer("layers", layers, 1)
         self.properties = read_properties(properties)
-        self.options: dict[str, Any] = {
-            "species": list(self.species),
-            "hidden": str(irreps),
-            "lmax": lmax,
-            "layers": layers,
-            "num_basis": num_basis,
-            "cutoff": cutoff,
-            "cutoff_p": cutoff_p,
-            "radial_hidden": hidden_widths("radial_hidden", radial_hidden),
-            "mean_neighbors": mean_neighbors,
-            "embedding": embedding,
-            "properties": list(self.properties),
-            "knots": knots,
-            "backend": backend,
-        }
+        widths = hidden_widths("radial_hidden", radial_hidden)
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
+        read = {"hidden": irreps, "lmax": lmax, "layers": layers, "radial_hidden": widths}
+        self.options = plain_options(self, given, **read)
         scalars = even_scalars(irreps)
         width = scalars.dim if embedding is None else check_integer("embedding", embedding, 1, fix="32 is usual.")
         self.embedding = torch.nn.Embedding(len(self.species), width)

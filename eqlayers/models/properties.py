@@ -194,3 +194,17 @@ def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     if num_graphs == 1:  # inductor cannot print a scatter into a single row
         return atoms.sum(0, keepdim=True)
     return summed_rows(atoms, batch, num_graphs)
+
+
+def plain_options(network: Any, given: Mapping[str, Any], **read: Any) -> dict[str, Any]:
+    """Arguments of a network as plain values, for its attribute ``options``.
+
+    Args:
+        network: Whose attributes ``species``, ``cutoff`` and ``properties`` count.
+        given: ``locals()`` at the start of ``__init__``.
+        **read: Further arguments that were read; tuples become lists, and irreps texts.
+    """
+    read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties")}
+    arguments = {name: read.get(name, value) for name, value in given.items() if name not in ("self", "__class__")}
+    plain = {tuple: list, o3.Irreps: str}
+    return {name: plain.get(type(value), lambda same: same)(value) for name, value in arguments.items()}

@@ -18,7 +18,7 @@ from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProd
 from ..nn.radial import ScalarNetwork, hidden_widths
 from ..nn.tabled_basis import tabled
 from .nequip import reachable
-from .properties import even_scalars, kept_irreps, property_irreps, read_properties
+from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 
 
 class TFN(torch.nn.Module):
@@ -75,6 +75,7 @@ class TFN(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         self.properties = read_properties(properties)
@@ -95,19 +96,8 @@ class TFN(torch.nn.Module):
         self.mean_neighbors: Tensor
         self.register_buffer("mean_neighbors", torch.ones(()))
         self.set_mean_neighbors(mean_neighbors)
-        self.options: dict[str, Any] = {
-            "species": list(self.species),
-            "hidden": str(irreps),
-            "lmax": self.irreps_sh.lmax,
-            "layers": count,
-            "num_basis": num_basis,
-            "cutoff": self.cutoff,
-            "radial_hidden": widths,
-            "mean_neighbors": mean_neighbors,
-            "properties": list(self.properties),
-            "knots": knots,
-            "backend": backend,
-        }
+        read = {"hidden": irreps, "lmax": self.irreps_sh.lmax, "layers": count, "radial_hidden": widths}
+        self.options = plain_options(self, given, **read)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the normalisation of the sums over neighbours."""
