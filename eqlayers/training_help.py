@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 COMMANDS = ("fit", "validate", "test", "predict")
@@ -19,117 +19,78 @@ class Group(NamedTuple):
     options: Mapping[str, tuple[str, str]]
 
 
-_BOTH = ("potential", "property")
-#: Option: its value, and what it is.
-GROUPS = (
-    Group(
-        "the run",
-        COMMANDS,
-        _BOTH,
-        {
-            "config": ("FILE", "configuration, also -c; later ones count more"),
-            "name": ("NAME", "of the run: its folder below --runs"),
-            "seed_everything": ("N", "seed of the weights"),
-            "threads": ("N", "CPU threads of torch; 0 for torch's choice"),
-            "ckpt_path": ("FILE", "weights in place of the run's best.ckpt"),
-        },
-    ),
-    Group(
-        "begin and go on",
-        ("fit",),
-        _BOTH,
-        {
-            "resume": ("", "go on from the last checkpoint, or begin"),
-            "overwrite": ("", "remove an earlier run once an epoch is done"),
-            "verbose": ("", "print the table of all layers"),
-            "test_after_fit": ("true|false", "test the best weights after the fit"),
-        },
-    ),
-    Group(
-        "",
-        ("fit",),
-        ("potential",),
-        {
-            "start_from": ("FILE", "fine-tune: a potential whose weights a fit begins with"),
-            "committee": ("N", "potentials to train, of different seeds"),
-        },
-    ),
-    Group(
-        "data",
-        COMMANDS,
-        ("potential",),
-        {
-            "data.path": ("FILE", "structures, in any format of ASE"),
-            "data.test_path": ("FILE", "structures for the test, or a list of files"),
-            "data.split": ("NAME", "random, time, config_type or rows"),
-            "data.val": ("N|X", "structures for validation, or their fraction"),
-            "data.test": ("N|X", "structures for the test, or their fraction"),
-            "data.keys": ("{LABEL: NAME}", "names of labels in the file"),
-            "data.units": ("{LABEL: UNIT}", "units of labels in the file"),
-            "data.e0s": ("NAME|{H: X}", "energies of atoms: fit, isolated, none"),
-            "data.cutoff": ("X", "distance of neighbours, Angstrom"),
-            "data.batch_size": ("N", "most structures in a batch"),
-            "data.max_edges": ("N", "most edges in a batch"),
-        },
-    ),
-    Group(
-        "data",
-        COMMANDS,
-        ("property",),
-        {
-            "data.dataset": ("NAME", "mini, which is embedded, or qm9"),
-            "data.target": ("NAME", "property that is learned"),
-            "data.root": ("FOLDER", "of the data of qm9"),
-            "data.split": ("NAME", "random, size, standard or cormorant"),
-            "data.cutoff": ("X", "distance of neighbours, Angstrom"),
-            "data.batch_size": ("N", "molecules in a batch"),
-            "data.limit_train": ("N", "molecules to train on; all without"),
-        },
-    ),
-    Group(
-        "loss and learning rate",
-        ("fit",),
-        _BOTH,
-        {
-            "model.learning_rate": ("X", "highest rate of AdamW"),
-            "model.warmup_steps": ("N", "steps of linear rise, then a half cosine"),
-            "model.loss": ("NAME", "l1, huber or mse"),
-        },
-    ),
-    Group(
-        "",
-        ("fit",),
-        ("potential",),
-        {
-            "model.energy_weight": ("X", "weight of energies in the loss"),
-            "model.forces_weight": ("X", "weight of forces"),
-            "model.stress_weight": ("X", "weight of stress"),
-            "model.second_stage": ("X", "fraction after which energies weigh more"),
-        },
-    ),
-    Group(
-        "trainer",
-        COMMANDS,
-        _BOTH,
-        {
-            "trainer.accelerator": ("NAME", "cpu, gpu, mps or auto"),
-            "trainer.devices": ("N", "how many devices, or which"),
-        },
-    ),
-    Group(
-        "",
-        ("fit",),
-        _BOTH,
-        {
-            "trainer.max_epochs": ("N", "passes over the training part"),
-            "trainer.max_time": ("D:H:M:S", "longest time"),
-            "trainer.gradient_clip_val": ("X", "largest norm of the gradient"),
-            "trainer.check_val_every_n_epoch": ("N", "epochs from validation to validation"),
-            "ema.decay": ("X", "of averaged weights; 0 for none"),
-            "early_stopping.patience": ("N", "validations without a better one"),
-        },
-    ),
-)
+_BOTH = {"potential", "property"}
+#: A heading in brackets with the commands and tasks of its options; an option, its value, and words about it.
+_TABLE = """\
+[the run] fit validate test predict / potential property
+config FILE                                  configuration, also -c; later ones count more
+name NAME                                    of the run: its folder below --runs
+seed_everything N                            seed of the weights
+threads N                                    CPU threads of torch; 0 for torch's choice
+ckpt_path FILE                               weights in place of the run's best.ckpt
+[begin and go on] fit / potential property
+resume                                       go on from the last checkpoint, or begin
+overwrite                                    remove an earlier run once an epoch is done
+verbose                                      print the table of all layers
+test_after_fit true|false                    test the best weights after the fit
+[] fit / potential
+start_from FILE                              fine-tune: a potential whose weights a fit begins with
+committee N                                  potentials to train, of different seeds
+[data] fit validate test predict / potential
+data.path FILE                               structures, in any format of ASE
+data.test_path FILE                          structures for the test, or a list of files
+data.split NAME                              random, time, config_type or rows
+data.val N|X                                 structures for validation, or their fraction
+data.test N|X                                structures for the test, or their fraction
+data.keys {LABEL: NAME}                      names of labels in the file
+data.units {LABEL: UNIT}                     units of labels in the file
+data.e0s NAME|{H: X}                         energies of atoms: fit, isolated, none
+data.cutoff X                                distance of neighbours, Angstrom
+data.batch_size N                            most structures in a batch
+data.max_edges N                             most edges in a batch
+[data] fit validate test predict / property
+data.dataset NAME                            mini, which is embedded, or qm9
+data.target NAME                             property that is learned
+data.root FOLDER                             of the data of qm9
+data.split NAME                              random, size, standard or cormorant
+data.cutoff X                                distance of neighbours, Angstrom
+data.batch_size N                            molecules in a batch
+data.limit_train N                           molecules to train on; all without
+[loss and learning rate] fit / potential property
+model.learning_rate X                        highest rate of AdamW
+model.warmup_steps N                         steps of linear rise, then a half cosine
+model.loss NAME                              l1, huber or mse
+[] fit / potential
+model.energy_weight X                        weight of energies in the loss
+model.forces_weight X                        weight of forces
+model.stress_weight X                        weight of stress
+model.second_stage X                         fraction after which energies weigh more
+[trainer] fit validate test predict / potential property
+trainer.accelerator NAME                     cpu, gpu, mps or auto
+trainer.devices N                            how many devices, or which
+[] fit / potential property
+trainer.max_epochs N                         passes over the training part
+trainer.max_time D:H:M:S                     longest time
+trainer.gradient_clip_val X                  largest norm of the gradient
+trainer.check_val_every_n_epoch N            epochs from validation to validation
+ema.decay X                                  of averaged weights; 0 for none
+early_stopping.patience N                    validations without a better one
+"""
+
+
+def _groups() -> Iterator[Group]:
+    for part in _TABLE.removeprefix("[").split("\n["):
+        first, *rest = part.splitlines()
+        heading, _, of = first.partition("] ")
+        commands, tasks = (tuple(words.split()) for words in of.split(" / "))
+        options = {}
+        for line in rest:
+            name, _, value = line[:44].strip().partition(" ")
+            options[name] = (value, line[45:])
+        yield Group(heading, commands, tasks, options)
+
+
+GROUPS = tuple(_groups())
 
 _FIRST = {
     "fit": """\
@@ -194,7 +155,7 @@ def general_help(command: str) -> str:
     """
     lines = [_FIRST[command], ""]
     for group in GROUPS:
-        if command in group.commands and set(_BOTH) <= set(group.tasks):
+        if command in group.commands and set(group.tasks) >= _BOTH:
             lines += option_lines(group.heading, group.options)
     return "\n".join([*lines, "", _REST.format(command=command)]) + "\n"
 
