@@ -18,10 +18,7 @@ from .checkpoints import read_checkpoint
 from .run import checkpoint_path, has_checkpoint, results_of
 
 #: Options of `eqlayers fit` that say what becomes of an earlier run; no configuration holds them.
-FLAGS = {
-    "resume": "Go on from the last checkpoint of the run, or begin where there is none.",
-    "overwrite": "Remove the results of an earlier run in the same folder, when the first epoch is done.",
-}
+FLAGS = ("resume", "overwrite")
 
 #: Attribute of an exception that ended a fit with --overwrite whose folder has the results of an earlier run.
 NOT_BEGUN = "eqlayers_not_begun"

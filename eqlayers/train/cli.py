@@ -73,17 +73,21 @@ TASKS = {
 }
 
 
-FINE_TUNING = {
-    "start_from": "Potential (or checkpoint) whose weights a fit begins with; model.model and data.cutoff are its own.",
-    "refit_shifts": "With start_from: fit shifts of known species to the new energies, too.",
-}
 #: Options of `eqlayers fit` that have no value and are in no configuration.
-FIT_FLAGS = {**FLAGS, "verbose": "Print the table of all layers, in place of one line."}
-
-
-COMMITTEE = {
-    "committee": "Number of potentials to train, with seeds one after the other, in folders member-1, ... of the run.",
-    "committee_share": "Fraction of the training part that each member is trained on, drawn by its seed; null for all.",
+FIT_FLAGS = (*FLAGS, "verbose")
+#: Options of runs, by type and default; and those of potentials. Words are here if the first page of the help has none.
+OPTIONS: dict[str, tuple[Any, Any, str]] = {
+    "name": (str, "default", ""),
+    "runs": (str, "runs", "Folder of all runs."),
+    "threads": (int, 1, ""),
+    "test_after_fit": (bool, True, ""),
+    "report": (bool, True, "Write report.html into the folder after a test."),
+}
+OF_POTENTIALS: dict[str, tuple[Any, Any, str]] = {
+    "start_from": (str | None, None, ""),
+    "refit_shifts": (bool, True, "With start_from: fit shifts of known species to the new energies, too."),
+    "committee": (int | None, None, ""),
+    "committee_share": (float | None, None, "Fraction of the training part for each member; null for all."),
 }
 
 
@@ -153,16 +157,8 @@ class TrainingCLI(LightningCLI):
         own = next(name for name, task in TASKS.items() if task is self.task)
         about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
         parser.add_argument("--task", type=str, default=own, help=about)
-        parser.add_argument("--name", type=str, default="default", help="Name of the run: its folder under `runs`.")
-        parser.add_argument("--runs", type=str, default="runs", help="Folder of all runs.")
-        parser.add_argument("--threads", type=int, default=1, help="CPU threads of torch; 0 leaves torch's choice.")
-        parser.add_argument("--test_after_fit", type=bool, default=True, help="Test the best weights after `fit`.")
-        parser.add_argument("--report", type=bool, default=True, help="Write report.html into the folder after a test.")
-        if self.task.module is PotentialModule:
-            parser.add_argument("--start_from", type=str | None, default=None, help=FINE_TUNING["start_from"])
-            parser.add_argument("--refit_shifts", type=bool, default=True, help=FINE_TUNING["refit_shifts"])
-            parser.add_argument("--committee", type=int | None, default=None, help=COMMITTEE["committee"])
-            parser.add_argument("--committee_share", type=float | None, default=None, help=COMMITTEE["committee_share"])
+        for name, (kind, default, about) in (OPTIONS | (OF_POTENTIALS if own == "potential" else {})).items():
+            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
         parser.set_defaults(
@@ -173,8 +169,8 @@ class TrainingCLI(LightningCLI):
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
         if subcommand == "fit":
-            for name, about in FIT_FLAGS.items():
-                parser.add_argument(f"--{name}", action="store_true", help=about)
+            for name in FIT_FLAGS:
+                parser.add_argument(f"--{name}", action="store_true", help="")
         task = next(name for name, one in TASKS.items() if one is self.task)
         asked = {"-h", "--help", "--help-all"} & set(self.given)
         network = network_of(self.given, self.task.network) if asked else self.task.network

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
@@ -23,25 +25,22 @@ MOST_USED = {
     "early_stopping": ("monitor", "patience", "min_delta"),
 }
 PAGES = {"trainer": Trainer, "early_stopping": EarlyStopping}
-#: Short words for options whose own are long.
+#: Words for options that are not on the first page and whose own words are long.
 ABOUT = {
-    "seed_everything": "Seed of the weights; true for a random one.",
-    "ckpt_path": "Checkpoint to go on from (fit), or whose weights are used instead of the run's best.ckpt.",
-    "config": "Configuration; may be given more than once, later ones count.",
     "print_config": "Print the configuration with all options and end.",
-    "early_stopping.patience": "Epochs without a lower value after which training ends.",
     "model.model": "Network with forward(z, pos, edge_index, batch, num_graphs) -> [G] and set_statistics(shifts, "
     "scale, mean_neighbors), by its import path, e.g. eqlayers.models.MoleculeNetwork.",
     "model.model.help": "Show all options of a network, e.g. eqlayers.models.MoleculeNetwork, and exit.",
-    "trainer.accelerator": "Where to train: cpu, gpu, mps or auto.",
-    "trainer.devices": "How many devices, which ones, or auto.",
     "trainer.precision": "32-true, 64-true, 16-mixed, bf16-mixed and others.",
-    "trainer.max_epochs": "Passes over the training part.",
-    "trainer.max_time": "Longest time, as days:hours:minutes:seconds.",
-    "trainer.gradient_clip_val": "Largest norm of the gradient; null for any.",
     "trainer.deterministic": "Refuse operations whose sums depend on the order of threads; warn to be warned only.",
     "trainer.log_every_n_steps": "Optimizer steps between two rows of the logs.",
     "trainer.fast_dev_run": "Only this many batches of each part, and no file is written.",
+}
+ABOUT |= {
+    name: words
+    for group in GROUPS
+    for name, (_, words) in group.options.items()
+    if not name.startswith(("data", "model"))
 }
 METAVARS = {"int": "N", "float": "X", "str": "TEXT"}
 FILE_WIDTH = 120  # of output that is not a terminal
@@ -81,19 +80,19 @@ class Formatter(DefaultHelpFormatter):
 
 
 class Page(argparse.Action):
-    """`--SECTION.help`: everything that the class of a section takes."""
+    """An option that prints a text and ends: ``text`` is called with the parser."""
 
-    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
+    def __init__(self, option_strings: list[str], dest: str, text: Callable[[Parser], str], help: str) -> None:
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+        self.text = text
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the page and end."""
-        section = self.option_strings[0][2:].removesuffix(".help")
-        print(page(PAGES[section], section), end="")
+    def __call__(self, parser: Any, *_: Any) -> None:
+        """Print the text and end."""
+        print(self.text(parser), end="")
         parser.exit()
 
 
-def page(cls: type, prefix: str, **options: Any) -> str:
+def page_of(cls: type, prefix: str, _: Any, **options: Any) -> str:
     """The options of a class as help, each beginning with a prefix."""
     own = Sections(usage=argparse.SUPPRESS, description="", add_help=False, formatter_class=Formatter)
     own.add_class_arguments(cls, prefix, fail_untyped=False, **options)
@@ -101,19 +100,6 @@ def page(cls: type, prefix: str, **options: Any) -> str:
         if action.dest == prefix or action.dest.endswith(".help"):
             action.help = argparse.SUPPRESS
     return own.format_help().lstrip()
-
-
-class HelpAll(argparse.Action):
-    """`--help-all`: every option of the command."""
-
-    def __init__(self, option_strings: list[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the help and end."""
-        assert isinstance(parser, Parser)
-        print(parser.format_all(), end="")
-        parser.exit()
 
 
 class Sections(LightningArgumentParser):
@@ -136,9 +122,10 @@ class Parser(Sections):
         """Leave the options that are used, name the pages of the others, and show the options of a network."""
         self.network, self.command, self.task = network, command, task
         self.usage = USAGE.format(command=command)
-        self.add_argument("--help-all", action=HelpAll, help="Show every option and exit.")
-        for section in PAGES:
-            self.add_argument(f"--{section}.help", action=Page, help=f"Show all options of `{section}` and exit.")
+        self.add_argument("--help-all", action=Page, text=Parser.format_all, help="Show every option and exit.")
+        for section, cls in PAGES.items():
+            about = f"Show all options of `{section}` and exit."
+            self.add_argument(f"--{section}.help", action=Page, text=partial(page_of, cls, section), help=about)
         shown = {f"{section}.{name}" for section, names in MOST_USED.items() for name in names}
         for action in self._actions:
             section, _, name = action.dest.partition(".")
@@ -152,7 +139,7 @@ class Parser(Sections):
         """All options, and the options of the network that configurations use."""
         text: str = super().format_help()
         assert self.network is not None
-        return f"{text}\n{page(self.network, 'model.model.init_args', skip={'cutoff'})}"
+        return f"{text}\n{page_of(self.network, 'model.model.init_args', self, skip={'cutoff'})}"
 
     def format_help(self, *args: Any) -> str:
         """The most used options of the task, in groups."""
