@@ -69,9 +69,6 @@ class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
         rank: Number of this process.
         processes: How many there are.
 
-    Raises:
-        ConfigError: There are fewer samples than processes.
-
     Example:
         >>> [list(SharedBatchSampler(range(7), 2, rank, processes=2)) for rank in (0, 1)]
         [[[0, 2], [4, 6]], [[1, 3], [5]]]

@@ -20,9 +20,6 @@ def embedded_folder(file: str, option: str = "root= a folder that holds") -> Pat
     Args:
         file: Its name.
         option: What to pass where there is none, for the message.
-
-    Raises:
-        DataError: If the package is not in a source checkout; the data are not part of an installed wheel.
     """
     root = Path(__file__).resolve().parents[2] / "examples" / "data"
     if not (root / file).exists():
@@ -36,9 +33,6 @@ def embedded_folder(file: str, option: str = "root= a folder that holds") -> Pat
 
 def embedded_trajectory(name: str) -> Path:
     """File of one of ``TRAJECTORIES``, compared with the manifest.
-
-    Raises:
-        DataError: It is missing, or not the listed one.
 
     Example:
         >>> embedded_trajectory("ethanol_md").name
@@ -57,9 +51,6 @@ def compare_with_manifest(path: Path, remedy: str) -> None:
     Args:
         path: The file.
         remedy: End of the message.
-
-    Raises:
-        DataError: They differ, or the manifest cannot be read.
     """
     manifest = path.parent / MANIFEST
     if not manifest.exists():

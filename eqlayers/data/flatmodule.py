@@ -62,11 +62,7 @@ class FlatDataModule(LightningDataModule):
         return self._loader(dataset, self.eval_size(dataset)) if len(dataset) else []
 
     def test_dataloader(self) -> DataLoader:
-        """Test batches in the order of the split.
-
-        Raises:
-            DataError: There is no test part.
-        """
+        """Test batches in the order of the split."""
         dataset = self.part("test")
         if len(dataset) == 0:
             raise DataError("the test part must hold at least one structure, got none. Set test or test_path.")
@@ -77,11 +73,7 @@ class FlatDataModule(LightningDataModule):
         return self.test_dataloader()
 
     def part(self, name: str) -> Any:
-        """The dataset of a part.
-
-        Raises:
-            ConfigError: Before `setup`.
-        """
+        """The dataset of a part."""
         if not self._rows:
             raise ConfigError("the data must be set up before they are used, got no call of setup(). Call it first.")
         return getattr(self, f"{name}_set")

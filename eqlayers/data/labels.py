@@ -46,9 +46,6 @@ def columns_of(
 
     Returns:
         Columns by label, those that were found; and the names that were not used.
-
-    Raises:
-        DataError: A given name is nowhere; two names differ in value; a value has another shape or is not finite.
     """
     present = set().union(*(values for _, values in frames))
     columns: dict[str, Column] = {}
@@ -160,9 +157,6 @@ def stress_of(
     """Labels with -virial / volume where there is no stress, without virials; and lines that say what was done.
 
     Zeros of structures without a cell, where a stress means nothing, stand for a label that is missing.
-
-    Raises:
-        DataError: Stress or virials of a structure without a cell; both of a structure, and they differ.
     """
     found, said, rows = dict(labels), [], np.arange(len(cell))
     volume = np.abs(np.linalg.det(cell))

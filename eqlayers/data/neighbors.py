@@ -129,11 +129,7 @@ def _refuse(data: FlatArrays, expected: str, rows: Any) -> None:
 
 
 def check_edges(edges: Any, data: FlatArrays) -> Any:
-    """Return ``edges`` if they are the neighbour lists of ``data``.
-
-    Raises:
-        ConfigError: They are none. ShapeError: They are of another data set.
-    """
+    """Return ``edges`` if they are the neighbour lists of ``data``."""
     of_cells = isinstance(data, StructureArrays)
     kind, maker = (StructureEdges, "structure_edges") if of_cells else (Edges, "neighbor_edges")
     check_type("edges", edges, kind, f"neighbour lists ({kind.__name__})", f"Take them from {maker}.")

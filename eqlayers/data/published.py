@@ -80,10 +80,6 @@ def find_published(name: str, path: str) -> None:
         name: A key of ``PUBLISHED``.
         path: The file; the set knows it by its name.
 
-    Raises:
-        ConfigError: An unknown set, or no file of it by the name.
-        DataError: The file is missing or, of rMD17, not an archive with its arrays.
-
     Example:
         >>> find_published("rmd17", "data/rmd17_ethanol.npz")
         Traceback (most recent call last):
@@ -135,9 +131,6 @@ def check_published(name: str, path: str, structures: StructureArrays) -> None:
         name: A key of ``PUBLISHED``.
         path: The file, which `find_published` has found.
         structures: What was read of it, in eV.
-
-    Raises:
-        DataError: Another molecule or number of structures, labels that are missing, or energies of another size.
     """
     found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     molecule = found.files[file.name]

@@ -62,11 +62,7 @@ def _kind(error: Exception) -> str:
 
 
 def read_skipped(raw: Path) -> list[int]:
-    """Rows (from 0) of the records that QM9's authors advise to leave out: nine lines of header, one of footer.
-
-    Raises:
-        DataError: If a line does not start with a record number.
-    """
+    """Rows (from 0) of the records that QM9's authors advise to leave out: nine lines of header, one of footer."""
     path = raw / SKIP
     try:
         return [int(line.split()[0]) - 1 for line in path.read_text().split("\n")[9:-2]]
@@ -86,9 +82,6 @@ def check_raw(raw: Path) -> None:
     """Compare the numbers of records in the three raw files.
 
     torch-geometric reads a truncated file as a smaller data set without a word.
-
-    Raises:
-        DataError: If the files disagree or one of them is cut off.
     """
     rows = len(_read_table(raw / CSV, (18,)))
     with (raw / SDF).open("rb") as file:
@@ -111,9 +104,6 @@ def read_sdf(raw: Path) -> dict[str, NDArray[Any]]:
     Returns:
         `n_atoms` `[N]`, `z` `[A]`, `pos` `[A, 3]` (Angstrom) and `idx` `[N]` (row in the table), without the records of
         `uncharacterized.txt`.
-
-    Raises:
-        DataError: If a file cannot be read or the files disagree.
     """
     check_raw(raw)
     skipped = set(read_skipped(raw))
@@ -164,9 +154,6 @@ def read_labels(
     Returns:
         `[N]`: from the table if it is there; else U0, U, H and G from atomisation energies and the energies of free
         atoms, and the other targets from float32, whose rounding is far below any error of a model.
-
-    Raises:
-        DataError: If the table cannot be read or belongs to other molecules.
     """
     path = raw / CSV
     if path.exists():

@@ -71,11 +71,7 @@ class StructureFile(NamedTuple):
 
 
 def read_keys(keys: Any) -> dict[str, str | None]:
-    """Names in the file by label, each checked.
-
-    Raises:
-        ConfigError: No mapping, or a label that is not known.
-    """
+    """Names in the file by label, each checked."""
     fix = "Pass keys={'energy': 'my_energy', 'forces': 'my_forces'}."
     given = check_type("keys", {} if keys is None else keys, Mapping, "a mapping from label to name in the file", fix)
     for label, name in given.items():

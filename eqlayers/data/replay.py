@@ -40,9 +40,6 @@ def read_replay(given: Any) -> Replay | None:
     Args:
         given: None, or a mapping with ``path`` and perhaps ``number``, ``labels``, ``keys`` and ``units``.
 
-    Raises:
-        ConfigError: It is something else.
-
     Example:
         >>> read_replay({"path": "old.xyz", "labels": ["forces"]})[:3]
         ('old.xyz', 0.5, ('forces',))
@@ -88,9 +85,6 @@ def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> N
         old: The earlier structures, with labels that count only.
         num_new: Training structures besides.
         seed: Of the draw.
-
-    Raises:
-        DataError: There are too few.
 
     Example:
         >>> old = StructureArrays.of("a test", [1] * 4, [1] * 4, np.zeros((4, 3)), energy=[0, 1, 2, np.nan])

@@ -80,11 +80,7 @@ DATASETS = ("mini", "qm9")
 
 
 def check_integers(name: str, values: Any, what: str) -> IntArray:
-    """A flat array of integers.
-
-    Raises:
-        ShapeError: Anything else.
-    """
+    """A flat array of integers."""
     array = np.asarray(values) if isinstance(values, (list, tuple, np.ndarray)) else None
     if array is None or array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
         raise ShapeError(f"{name} must be an array of integers {what}, got {got(values)}. Pass np.array([...]).")
@@ -92,12 +88,7 @@ def check_integers(name: str, values: Any, what: str) -> IntArray:
 
 
 def check_rows(name: str, rows: Any, num: int) -> IntArray:
-    """Rows of a data set, at least one.
-
-    Raises:
-        ShapeError: No flat array of integers, or an empty one.
-        IndexRangeError: One of them is no row of the data set.
-    """
+    """Rows of a data set, at least one."""
     array = check_integers(name, rows, f"from 0 to {num - 1}")
     if len(array) == 0:
         raise ShapeError(f"{name} must be an array of at least one row, got none. Use a larger data set or part.")
@@ -115,9 +106,6 @@ def limited(rows: IntArray, limit: int | float | None, seed: int = SPLIT_SEED) -
         rows: Of the training part.
         limit: How many, or as a float which fraction.
         seed: Of the draw.
-
-    Raises:
-        ConfigError: There are not so many.
 
     Example:
         >>> len(limited(np.arange(10), 3)), set(limited(np.arange(10), 3)) < set(limited(np.arange(10), 4))

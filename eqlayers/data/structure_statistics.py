@@ -58,9 +58,6 @@ def read_e0s(e0s: Any) -> str | dict[int, float]:
     Args:
         e0s: One of "fit", "isolated" and "none", or a mapping from chemical symbol or atomic number to eV.
 
-    Raises:
-        ConfigError: Another value, an unknown element, or an energy that is no number.
-
     Example:
         >>> read_e0s({"H": -13.6, 8: -2041.0})
         {1: -13.6, 8: -2041.0}
@@ -163,11 +160,7 @@ def _tensor_scales(part: StructureArrays) -> dict[str, float]:
 
 
 def _isolated(structures: StructureArrays) -> dict[int, float]:
-    """Energy of the lone atom of every species that has one; the mean of several.
-
-    Raises:
-        DataError: Several lone atoms of a species differ by more than 1 meV.
-    """
+    """Energy of the lone atom of every species that has one; the mean of several."""
     lone = np.flatnonzero(lone_atoms(structures) & ~np.isnan(structures.energy))
     numbers = structures.z[np.cumsum(structures.n_atoms)[lone] - 1]
     for number in np.unique(numbers).tolist():

@@ -31,11 +31,6 @@ def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atom
         species: Atomic numbers that the potential knows.
         name: Of the argument.
 
-    Raises:
-        ConfigError: No Atoms, or none in it.
-        IndexRangeError: A species that the potential does not know.
-        DataError: Positions or cell that are not finite, or a cell without volume.
-
     Example:
         >>> from ase import Atoms
         >>> check_atoms(Atoms("Cu"), species=[1, 8])
@@ -109,9 +104,6 @@ class NeighborLists:
         cutoff: In Angstrom.
         skin: In Angstrom; with 0 every call makes a list.
 
-    Raises:
-        ConfigError: A cutoff that is not positive or a skin below 0.
-
     Example:
         >>> from ase import Atoms
         >>> lists = NeighborLists(cutoff=1.0, skin=0.3)
@@ -137,9 +129,6 @@ class NeighborLists:
         Args:
             atoms: Checked ones; see :func:`check_atoms`.
             name: Of the argument.
-
-        Raises:
-            DataError: Two atoms are at the same place.
         """
         pos, cell = atoms.positions, periodic_cell(atoms)
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
@@ -181,9 +170,6 @@ def collate(
         potential: Whose cutoff and species count.
         structures: Checked ones; see :func:`check_atoms`.
         neighbors: Edges and shifts of each, as :class:`NeighborLists` gives them.
-
-    Raises:
-        ConfigError: No structure.
 
     Example:
         >>> from ase.build import bulk, molecule

@@ -289,9 +289,6 @@ def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path
     Returns:
         Files in the order of the list; files of a pattern or a folder are sorted.
 
-    Raises:
-        ConfigError: A pattern without files, or a folder without a complete committee.
-
     Example:
         >>> committee_files(["a.pt", "b.pt"])
         [PosixPath('a.pt'), PosixPath('b.pt')]
@@ -327,11 +324,7 @@ def member_name(number: int) -> str:
 
 
 def read_mark(folder: Path) -> dict[str, Any] | None:
-    """The content of the mark in the folder of a committee; None for another folder.
-
-    Raises:
-        ConfigError: The file is damaged.
-    """
+    """The content of the mark in the folder of a committee; None for another folder."""
     if not (folder / MARK).is_file():
         return None
     fix = "Name the files of the members, or train again."

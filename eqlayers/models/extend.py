@@ -72,11 +72,7 @@ def extend_potential(
 
 
 def with_species(description: Mapping[str, Any], species: Sequence[int]) -> dict[str, Any]:
-    """The description of a potential with other species.
-
-    Raises:
-        ConfigError: The species of its network cannot be changed.
-    """
+    """The description of a potential with other species."""
     network, old = description["network"], list(description["species"])
     if list(species) == old:
         return dict(description)
@@ -97,9 +93,6 @@ def take_weights(potential: Potential, other: Potential) -> None:
     Args:
         potential: A fresh one of the same architecture, whose species begin with the species of the other.
         other: It stays as it is.
-
-    Raises:
-        ConfigError: They differ in more than species; the parameter is named.
     """
     potential.to(device=other.shifts.device, dtype=other.dtype).train(other.training)
     mine, theirs, learned = potential.state_dict(), other.state_dict(), dict(potential.named_parameters())

@@ -206,9 +206,6 @@ class MACE(EquivariantModule):
 def read_hidden(hidden: Any) -> o3.Irreps:
     """Irreps of features of one multiplicity, even scalars first.
 
-    Raises:
-        IrrepsError: They are others.
-
     Example:
         >>> read_hidden("4x0e + 4x1o")
         4x0e+4x1o

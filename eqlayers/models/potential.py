@@ -304,9 +304,6 @@ def differentiated(
 
     Returns:
         A dictionary for each potential.
-
-    Raises:
-        ConfigError: Stress of structures without a cell.
     """
     strained = "stress" in asked or "virials" in asked
     if "stress" in asked and not _some_volume(structures):
@@ -364,11 +361,7 @@ def places_of(species: Sequence[int]) -> Tensor:
 
 
 def kinds_of(z: Tensor, places: Tensor, species: Sequence[int], what: str) -> Tensor:
-    """``[A]``: the places of atomic numbers.
-
-    Raises:
-        IndexRangeError: A species that is not in the list; not checked on a GPU.
-    """
+    """``[A]``: the places of atomic numbers."""
     if check_tensor("z", z, "[A]").dtype != torch.int64:
         raise DTypeError(f"z must be int64, got {z.dtype}. Convert it with `.long()`.")
     kind = places[z.clamp(0, len(places) - 1)]

@@ -32,9 +32,6 @@ OUTPUTS = {
 def read_properties(properties: Any) -> tuple[str, ...]:
     """Different names of :data:`PROPERTIES`, in its order.
 
-    Raises:
-        ConfigError: None, or one that there is not.
-
     Example:
         >>> read_properties(["dipole", "energy"])
         ('energy', 'dipole')
@@ -61,9 +58,6 @@ def property_irreps(properties: Sequence[str]) -> o3.Irreps:
 def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
     """The even scalars among the irreps of features, which networks begin with.
 
-    Raises:
-        IrrepsError: There are none.
-
     Example:
         >>> even_scalars(o3.Irreps("8x0e + 4x0o + 8x1o"))
         8x0e
@@ -76,9 +70,6 @@ def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
 
 def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
     """The irreps of ``hidden`` from which the properties are read out.
-
-    Raises:
-        ConfigError: One is missing.
 
     Example:
         >>> kept_irreps(o3.Irreps("8x0e + 8x1o + 8x2e"), ("energy", "dipole"))
@@ -132,11 +123,7 @@ class AtomicProperties(KeepsFloat64):
         return tuple(name for name in self.properties if name != "energy")
 
     def set_scales(self, scales: Mapping[str, float]) -> None:
-        """Set the scales of properties by name; those left out stay.
-
-        Raises:
-            IndexRangeError: A property that the network has not. ConfigError: A scale that is not positive.
-        """
+        """Set the scales of properties by name; those left out stay."""
         unknown = sorted(set(scales) - set(self.tensors), key=str)
         if unknown:
             raise IndexRangeError(f"tensor scales must be of {list(self.tensors)}, got also {unknown}. Leave them out.")
@@ -154,9 +141,6 @@ class AtomicProperties(KeepsFloat64):
         Returns:
             ``[A]`` as the network gave them, or None; by name 'dipole' ``[G, 3]`` and 'polarizability' ``[G, 3, 3]``,
             float64.
-
-        Raises:
-            ShapeError: ``values`` has another shape.
         """
         atoms, columns = batch.shape[0], sum(self._columns.values())
         expected = [atoms] if columns == 1 else [atoms, columns]

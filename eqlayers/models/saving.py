@@ -199,11 +199,7 @@ def load_potential(path: str | Path, dtype: torch.dtype | None = None, device: A
 
 
 def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None, device: torch.device) -> Potential:
-    """The potential of a file that was read.
-
-    Raises:
-        ConfigError, DataError: See :func:`load_potential`.
-    """
+    """The potential of a file that was read."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description)
     expect_tables(potential, saved.state)

@@ -61,9 +61,6 @@ def run(args: Sequence[str]) -> int:
 
     Returns:
         0; 1 where a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
-
-    Raises:
-        EqlayersError: An option, a file or a structure that cannot be used.
     """
     command = COMMANDS[args[0]]
     parser = ArgumentParser(prog=f"eqlayers {args[0]}", description=command.about)

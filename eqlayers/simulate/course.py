@@ -54,9 +54,6 @@ def course_of(trajectory: str | Path, timestep: float) -> Course:
     Args:
         trajectory: The file.
         timestep: fs.
-
-    Raises:
-        ConfigError, DataError: There is no such file, or it cannot be read.
     """
     rows: list[tuple[float, ...]] = []
     atoms = 0
@@ -174,9 +171,6 @@ def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapp
 
     Returns:
         The files; none if there are fewer than three frames.
-
-    Raises:
-        DataError: The trajectory cannot be read.
     """
     place = Path(trajectory)
     course = course_of(place, settings.timestep)

@@ -18,9 +18,6 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
 
     Args:
         path: A file of a potential.
-
-    Raises:
-        ConfigError, DataError: It cannot be used; see :func:`eqlayers.models.load_potential`.
     """
     saved, potential = read_potential(path), load_potential(path)
     parts = [("network", saved.description["network"]), ("repulsion", saved.description["repulsion"])]
@@ -46,9 +43,6 @@ def describe_members(paths: Sequence[Path]) -> list[tuple[str, str]]:
 
     Args:
         paths: Files of the members.
-
-    Raises:
-        ConfigError, DataError: One cannot be used.
     """
     each = [dict(describe(path)) for path in paths]
     rows = [("members", f"{len(paths)}")]

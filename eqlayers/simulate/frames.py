@@ -32,10 +32,6 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
     Args:
         path: In any format that ASE knows.
         index: Which, as in ``ase.io.read``; all by default.
-
-    Raises:
-        ConfigError: There is no such file.
-        DataError: ASE cannot read it, or there is no structure in it.
     """
     place = Path(check_path("structures", path, "the path of a file"))
     if not place.is_file():
@@ -74,11 +70,7 @@ def _read(place: Path, index: str) -> Iterator[Atoms]:
 
 
 def one_frame(path: str | Path, index: str = "-1") -> Atoms:
-    """A structure of a file, the last by default, without what was computed of it: results, and labels by any name.
-
-    Raises:
-        ConfigError, DataError: See :func:`frames`.
-    """
+    """A structure of a file, the last by default, without what was computed of it: results, and labels by any name."""
     (atoms,) = frames(path, index)
     atoms.calc = None
     for name in (FREE, *(name for label, names in KEYS.items() if label != "config_type" for name in names)):
@@ -92,9 +84,6 @@ def check_different(*named: tuple[str, str | Path | None]) -> None:
 
     Args:
         named: Option and file, in the order in which messages name them; None for one that is not used.
-
-    Raises:
-        ConfigError: They do.
     """
     seen: dict[Path, str] = {}
     for option, path in named:
@@ -107,11 +96,7 @@ def check_different(*named: tuple[str, str | Path | None]) -> None:
 
 
 def check_trajectory(path: str | Path, option: str, new: bool) -> Path:
-    """The path of a trajectory that can be written.
-
-    Raises:
-        ConfigError: Another ending, a file that is there although it must be new, or a place that cannot be written.
-    """
+    """The path of a trajectory that can be written."""
     place = Path(check_path(option, path, "the path of a file"))
     if place.suffix not in TRAJECTORIES:
         raise ConfigError(

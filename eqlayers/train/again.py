@@ -68,11 +68,6 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
         resume: Whether to go on from the run's own checkpoint.
         overwrite: Whether results may be removed.
         given: A checkpoint that was named.
-
-    Raises:
-        ConfigError: The folder has results and nothing says what becomes of them; options exclude each other; or the
-            named checkpoint is no file.
-        DataError: The named checkpoint is damaged.
     """
     if given is not None and not resume:
         read_checkpoint(given)

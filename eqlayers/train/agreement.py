@@ -28,9 +28,6 @@ def check_network(model: nn.Module, data: Any) -> None:
     Args:
         model: The network; only attributes that it has are compared.
         data: The data module, set up.
-
-    Raises:
-        ConfigError: They do not fit.
     """
     if not callable(getattr(model, "set_statistics", None)):
         raise ConfigError(
@@ -92,9 +89,6 @@ def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
     Args:
         saved: :func:`data_facts` of the data that it was trained on.
         data: The data module at hand.
-
-    Raises:
-        ConfigError: The target differs, or molecules it was trained on may be among the test molecules.
     """
     now = data_facts(data)
     if saved["target"] != now["target"]:

@@ -121,9 +121,6 @@ class TrainedModule(Restored):
         final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
         checkpointing: Whether training forgets what the parts of the network compute and computes it again, for less
             memory; see :func:`eqlayers.models.recomputed`.
-
-    Raises:
-        ConfigError: An option is out of range.
     """
 
     def __init__(
@@ -231,10 +228,6 @@ class TrainedModule(Restored):
 
 
 def trained_module(module: Any) -> TrainedModule:
-    """The module of a training, for callbacks that ask it for names and units.
-
-    Raises:
-        ConfigError: It is another one.
-    """
+    """The module of a training, for callbacks that ask it for names and units."""
     what = "a module of eqlayers.train"
     return check_type("what is trained", module, TrainedModule, what, "Use the run's callbacks with one.")

@@ -428,9 +428,6 @@ def task_of(args: Sequence[str]) -> str:
     """The task that the command line or its configuration names, or that the keys of its data are of.
 
     An option counts more than a file.
-
-    Raises:
-        ConfigError: There is no such task.
     """
     named: Any = None
     told = None
@@ -461,10 +458,6 @@ def run(
         args: Subcommand and options, as on the command line.
         command: What runs them.
         typed: What was typed, for the command that goes on, where that is not ``args``.
-
-    Raises:
-        EqlayersError: The input cannot be used; the message says what to change.
-        SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
     try:
         with quiet_lightning():

@@ -297,10 +297,6 @@ def run(args: Sequence[str]) -> None:
 
     Args:
         args: Subcommand and options, as on the command line.
-
-    Raises:
-        EqlayersError: The input cannot be used; the message says what to change.
-        SystemExit: With status 130 after Ctrl-C, 143 after SIGTERM.
     """
     with for_structures(args) as words:
         _run(Committee.of(words), args)

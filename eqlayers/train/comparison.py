@@ -37,9 +37,6 @@ def run(args: Sequence[str]) -> None:
 
     Args:
         args: Folders and options.
-
-    Raises:
-        ConfigError: None of the folders is a run, or the output is there already.
     """
     about = "Compare runs: their errors, sorted, what differs between their configurations, and their learning curves."
     parser = ArgumentParser(prog="eqlayers report", description=about)
@@ -76,9 +73,6 @@ def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
 
     Args:
         folders: Folders of runs, or folders that hold them.
-
-    Raises:
-        ConfigError: There is none.
 
     Example:
         >>> find_runs(["no/such/run"])

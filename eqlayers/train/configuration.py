@@ -86,9 +86,6 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
         path: The file.
         known: All keys, with dots.
         section: The section that the file stands for; the whole configuration if empty.
-
-    Raises:
-        ConfigError: The file is missing, no YAML, no mapping or a benchmark's, or has an unknown key.
     """
     given = read_yaml(path, "a configuration", near_files(path))
     if not isinstance(given, dict) or not given:
@@ -129,11 +126,7 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
 
 
 def check_cutoff(args: Sequence[str], cutoff: float) -> None:
-    """Raise if model and data cutoffs differ; jsonargparse's link would silently overwrite the model's.
-
-    Raises:
-        ConfigError: A file or an option gives one.
-    """
+    """Raise if model and data cutoffs differ; jsonargparse's link would silently overwrite the model's."""
     key = "model.model.init_args.cutoff"
     other = [value for value in given_values(args, key) if str(value) != str(cutoff) and _number(value) != cutoff]
     if other:

@@ -42,9 +42,6 @@ def with_network(args: Sequence[str]) -> list[str]:
 
     Args:
         args: Subcommand and options.
-
-    Raises:
-        ConfigError, DataError: The potential cannot be read.
     """
     start, resumed = given_values(args, "start_from"), given_values(args, "ckpt_path")
     if not start or start[-1] in ("", "null", "None"):
@@ -96,9 +93,6 @@ class FineTuned(TrainedModule):
             species: Elements of the data, as symbols or atomic numbers; those that it does not know are added.
             refit_shifts: Whether shifts of species that it knows are fitted to the errors of its energies, too, as
                 energies of another method need it; shifts of new species always are.
-
-        Raises:
-            ConfigError: Another architecture, or one that takes no more species.
         """
         check_flag("refit_shifts", refit_shifts)
         self.use(begun(self.potential, start, species))
@@ -125,9 +119,6 @@ def begun(configured: Potential, start: Potential, species: Sequence[int | str])
 
     Returns:
         A new potential with the species of ``start``, of the configuration, and of the data.
-
-    Raises:
-        ConfigError: Another architecture, or one that takes no more species.
     """
     check_type("start_from", start, Potential, "a Potential", "Load one with load_potential(path).")
     start = without_tables(start)

@@ -51,11 +51,7 @@ def read_history(folder: str | Path) -> list[dict[str, float]]:
 
 
 def check_rows(rows: Any, where: str) -> list[dict[str, float]]:
-    """The epochs of a run, as read from somewhere.
-
-    Raises:
-        DataError: They are something else.
-    """
+    """The epochs of a run, as read from somewhere."""
     good = isinstance(rows, list) and all(isinstance(row, dict) and row.keys() == set(FIELDS) for row in rows)
     if not good or not all(isinstance(value, (int, float)) for row in rows for value in row.values()):
         raise DataError(

@@ -40,11 +40,7 @@ def metric_name(target: Target, kind: str = "mae") -> str:
 
 
 def target_of(module: LightningModule) -> Target:
-    """The property that a module was set up for.
-
-    Raises:
-        ConfigError: It has not been set up by a trainer with data.
-    """
+    """The property that a module was set up for."""
     target = getattr(module, "target", None)
     if not isinstance(target, Target):
         raise ConfigError(

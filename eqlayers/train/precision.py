@@ -14,9 +14,6 @@ def check_precision(trainer: Trainer) -> None:
 
     Energies, shifts and sums over atoms are in float64 anyway, and what is left for 16 bits is not safe: bfloat16 in
     the linear layers alone moves the energies of a trained potential by more than its error.
-
-    Raises:
-        ConfigError: The trainer has another precision.
     """
     if trainer.precision not in PRECISIONS:
         raise ConfigError(

@@ -23,9 +23,6 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = Tr
         module: What is to be restored.
         saved: The weights of a checkpoint.
         strict: Whether names may be missing or unknown.
-
-    Raises:
-        DataError: They are another network's.
     """
     mine = module.state_dict()
     wrong = {
@@ -56,9 +53,6 @@ def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) 
     Args:
         checkpoint: What :func:`eqlayers.train.read_checkpoint` returned.
         parameters: In the order of the optimizer.
-
-    Raises:
-        DataError: Something is missing, or the number or a shape of the moments differs.
     """
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
@@ -102,10 +96,6 @@ class Restored(LightningModule):
             map_location: As in :func:`torch.load`.
             strict: Whether names of weights may be missing or unknown.
             **options: Arguments of the module in place of the checkpoint's.
-
-        Raises:
-            ConfigError: There is no such file, or it names no network and none is given.
-            DataError: The file is damaged, or another module's.
         """
         if options.pop("weights_only", None) is False:
             raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")

@@ -47,9 +47,6 @@ def run_folder(runs: str | Path, name: str) -> Path:
     Returns:
         ``<runs>/<name>``; nothing is made.
 
-    Raises:
-        ConfigError: The name or a symbolic link leads elsewhere, or a file is in the way.
-
     Example:
         >>> run_folder("runs", "qm9_mini").as_posix()
         'runs/qm9_mini'
@@ -83,9 +80,6 @@ def remove_halves(folder: str | Path) -> None:
 
     Args:
         folder: The run's folder.
-
-    Raises:
-        ConfigError: A symbolic link leads out of the run's folder; nothing is removed then.
     """
     folder = Path(folder)
     members = members_of(folder)

@@ -128,9 +128,6 @@ def read_run(folder: str | Path, label: str | None = None) -> Run:
         folder: The run's folder.
         label: How to name it; the folder's name if None.
 
-    Raises:
-        ConfigError: There is no run.
-
     Example:
         >>> read_run("no/such/run")
         Traceback (most recent call last):

@@ -41,11 +41,7 @@ class WarmupCLI(TrainingCLI):
         super().__init__(args)
 
     def own_options(self) -> dict[str, Any]:
-        """No callbacks, loggers or checkpoints of a run.
-
-        Raises:
-            ConfigError: A CPU would run the step in another dtype than the GPU.
-        """
+        """No callbacks, loggers or checkpoints of a run."""
         precision = self.configured.get("precision")
         if self.targets and precision in NOT_ON_CPU:
             raise ConfigError(
@@ -90,9 +86,6 @@ def run(args: Sequence[str]) -> None:
 
     Args:
         args: Configuration and options, as on the command line.
-
-    Raises:
-        EqlayersError: The input cannot be used; the message says what to change.
     """
     parser = ArgumentParser(
         prog="eqlayers warmup",

@@ -24,9 +24,6 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
 
     Returns:
         A sentence for each thing that looks wrong.
-
-    Raises:
-        DataError: The training part has no label that a potential can be trained on.
     """
     train = check_structures(structures).take(rows["train"])
     if not {"energy", "forces", "dipole", "polarizability"} & set(train.labels):

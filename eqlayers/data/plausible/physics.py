@@ -27,9 +27,6 @@ def check_physics(structures: StructureArrays) -> list[str]:
 
     Returns:
         A text for each thing that looks wrong.
-
-    Raises:
-        DataError: Energies change against the work of forces or stress.
     """
     check_structures(structures)
     model = None

@@ -42,11 +42,7 @@ class Choices(NamedTuple):
 
 
 def choose(found: Look) -> Choices:
-    """Settings of a training.
-
-    Raises:
-        DataError: There are too few structures to split.
-    """
+    """Settings of a training."""
     free, shifts = _shifts(found)
     alone = lone_atoms(found.structures) if free else np.zeros(len(found.structures), dtype=bool)
     rows = np.flatnonzero(~alone)

@@ -41,10 +41,6 @@ def run(args: Sequence[str]) -> None:
 
     Args:
         args: What follows the name of the command.
-
-    Raises:
-        ConfigError: A file is in the way, or an option is wrong.
-        DataError: The structures cannot be used.
     """
     parser = ArgumentParser(
         prog="eqlayers new",
@@ -130,9 +126,6 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
 
     Args:
         args: Subcommand and options.
-
-    Raises:
-        ConfigError: What comes first is no file, or a configuration is given as well.
     """
     first = args[1] if len(args) > 1 else "-"
     if first.startswith("-") or first.endswith(_YAML):

@@ -111,10 +111,6 @@ def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping
     Args:
         path: A file, or the name of an embedded set.
         keys, units: As of :func:`eqlayers.data.readers.read_structures`.
-
-    Raises:
-        ConfigError: The units must be given.
-        DataError: The file cannot be read or used; forces or stress have the wrong sign.
     """
     embedded = path in TRAJECTORIES and not Path(path).exists()
     said: list[str] = []
