@@ -14,7 +14,7 @@ from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricColl
 from torchmetrics.utilities import dim_zero_cat
 
 from ..checks import check_flag, check_items, check_module, check_number, check_type, got
-from ..errors import ConfigError
+from ..errors import ConfigError, DataError
 from ..models import recomputed
 from .agreement import check_checkpoint, data_facts, differences
 from .precision import to_precision
@@ -123,6 +123,8 @@ class TrainedModule(Restored):
             memory; see :func:`eqlayers.models.recomputed`.
     """
 
+    test_values: nn.ModuleDict
+
     def __init__(
         self,
         model: nn.Module,
@@ -171,6 +173,33 @@ class TrainedModule(Restored):
         often = name.startswith("train")
         size = {"batch_size": batch.num_graphs, "sync_dist": True}
         self.log(name, loss.detach(), on_step=often, on_epoch=True, prog_bar=often, **size)
+
+    def data_of(self, stage: str, fix: str) -> Any:
+        """The data module of the trainer, with its statistics."""
+        data = getattr(self.trainer, "datamodule", None)
+        if data is None or not hasattr(data, "statistics"):
+            raise ConfigError(
+                f"a datamodule with `statistics` was expected in trainer.{stage}, got none. Pass datamodule={fix}."
+            )
+        return data
+
+    def not_finite(self, what: str, batch_idx: int, fix: str) -> DataError:
+        """The error for a loss that is not finite."""
+        where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
+        return DataError(f"the loss at {where} must be finite, got {what}. {fix}")
+
+    def log_error(self, name: str, metric: Metric, batch: Any, **more: Any) -> None:
+        """Log a metric, whose value the trainer asks for at the end of an epoch."""
+        self.log(name, metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs, **more)
+
+    def keep(self, name: str, values: Tensor) -> None:
+        """Keep values of a test for the report."""
+        self.test_values[name].update(values)  # type: ignore[operator]
+
+    def on_test_epoch_start(self) -> None:
+        """Forget the values of an earlier test."""
+        for metric in self.test_values.values():
+            metric.reset()  # type: ignore[operator]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW, and a schedule that moves at every step."""

@@ -140,12 +140,7 @@ class PropertyModule(TrainedModule):
     def setup(self, stage: str) -> None:
         """Take target and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
         super().setup(stage)
-        data = getattr(self.trainer, "datamodule", None)
-        if data is None:
-            raise ConfigError(
-                f"a datamodule with `target` and `statistics` was expected in trainer.{stage}, got none. "
-                "Pass datamodule=eqlayers.data.MoleculeDataModule(...)."
-            )
+        data = self.data_of(stage, "eqlayers.data.MoleculeDataModule(...)")
         self.target = data.target
         check_network(self.model, data)
         if stage == "fit":
@@ -178,13 +173,7 @@ class PropertyModule(TrainedModule):
         errors: MetricCollection = self.errors[f"{stage}_errors"]  # type: ignore[assignment]
         errors.update(prediction.detach() * factor, y * factor)
         for kind, metric in errors.items(keep_base=True):
-            self.log(
-                f"{stage}/{metric_name(target, str(kind))}",
-                metric,
-                on_step=False,
-                on_epoch=True,
-                batch_size=batch.num_graphs,
-            )
+            self.log_error(f"{stage}/{metric_name(target, str(kind))}", metric, batch)
         return prediction, y
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -197,7 +186,6 @@ class PropertyModule(TrainedModule):
         return loss * share_of_rows(self, batch.num_graphs)
 
     def _not_finite(self, batch: Any, prediction: Tensor, y: Tensor, batch_idx: int) -> DataError:
-        where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
         if not torch.isfinite(y).all():
             what, fix = "targets", "Remove these molecules from the data."
             bad = ~torch.isfinite(y)
@@ -205,26 +193,19 @@ class PropertyModule(TrainedModule):
             what, bad = "predictions", ~torch.isfinite(prediction)
             fix = "Lower model.learning_rate, lengthen model.warmup_steps or lower trainer.gradient_clip_val."
         molecules = batch.idx[bad.cpu().to(batch.idx.device)][:8].tolist()
-        return DataError(
-            f"the loss at {where} must be finite, got {what} that are not, of molecules {molecules}. {fix}"
-        )
+        return self.not_finite(f"{what} that are not, of molecules {molecules}", batch_idx, fix)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the validation part."""
         self._step(batch, "val")
         mae: Metric = self.errors["val_errors"]["mae"]  # type: ignore[index]
-        self.log("val/mae", mae, on_step=False, on_epoch=True, prog_bar=True, logger=False, batch_size=batch.num_graphs)
+        self.log_error("val/mae", mae, batch, prog_bar=True, logger=False)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
         prediction, y = self._step(batch, "test")
         for name, values in (("idx", batch.idx), ("true", y), ("predicted", prediction)):
-            self.test_values[name].update(values)  # type: ignore[operator]
-
-    def on_test_epoch_start(self) -> None:
-        """Forget the values of an earlier test."""
-        for metric in self.test_values.values():
-            metric.reset()  # type: ignore[operator]
+            self.keep(name, values)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Predictions of a batch with the names of its molecules, for the table of predictions."""

@@ -11,7 +11,7 @@ from torchmetrics import MetricCollection
 
 from ..checks import check_choice, check_items, check_number
 from ..elements import by_element
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS
@@ -149,12 +149,7 @@ class PotentialModule(FineTuned):
     def setup(self, stage: str) -> None:
         """Take labels and statistics from the data; a checkpoint loaded afterwards overwrites the statistics."""
         super().setup(stage)
-        data = getattr(self.trainer, "datamodule", None)
-        if data is None or not hasattr(data, "statistics"):
-            raise ConfigError(
-                f"a datamodule with `statistics` was expected in trainer.{stage}, got none. Pass "
-                "datamodule=eqlayers.data.StructureDataModule(...)."
-            )
+        data = self.data_of(stage, "eqlayers.data.StructureDataModule(...)")
         self.labels = tuple(
             name for name in LABELS if name in data.statistics.labels and OUTPUTS[name] in self.potential.properties
         )
@@ -236,11 +231,11 @@ class PotentialModule(FineTuned):
         if "energy" in found and "energy" not in self.labels:  # all processes wait for a gradient of every parameter
             total = total + 0.0 * found["energy"].sum()
         if not torch.isfinite(total):
-            where = f"epoch {self.current_epoch}, batch {batch_idx}, step {self.global_step}"
-            raise DataError(
-                f"the loss at {where} must be finite, got {float(total.detach())} for the structures "
-                f"{batch.idx[:8].tolist()}. Lower model.learning_rate, lengthen model.warmup_steps or lower "
-                "trainer.gradient_clip_val; look for atoms too near to each other."
+            raise self.not_finite(
+                f"{float(total.detach())} for the structures {batch.idx[:8].tolist()}",
+                batch_idx,
+                "Lower model.learning_rate, lengthen model.warmup_steps or lower trainer.gradient_clip_val; look for "
+                "atoms too near to each other.",
             )
         return total
 
@@ -271,9 +266,7 @@ class PotentialModule(FineTuned):
                 continue  # the trainer asks a metric for its value at the end of the epoch; a call takes it 0.3 ms
             self._logged.add((stage, kind))
             for which, metric in errors.items(keep_base=True):
-                self.log(
-                    f"{stage}/{kind}_{which}_{unit}", metric, on_step=False, on_epoch=True, batch_size=batch.num_graphs
-                )
+                self.log_error(f"{stage}/{kind}_{which}_{unit}", metric, batch)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""
@@ -287,15 +280,7 @@ class PotentialModule(FineTuned):
         self.log_loss("val/loss", loss, batch)
         main, _ = self.main_error()
         errors: MetricCollection = self.errors[f"val_{main.split('_mae')[0]}"]  # type: ignore[assignment]
-        self.log(
-            "val/mae",
-            errors["mae"],
-            on_step=False,
-            on_epoch=True,
-            prog_bar=True,
-            logger=False,
-            batch_size=batch.num_graphs,
-        )
+        self.log_error("val/mae", errors["mae"], batch, prog_bar=True, logger=False)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
@@ -303,20 +288,17 @@ class PotentialModule(FineTuned):
         for name, value, label, _ in self._rows(batch, found):
             there = torch.isfinite(label).all(-1)
             self._log_errors("test", name, value.detach()[there], label[there], batch)
-            self._keep(f"{name}_true", label[:, 0] if name == "energy" else label)
+            self.keep(f"{name}_true", label[:, 0] if name == "energy" else label)
             error = value.detach().double() - label.double()
-            self._keep(f"{name}_error", error[:, 0] if name == "energy" else error)
+            self.keep(f"{name}_error", error[:, 0] if name == "energy" else error)
         for name in self.test_values.keys() & found.keys():  # energies of atoms, and deviations
-            self._keep(name, found[name].detach())
-        self._keep("z", batch.z)
-        self._keep("group", batch.group)
-        self._keep("idx", batch.idx)
+            self.keep(name, found[name].detach())
+        self.keep("z", batch.z)
+        self.keep("group", batch.group)
+        self.keep("idx", batch.idx)
         if "energies" not in found:
-            self._keep("energies", batch.z[:0])
-        self._keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
-
-    def _keep(self, name: str, values: Tensor) -> None:
-        self.test_values[name].update(values)  # type: ignore[operator]
+            self.keep("energies", batch.z[:0])
+        self.keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
 
     def on_train_epoch_start(self) -> None:
         """Hand the metrics to the trainer anew."""
@@ -327,8 +309,7 @@ class PotentialModule(FineTuned):
     def on_test_epoch_start(self) -> None:
         """Forget the values of an earlier test."""
         self._logged.clear()
-        for metric in self.test_values.values():
-            metric.reset()  # type: ignore[operator]
+        super().on_test_epoch_start()
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Energies of a batch with the names of its structures, for the table of predictions.
