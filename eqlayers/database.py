@@ -17,6 +17,8 @@ with needs_packages("eqlayers.database", "train"):
     from ase import Atoms
     from ase.db import connect
 
+__all__ = ["database_structures", "database_units", "size_of_unit"]
+
 #: Name of the unit of positions among the units of labels.
 PLACES = "positions"
 

@@ -13,9 +13,9 @@ from ..algebra import as_irreps
 from ..backends import check_backend
 from ..backends.rows import taken
 from ..checks import check_choice, check_integer, check_number, check_tensor
-from ..elements import by_element, read_species, symbols_of
-from ..errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
-from ..graph import Graph, check_range
+from ..elements import by_element, read_species
+from ..errors import ConfigError, IrrepsError
+from ..graph import Graph
 from ..nn._common.base import KeepsFloat64
 from ..nn.edge_geometry import EdgeGeometry
 from ..nn.interaction import Interaction
@@ -23,8 +23,9 @@ from ..nn.linear import Linear
 from ..nn.radial import BesselBasis
 from ..nn.tabled_basis import tabled
 from .nequip import reachable
-from .potential import kinds_of, places_of
+from .potential import kinds_of, of_species, places_of
 from .properties import even_scalars, pooled
+from .structures import Structures
 
 LARGEST_DEGREE = 11  # of e3nn's representations
 #: What is read of each atom: energies; charges and vectors; energies and charges.
@@ -139,20 +140,12 @@ class MoleculeNetwork(KeepsFloat64):
             IndexRangeError: A species that the model does not know. ConfigError: A number is not finite or, but for
                 shifts, not positive.
         """
-        shifts = by_element("shifts", shifts, "shift")
-        unknown = symbols_of(sorted(set(shifts) - set(self.species)))
-        if unknown:
-            raise IndexRangeError(
-                f"shifts must name species among {symbols_of(self.species)}, got also {unknown}. Build the model "
-                "with them."
-            )
-        for z, shift in shifts.items():
-            check_number(f"the shift of {symbols_of([z])}", shift, fix="Look for NaN among the targets.")
+        added = of_species("shift", self.species, by_element("shifts", shifts, "shift"), 0.0, "model")
         scale, mean_neighbors = (
             check_number("scale", scale, above=0),
             check_number("mean_neighbors", mean_neighbors, above=0),
         )
-        self.shifts.copy_(torch.tensor([float(shifts.get(z, 0.0)) for z in self.species], dtype=torch.float64))
+        self.shifts.copy_(added)
         self.scale.fill_(scale)
         for step in self.interactions:
             step.get_buffer("mean_neighbors").fill_(mean_neighbors)
@@ -180,17 +173,13 @@ class MoleculeNetwork(KeepsFloat64):
         Raises:
             ShapeError, DTypeError, IndexRangeError: Inputs of another shape or dtype, an unknown species.
         """
-        for name, value, shape in (("z", z, "[A]"), ("pos", pos, "[A, 3]"), ("edge_index", edge_index, "[2, E]")):
-            check_tensor(name, value, shape)
-        if batch is not None:
-            check_tensor("batch", batch, "[A], or None")
-        if isinstance(num_graphs, bool) or not isinstance(num_graphs, (int, torch.SymInt, type(None))):
-            num_graphs = check_integer("num_graphs", num_graphs, 0)
         if batch is None:
-            batch, num_graphs = torch.zeros_like(z), 1
-        if num_graphs is None:
-            num_graphs = int(batch.max()) + 1 if batch.numel() else 0
-        kind = self._check(z, pos, edge_index, batch, num_graphs)
+            num_graphs = 1
+        elif num_graphs is None:
+            num_graphs = int(check_tensor("batch", batch, "[A], or None").max()) + 1 if batch.numel() else 0
+        checked = Structures(z, pos, edge_index, batch, num_graphs).checked(self.embedding.weight.dtype)
+        batch, kind = checked.batch, kinds_of(z, self.species_index, self.species, "model")
+        assert batch is not None
         x = self.embedding(kind)
         graph = Graph(edge_index, z.shape[0])  # sorted once for all steps
         edges = self.geometry(pos, graph)
@@ -212,28 +201,6 @@ class MoleculeNetwork(KeepsFloat64):
         centre = taken(_pool(pos, batch, num_graphs, "mean"), batch)
         atoms = (out[:, 1:] + out[:, :1] * (pos - centre)) * self.scale
         return _pool(atoms, batch, num_graphs, self.pooling)
-
-    def _check(self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
-        if pos.ndim != 2 or pos.shape[1] != 3 or z.shape != pos.shape[:1] or batch.shape != z.shape:
-            raise ShapeError(
-                f"z, pos and batch must be [A], [A, 3] and [A], got {list(z.shape)}, {list(pos.shape)} and "
-                f"{list(batch.shape)}. Give one row per atom."
-            )
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype != torch.int64:
-            raise ShapeError(
-                f"edge_index must be [2, E] int64 (src, dst), got {list(edge_index.shape)} {edge_index.dtype}. "
-                f"Transpose or convert it."
-            )
-        if z.dtype != torch.int64 or batch.dtype != torch.int64:
-            raise DTypeError(f"z and batch must be int64, got {z.dtype} and {batch.dtype}. Convert with `.long()`.")
-        check_range("edge_index", edge_index, z.shape[0], "atoms")
-        check_range("batch", batch, num_graphs, "molecules")
-        if pos.dtype != self.embedding.weight.dtype:
-            raise DTypeError(
-                f"pos must have the dtype of the model, {self.embedding.weight.dtype}, got {pos.dtype}. "
-                f"Convert it with `.to(...)`, or the model with `.double()`."
-            )
-        return kinds_of(z, self.species_index, self.species, "model")
 
 
 def _pool(values: Tensor, batch: Tensor, num_graphs: int, how: str) -> Tensor:

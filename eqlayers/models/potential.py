@@ -136,19 +136,10 @@ class Potential(KeepsFloat64):
         """
         shifts, listed = by_element("shifts", shifts, "shift in eV"), isinstance(scale, Mapping)
         scales = by_element("scale", scale, "scale in eV") if listed else dict.fromkeys(self.species, scale)
-        unknown = symbols_of(sorted({*shifts, *scales} - set(self.species)))
-        if unknown:
-            raise IndexRangeError(
-                f"shifts and scales must name species among {symbols_of(self.species)}, got also {unknown}. Build the "
-                "potential with them."
-            )
-        added = [
-            check_number(f"the shift of {symbols_of([z])}", shifts.get(z, 0.0), fix="Look for NaN.")
-            for z in self.species
-        ]
-        factors = [check_number(f"the scale of {symbols_of([z])}", scales.get(z, 1.0), above=0) for z in self.species]
-        self.shifts.copy_(torch.tensor(added, dtype=torch.float64))
-        self.scales.copy_(torch.tensor(factors, dtype=torch.float64))
+        added = of_species("shift", self.species, shifts, 0.0, "potential")
+        factors = of_species("scale", self.species, scales, 1.0, "potential", above=0)
+        self.shifts.copy_(added)
+        self.scales.copy_(factors)
         wanted = "a mapping from property to scale, or None"
         tensor_scales = check_type("tensor_scales", tensor_scales or {}, Mapping, wanted, "Pass a dict.")
         self.split.set_scales(tensor_scales)
@@ -351,6 +342,22 @@ def _some_volume(structures: Structures) -> bool:
     if structures.cell is None or not structures.cell.is_cpu or not is_plain((structures.cell,)):
         return structures.cell is not None
     return structures.num_graphs == 0 or bool((torch.linalg.det(structures.cell.detach()) != 0).any())
+
+
+def of_species(
+    name: str, species: Sequence[int], values: Mapping[int, Any], usual: float, what: str, above: float | None = None
+) -> Tensor:
+    """``[S]`` float64: a number for each species of a potential or model, ``usual`` for species that are left out."""
+    unknown = symbols_of(sorted(set(values) - set(species)))
+    if unknown:
+        raise IndexRangeError(
+            f"{name}s must name species among {symbols_of(species)}, got also {unknown}. Build the {what} with them."
+        )
+    numbers = [
+        check_number(f"the {name} of {symbols_of([z])}", values.get(z, usual), above=above, fix="Look for NaN.")
+        for z in species
+    ]
+    return torch.tensor(numbers, dtype=torch.float64)
 
 
 def places_of(species: Sequence[int]) -> Tensor:

@@ -203,7 +203,7 @@ def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None,
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description)
     expect_tables(potential, saved.state)
-    problem = _misfit(potential.state_dict(), saved.state)
+    problem = misfit(potential.state_dict(), saved.state)
     if problem is not None:
         raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}")
     kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
@@ -249,15 +249,21 @@ def _saved(path: Path, content: Any) -> SavedPotential:
     return SavedPotential(described, dict(state or {}), facts)
 
 
-def _misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str | None:
-    """The difference of two sets of weights, or None."""
+def misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor], strict: bool = True) -> str | None:
+    """The difference of saved weights from a module's, or None; with ``strict``, names count as well."""
+    both = [name for name in mine if name in saved]
     wrong = {
-        "missing": [name for name in mine if name not in saved],
-        "unknown": [name for name in saved if name not in mine],
-        "of another shape": [name for name in mine if name in saved and mine[name].shape != saved[name].shape],
+        "missing": [name for name in mine if strict and name not in saved],
+        "unknown": [name for name in saved if strict and name not in mine],
+        "of another shape": [name for name in both if mine[name].shape != saved[name].shape],
+        "of another kind": [n for n in both if mine[n].is_floating_point() != saved[n].is_floating_point()],
         "not finite": [name for name, value in saved.items() if not torch.isfinite(value).all()],
     }
-    found = [f"{len(names)} {what} ({', '.join(names[:2])})" for what, names in wrong.items() if names]
+    found = [
+        f"{len(names)} {what} ({', '.join(names[:2])}{', ...' if names[2:] else ''})"
+        for what, names in wrong.items()
+        if names
+    ]
     return "; ".join(found) or None
 
 

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from ..errors import ConfigError, DataError, EqlayersError
+from ..models.saving import misfit
 from .checkpoints import read_checkpoint
 
 _FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoint that `eqlayers fit` wrote."
@@ -24,22 +25,8 @@ def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = Tr
         saved: The weights of a checkpoint.
         strict: Whether names may be missing or unknown.
     """
-    mine = module.state_dict()
-    wrong = {
-        "missing": [name for name in mine if strict and name not in saved],
-        "unknown": [name for name in saved if strict and name not in mine],
-        "of another shape": [name for name in mine if name in saved and saved[name].shape != mine[name].shape],
-        "of another kind": [
-            name for name in mine if name in saved and saved[name].is_floating_point() != mine[name].is_floating_point()
-        ],
-    }
-    found = [
-        f"{len(names)} {what} ({', '.join(names[:2])}{', ...' if names[2:] else ''})"
-        for what, names in wrong.items()
-        if names
-    ]
-    if found:
-        raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {'; '.join(found)}. {_FIX}")
+    if (problem := misfit(module.state_dict(), saved, strict)) is not None:
+        raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {_FIX}")
 
 
 def _name(module: nn.Module) -> str:
