@@ -23,9 +23,8 @@ from .history import write_json
 from .labels import LABELS, SHOWN
 from .plots import learning_curve
 from .potential import PotentialModule
-from .report import TestReport, environment
+from .report import TestReport, kept_values
 from .run_page import common, potentials
-from .summary import count_parameters
 
 Array = NDArray[np.float64]
 MOST_GROUPS = 20  # of test structures in the table
@@ -48,18 +47,9 @@ class PotentialTestReport(TestReport):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""
         assert isinstance(pl_module, PotentialModule)
-        kept: dict[str, Any] = dict(pl_module.test_values.items())
-        names = [
-            "z",
-            "atoms",
-            "group",
-            "idx",
-            "energies",
-            *(f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")),
-            *(name for name in map(DEVIATION.format, pl_module.judged) if name in kept),
-        ]
-        # a metric makes a number of the only value of one structure
-        values = {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in names}
+        kinds = [f"{label}_{kind}" for label in pl_module.judged for kind in ("true", "error")]
+        deviations = map(DEVIATION.format, pl_module.judged)
+        values = kept_values(pl_module, ["z", "atoms", "group", "idx", "energies", *kinds, *deviations])
         if not trainer.is_global_zero:
             return
         rows = self._rows(pl_module, values)
@@ -164,28 +154,12 @@ class PotentialTestReport(TestReport):
         return rows
 
     def _facts(self, trainer: Trainer, module: PotentialModule, rows: list[Row]) -> dict[str, Any]:
-        history, data = self._history(trainer), trainer.datamodule  # type: ignore[attr-defined]
-        metrics: dict[str, Any] = {}
+        metrics: dict[str, Any] = {"labels": list(module.judged)}
         for row in rows:
             name, unit = row.name.replace(" ", "_"), row.unit
             metrics[f"test_{name}_mae_{unit}"], metrics[f"test_{name}_rmse_{unit}"] = row.mae, row.rmse
             metrics[f"baseline_{name}_mae_{unit}"] = row.baseline
-        return metrics | {
-            "train_time_s": history[-1]["time_s"] if history else None,
-            "epochs": history[-1]["epoch"] if history else None,
-            "steps": history[-1]["step"] if history else None,
-            "num_parameters": count_parameters(module.potential),
-            "num_train": data.statistics.num_train,
-            "num_test": len(data.test_set),
-            "network": type(module.model).__name__,
-            "labels": list(module.judged),
-            "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
-            "dataset": data.dataset,
-            "split": data.split,
-            "device": module.device.type,
-            **self.facts,
-            **environment(),
-        }
+        return metrics | self.run_facts(trainer, module, len(trainer.datamodule.test_set))  # type: ignore[attr-defined]
 
 
 def _by(elements: bool, several: bool) -> str:

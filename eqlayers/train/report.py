@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -96,8 +97,7 @@ class TestReport(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the report from the values that the module kept."""
-        kept: dict[str, Any] = dict(pl_module.test_values.items())  # type: ignore[operator,union-attr]
-        values = {name: np.atleast_1d(metric.compute().cpu().numpy()) for name, metric in kept.items()}
+        values = kept_values(pl_module)
         if not trainer.is_global_zero:
             return
         target, data = target_of(pl_module), trainer.datamodule  # type: ignore[attr-defined]
@@ -186,26 +186,30 @@ class TestReport(Callback):
             if rows[name].rmse is not None:
                 metrics[f"baseline_{key}_rmse_{unit}"] = rows[name].rmse
             metrics[f"mae_ratio_to_{key}"] = rows[model].mae / rows[name].mae if rows[name].mae else None
-        history = self._history(trainer)
-        validated = [row["val_mae"] for row in history if np.isfinite(row["val_mae"])]
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        validated = [row["val_mae"] for row in self._history(trainer) if np.isfinite(row["val_mae"])]
         hparams: Any = module.hparams
         return metrics | {
             f"best_val_{mae}": min(validated, default=None),
-            "train_time_s": history[-1]["time_s"] if history else None,
-            "epochs": history[-1]["epoch"] if history else None,
-            "steps": history[-1]["step"] if history else None,
-            "num_parameters": count_parameters(module.model),  # type: ignore[arg-type]
+            "target": target.name,
+            "unit": target.report_unit,
+            **{name: hparams.get(name) for name in ("loss", "learning_rate")},
+            **self.run_facts(trainer, module, num_test),
+        }
+
+    def run_facts(self, trainer: Trainer, module: Any, num_test: int) -> dict[str, Any]:
+        """Network, data, machine and length of the training, which every `metrics.json` has."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        last = next(iter(self._history(trainer)[-1:]), {})
+        return {
+            "train_time_s": last.get("time_s"),
+            "epochs": last.get("epoch"),
+            "steps": last.get("step"),
+            "num_parameters": count_parameters(module),
             "num_train": data.statistics.num_train,
             "num_test": num_test,
             "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
-            "network": model,
-            "target": target.name,
-            "unit": target.report_unit,
-            "dataset": getattr(data, "dataset", None),
-            "split": getattr(data, "split", None),
-            "loss": hparams.get("loss"),
-            "learning_rate": hparams.get("learning_rate"),
+            "network": type(module.model).__name__,
+            **{name: getattr(data, name, None) for name in ("dataset", "split")},
             "device": torch.cuda.get_device_name() if module.device.type == "cuda" else module.device.type,
             **self.facts,
             **environment(),
@@ -214,6 +218,13 @@ class TestReport(Callback):
 
 def _errors(residual: np.ndarray[Any, np.dtype[np.float64]]) -> Errors:
     return Errors(mae=float(np.abs(residual).mean()), rmse=float(np.sqrt((residual**2).mean())))
+
+
+def kept_values(module: Any, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Values of a test by name, of all processes; a metric makes a number of the only value of one structure."""
+    kept = dict(module.test_values.items())
+    chosen = kept if names is None else [name for name in names if name in kept]
+    return {name: np.atleast_1d(kept[name].compute().cpu().numpy()) for name in chosen}
 
 
 LABELS = {"mean": "mean of the training part", "composition": "composition regression"}
