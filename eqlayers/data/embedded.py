@@ -15,12 +15,7 @@ TRAJECTORY_UNITS = {"energy": "eV", "forces": "eV/Angstrom", "dipole": "Debye"}
 
 
 def embedded_folder(file: str, option: str = "root= a folder that holds") -> Path:
-    """Folder of an embedded set in a source checkout.
-
-    Args:
-        file: Its name.
-        option: What to pass where there is none, for the message.
-    """
+    """Folder of an embedded set in a source checkout."""
     root = Path(__file__).resolve().parents[2] / "examples" / "data"
     if not (root / file).exists():
         raise DataError(
@@ -46,12 +41,7 @@ def embedded_trajectory(name: str) -> Path:
 
 
 def compare_with_manifest(path: Path, remedy: str) -> None:
-    """Compare the SHA-256 of a file with the `manifest.json` beside it, if this lists the file.
-
-    Args:
-        path: The file.
-        remedy: End of the message.
-    """
+    """Compare the SHA-256 of a file with the `manifest.json` beside it, if this lists the file."""
     manifest = path.parent / MANIFEST
     if not manifest.exists():
         return

@@ -43,16 +43,7 @@ def refuse(
     what: str,
     fix: str = "repair or remove these rows in the source",
 ) -> None:
-    """Raise a DataError that counts and names rows, if there are any.
-
-    Args:
-        source: Of the data.
-        idx: Row of every structure in its source, `[N]`.
-        expected: What every one must have.
-        rows: Those that do not.
-        what: The structures of this source, as "molecules".
-        fix: What mends it.
-    """
+    """Raise a DataError that counts and names rows, if there are any."""
     if len(rows):
         named = ", ".join(str(row) for row in idx[rows[:8]]) + (", ..." if len(rows) > 8 else "")
         raise DataError(

@@ -76,10 +76,6 @@ _NEAR = 0.03  # binding energies are below one part in a hundred of total energi
 def find_published(name: str, path: str) -> None:
     """Look for a file of a published set before it is read.
 
-    Args:
-        name: A key of ``PUBLISHED``.
-        path: The file; the set knows it by its name.
-
     Example:
         >>> find_published("rmd17", "data/rmd17_ethanol.npz")
         Traceback (most recent call last):
@@ -125,13 +121,7 @@ def _check_archive(found: PublishedSet, file: Path) -> None:
 
 
 def check_published(name: str, path: str, structures: StructureArrays) -> None:
-    """Compare what was read of a file of a published set with what it must hold.
-
-    Args:
-        name: A key of ``PUBLISHED``.
-        path: The file, which `find_published` has found.
-        structures: What was read of it, in eV.
-    """
+    """Compare what was read of a file of a published set with what it must hold."""
     found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
     molecule = found.files[file.name]
     counts = structures.counts(structures.species)

@@ -98,9 +98,6 @@ def check_raw(raw: Path) -> None:
 def read_sdf(raw: Path) -> dict[str, NDArray[Any]]:
     """Read geometries from the raw files without RDKit.
 
-    Args:
-        raw: Folder with the three raw files.
-
     Returns:
         `n_atoms` `[N]`, `z` `[A]`, `pos` `[A, 3]` (Angstrom) and `idx` `[N]` (row in the table), without the records of
         `uncharacterized.txt`.

@@ -80,12 +80,6 @@ def only_labels(structures: StructureArrays, labels: tuple[str, ...]) -> Structu
 def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> NDArray[np.int64]:
     """Rows of the earlier structures that are in every epoch, drawn from those with a label that counts.
 
-    Args:
-        replay: What is asked for.
-        old: The earlier structures, with labels that count only.
-        num_new: Training structures besides.
-        seed: Of the draw.
-
     Example:
         >>> old = StructureArrays.of("a test", [1] * 4, [1] * 4, np.zeros((4, 3)), energy=[0, 1, 2, np.nan])
         >>> sorted(replayed(Replay("old.xyz", 0.25), old, 9, seed=0).tolist())

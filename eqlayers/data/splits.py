@@ -102,11 +102,6 @@ def check_rows(name: str, rows: Any, num: int) -> IntArray:
 def limited(rows: IntArray, limit: int | float | None, seed: int = SPLIT_SEED) -> IntArray:
     """Some rows of the training part: drawn once, and nested for growing numbers; all if ``limit`` is None.
 
-    Args:
-        rows: Of the training part.
-        limit: How many, or as a float which fraction.
-        seed: Of the draw.
-
     Example:
         >>> len(limited(np.arange(10), 3)), set(limited(np.arange(10), 3)) < set(limited(np.arange(10), 4))
         (3, True)

@@ -26,11 +26,6 @@ _FLAT = 1e-6  # volume of a cell by the lengths of its vectors
 def check_atoms(atoms: Any, species: Sequence[int], name: str = "atoms") -> Atoms:
     """Atoms that a potential can take.
 
-    Args:
-        atoms: What the user gave.
-        species: Atomic numbers that the potential knows.
-        name: Of the argument.
-
     Example:
         >>> from ase import Atoms
         >>> check_atoms(Atoms("Cu"), species=[1, 8])

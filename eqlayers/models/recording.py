@@ -33,9 +33,6 @@ Given = TypeVar("Given")  # what a call returns
 def record(call: Callable[[], Given]) -> tuple[Given, Callable[[], object]]:
     """Record a call as a CUDA graph.
 
-    Args:
-        call: Reads and writes tensors of the current CUDA device, which must stay where they are.
-
     Returns:
         The results, and a function that computes them again in the same memory.
     """
@@ -150,10 +147,6 @@ class Recorded:
 
 def with_ghosts(structures: Structures, cutoff: float) -> Structures:
     """A copy with two more atoms, which are one more structure, and with edges between them that leave room for more.
-
-    Args:
-        structures: Checked ones.
-        cutoff: Angstrom; edges between ghosts are shorter.
 
     Example:
         >>> pair = Structures(torch.tensor([1, 1]), torch.rand(2, 3), torch.tensor([[0], [1]])).checked(torch.float32)

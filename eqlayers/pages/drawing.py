@@ -52,10 +52,6 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 def as_svg(figure: Figure, name: str) -> str:
     """The figure as an element of an HTML page, whose colours of text and paper it takes.
 
-    Args:
-        figure: The figure.
-        name: A word that no other figure of the page has: it begins the names of the figure's parts.
-
     Returns:
         An ``<svg>`` that refers to nothing outside.
 

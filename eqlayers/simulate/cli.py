@@ -56,9 +56,6 @@ class Command(NamedTuple):
 def run(args: Sequence[str]) -> int:
     """Run a command.
 
-    Args:
-        args: Its name and options.
-
     Returns:
         0; 1 where a property does not hold or a relaxation did not converge; 130 after Ctrl-C.
     """

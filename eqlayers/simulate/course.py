@@ -49,12 +49,7 @@ class Course(NamedTuple):
 
 
 def course_of(trajectory: str | Path, timestep: float) -> Course:
-    """Read a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote.
-
-    Args:
-        trajectory: The file.
-        timestep: fs.
-    """
+    """Read a trajectory that :func:`eqlayers.simulate.run_dynamics` wrote."""
     rows: list[tuple[float, ...]] = []
     atoms = 0
     with progress("read the trajectory", 0) as say:
@@ -79,9 +74,6 @@ def course_of(trajectory: str | Path, timestep: float) -> Course:
 
 def drift_of(course: Course) -> tuple[float, float]:
     """Slope of a line through the total energy and its standard error, in meV per atom and ns.
-
-    Args:
-        course: Of at least three frames.
 
     Returns:
         Slope and error. The error takes the deviations from the line for independent.
@@ -163,11 +155,6 @@ def _mean(values: Array, unit: str) -> str:
 
 def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapping[str, str]) -> list[Path]:
     """Write the picture (PNG) and the page (HTML) of a trajectory beside it.
-
-    Args:
-        trajectory: What :func:`eqlayers.simulate.run_dynamics` wrote.
-        settings: Of that run.
-        facts: What else the page says: model, structure, command.
 
     Returns:
         The files; none if there are fewer than three frames.

@@ -14,11 +14,7 @@ from ..nn import explain
 
 
 def describe(path: str | Path) -> list[tuple[str, str]]:
-    """Names and values, in the order in which they are shown.
-
-    Args:
-        path: A file of a potential.
-    """
+    """Names and values, in the order in which they are shown."""
     saved, potential = read_potential(path), load_potential(path)
     parts = [("network", saved.description["network"]), ("repulsion", saved.description["repulsion"])]
     rows = [("file", f"{path}, {Path(path).stat().st_size / 2**20:.2f} MiB")]
@@ -39,11 +35,7 @@ def describe(path: str | Path) -> list[tuple[str, str]]:
 
 
 def describe_members(paths: Sequence[Path]) -> list[tuple[str, str]]:
-    """Names and values of a committee: what all members share once, the rest by member.
-
-    Args:
-        paths: Files of the members.
-    """
+    """Names and values of a committee: what all members share once, the rest by member."""
     each = [dict(describe(path)) for path in paths]
     rows = [("members", f"{len(paths)}")]
     for name in dict.fromkeys(name for one in each for name in one):

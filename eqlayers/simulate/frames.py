@@ -27,12 +27,7 @@ OF_ATOMS = ("energies_deviation", "forces_deviation")
 
 
 def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
-    """Structures of a file, one by one as they are read.
-
-    Args:
-        path: In any format that ASE knows.
-        index: Which, as in ``ase.io.read``; all by default.
-    """
+    """Structures of a file, one by one as they are read."""
     place = Path(check_path("structures", path, "the path of a file"))
     if not place.is_file():
         found = "a folder" if place.is_dir() else "nothing"

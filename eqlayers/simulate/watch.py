@@ -15,15 +15,7 @@ _PATIENCE = 2.0  # seconds without a bar
 
 @contextmanager
 def progress(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar on a terminal, once a run takes longer than two seconds.
-
-    Args:
-        title: In front of it.
-        total: Steps.
-
-    Yields:
-        A function to be called with the number of steps that are done, and a few words.
-    """
+    """A progress bar on a terminal, once a run takes longer than two seconds."""
     bar: Any = None
     task: Any = None
     began = time.monotonic()

@@ -61,14 +61,7 @@ def say_left(folder: Path) -> None:
 
 
 def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) -> str | None:
-    """The checkpoint that a fit begins with, or None.
-
-    Args:
-        folder: Of the run.
-        resume: Whether to go on from the run's own checkpoint.
-        overwrite: Whether results may be removed.
-        given: A checkpoint that was named.
-    """
+    """The checkpoint that a fit begins with, or None."""
     if given is not None and not resume:
         read_checkpoint(given)
     if first_process():

@@ -23,12 +23,7 @@ SPECIAL = {
 
 
 def check_network(model: nn.Module, data: Any) -> None:
-    """Raise unless the network can learn the target of the data: cutoff, species, pooling and read-out.
-
-    Args:
-        model: The network; only attributes that it has are compared.
-        data: The data module, set up.
-    """
+    """Raise unless the network can learn the target of the data: cutoff, species, pooling and read-out."""
     if not callable(getattr(model, "set_statistics", None)):
         raise ConfigError(
             f"the network must have set_statistics(shifts, scale, mean_neighbors), got {type(model).__name__}. "
@@ -84,12 +79,7 @@ def data_facts(data: Any) -> dict[str, Any]:
 
 
 def check_checkpoint(saved: Mapping[str, Any], data: Any) -> None:
-    """Raise if a checkpoint was made for another target, or on another split of the same data set.
-
-    Args:
-        saved: :func:`data_facts` of the data that it was trained on.
-        data: The data module at hand.
-    """
+    """Raise if a checkpoint was made for another target, or on another split of the same data set."""
     now = data_facts(data)
     if saved["target"] != now["target"]:
         raise ConfigError(

@@ -48,11 +48,7 @@ class Aside:
         self._logs: list[Path] = []
 
     def take(self, logs: Iterable[str | Path | None] = ()) -> None:
-        """Set the results aside.
-
-        Args:
-            logs: Folders of logs of the new run, which go if the earlier run comes back.
-        """
+        """Set the results aside."""
         configs = [place / "config.yaml" for place in (self.folder, *members_of(self.folder))]
         files = [*results_of(self.folder), *(path for path in configs if path.exists())]
         self._logs = [Path(path) for path in logs if path is not None and Path(path).is_relative_to(self.folder)]
@@ -106,12 +102,7 @@ def _move(files: Iterable[Path], start: Path, end: Path) -> None:
 
 
 class MakeRoom(Callback):
-    """Makes room when training starts, after all checks of data and checkpoint, and looks again after every epoch.
-
-    Args:
-        make_room: Called once, in the first process, with the folders of the run's logs.
-        look: Called before every later epoch.
-    """
+    """Makes room when training starts, after all checks of data and checkpoint, and looks again after every epoch."""
 
     def __init__(self, make_room: Callable[[list[str | None]], None], look: Callable[[], None]) -> None:
         self.make_room, self.look = make_room, look

@@ -30,10 +30,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
     eqlayers' layers are matrices written as one axis and are decayed.
 
-    Args:
-        model: The network.
-        weight_decay: Decay of the first group.
-
     Returns:
         Two groups for :class:`torch.optim.AdamW`; empty ones are left out.
 
@@ -58,10 +54,6 @@ def share_of_rows(module: LightningModule, count: int) -> Tensor | float:
 
     Processes average their gradients, as if each had as many rows; the last batches of an epoch and labels that are
     missing make them differ. With it, several processes have the gradient of one with all their rows.
-
-    Args:
-        module: What is trained.
-        count: Rows of this process.
 
     Returns:
         1 for one process; the number of processes times the fraction of their rows that are here, for several.

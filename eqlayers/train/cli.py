@@ -452,13 +452,7 @@ def run(
     command: Callable[[Sequence[str]], TrainingCLI] = TrainingCLI,
     typed: Sequence[str] | None = None,
 ) -> None:
-    """Run one command of the training command line.
-
-    Args:
-        args: Subcommand and options, as on the command line.
-        command: What runs them.
-        typed: What was typed, for the command that goes on, where that is not ``args``.
-    """
+    """Run one command of the training command line."""
     try:
         with quiet_lightning():
             command(args)

@@ -293,11 +293,7 @@ class CommitteeReport(PotentialTestReport):
 
 
 def run(args: Sequence[str]) -> None:
-    """Run a command for every member, and test them together after a fit or a test.
-
-    Args:
-        args: Subcommand and options, as on the command line.
-    """
+    """Run a command for every member, and test them together after a fit or a test."""
     with for_structures(args) as words:
         _run(Committee.of(words), args)
 

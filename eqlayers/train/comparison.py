@@ -33,11 +33,7 @@ FILES = ("report.html", "report.csv", "report.json")
 
 
 def run(args: Sequence[str]) -> None:
-    """Run `eqlayers report`.
-
-    Args:
-        args: Folders and options.
-    """
+    """Run `eqlayers report`."""
     about = "Compare runs: their errors, sorted, what differs between their configurations, and their learning curves."
     parser = ArgumentParser(prog="eqlayers report", description=about)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or a folder of runs")
@@ -70,9 +66,6 @@ def run(args: Sequence[str]) -> None:
 
 def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
     """The runs among some folders, each once, and a line on everything else.
-
-    Args:
-        folders: Folders of runs, or folders that hold them.
 
     Example:
         >>> find_runs(["no/such/run"])
@@ -114,9 +107,6 @@ def sorted_runs(runs: Iterable[Run]) -> dict[Kind, list[Run]]:
 
 def differences(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
     """Keys of the configurations that differ: runs by value; '-' where a configuration has no such key.
-
-    Args:
-        runs: Those without a configuration do not count.
 
     Example:
         >>> differences([])

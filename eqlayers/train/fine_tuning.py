@@ -39,9 +39,6 @@ def with_network(args: Sequence[str]) -> list[str]:
 
     Of these, what a file or an option gives is left to it. Commands other than a fit, and a fit that goes on, take them
     from the checkpoint, which knows all species.
-
-    Args:
-        args: Subcommand and options.
     """
     start, resumed = given_values(args, "start_from"), given_values(args, "ckpt_path")
     if not start or start[-1] in ("", "null", "None"):

@@ -136,11 +136,6 @@ class History(Callback):
 def line_of(row: dict[str, float], unit: str, left: float | None = None) -> str:
     """A row as a line; errors that were not measured in its epoch are not there.
 
-    Args:
-        row: The row of an epoch.
-        unit: Of the errors.
-        left: Seconds that the fit has to go, or None.
-
     Example:
         >>> row = dict(zip(FIELDS, (3, 60, 41.25, math.nan, 1e-3, 12.3)))
         >>> line_of(row, "meV/A", 480.0)

@@ -196,10 +196,6 @@ def _logarithmic(axis: Axes) -> None:
 def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], against: str) -> Figure:
     """Errors of many runs, with a panel for each kind of error.
 
-    Args:
-        panels: By what the vertical axis is: the runs' values of the horizontal axis and their errors, both `[N]`.
-        against: What the horizontal axis is.
-
     Returns:
         The figure.
 

@@ -62,11 +62,7 @@ class Pace:
 
 
 class Bar(RichProgressBar):
-    """The progress bar of an epoch, with the time that the whole fit has to go.
-
-    Args:
-        pace: Measures the time.
-    """
+    """The progress bar of an epoch, with the time that the whole fit has to go."""
 
     def __init__(self, pace: Pace) -> None:
         super().__init__()

@@ -59,11 +59,6 @@ def environment() -> dict[str, Any]:
 def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:
     """Errors of all predictors, and how many times larger than the model's they are.
 
-    Args:
-        target: The property.
-        rows: Errors by predictor, the model among them.
-        model: The model's key in ``rows``.
-
     Returns:
         A Rich table.
     """

@@ -18,13 +18,7 @@ _FIX = "Use the config.yaml beside the checkpoint's folder, or another checkpoin
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Any], strict: bool = True) -> None:
-    """Raise unless saved weights have the names, shapes and kinds of a module's.
-
-    Args:
-        module: What is to be restored.
-        saved: The weights of a checkpoint.
-        strict: Whether names may be missing or unknown.
-    """
+    """Raise unless saved weights have the names, shapes and kinds of a module's."""
     if (problem := misfit(module.state_dict(), saved, strict)) is not None:
         raise DataError(f"the checkpoint must hold the weights of {_name(module)}, got {problem}. {_FIX}")
 
@@ -35,12 +29,7 @@ def _name(module: nn.Module) -> str:
 
 
 def check_training(checkpoint: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
-    """Raise unless a training can go on: counters are there, and the optimizer's moments belong to the parameters.
-
-    Args:
-        checkpoint: What :func:`eqlayers.train.read_checkpoint` returned.
-        parameters: In the order of the optimizer.
-    """
+    """Raise unless a training can go on: counters are there, and the optimizer's moments belong to the parameters."""
     missing = [key for key in ("loops", "callbacks", "optimizer_states", "lr_schedulers") if key not in checkpoint]
     if missing:
         raise DataError(f"the checkpoint must hold the state of a training, got one without {missing[0]!r}. {_FIX}")

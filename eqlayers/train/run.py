@@ -40,10 +40,6 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
 def run_folder(runs: str | Path, name: str) -> Path:
     """The folder of a run, which is directly below the folder of all runs, as are the folders in it.
 
-    Args:
-        runs: Folder of all runs; it may be a symbolic link.
-        name: One plain folder name.
-
     Returns:
         ``<runs>/<name>``; nothing is made.
 
@@ -76,11 +72,7 @@ def has_checkpoint(folder: str | Path) -> bool:
 
 
 def remove_halves(folder: str | Path) -> None:
-    """Remove halves of files that a killed process left.
-
-    Args:
-        folder: The run's folder.
-    """
+    """Remove halves of files that a killed process left."""
     folder = Path(folder)
     members = members_of(folder)
     for inner in [*members, *(place / part for place in (folder, *members) for part in FOLDERS)]:

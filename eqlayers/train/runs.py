@@ -124,10 +124,6 @@ def flattened(value: Any, prefix: str = "") -> dict[str, Any]:
 def read_run(folder: str | Path, label: str | None = None) -> Run:
     """Read what the folder of a run holds; what is damaged counts as missing and is noted.
 
-    Args:
-        folder: The run's folder.
-        label: How to name it; the folder's name if None.
-
     Example:
         >>> read_run("no/such/run")
         Traceback (most recent call last):

@@ -82,11 +82,7 @@ def only_warnings() -> Iterator[None]:
 
 
 def run(args: Sequence[str]) -> None:
-    """Run the command.
-
-    Args:
-        args: Configuration and options, as on the command line.
-    """
+    """Run the command."""
     parser = ArgumentParser(
         prog="eqlayers warmup",
         usage="eqlayers warmup CONFIG [--target PROCESSOR]... [--key value]...",

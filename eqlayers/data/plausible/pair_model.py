@@ -95,10 +95,6 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
 
     A structure counts by one over its own and the median size of forces, so that no structure decides alone.
 
-    Args:
-        structures: As many as are to be fitted.
-        pairs: Their pairs, of :func:`pairs_within_reach`.
-
     Returns:
         The fit; None where no two atoms are near each other, or all forces are 0.
     """

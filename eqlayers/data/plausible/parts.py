@@ -18,10 +18,6 @@ IntArray = NDArray[np.int64]
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
     """Search the parts of a split for copies, unknown species and labels that are not there.
 
-    Args:
-        structures: The data set.
-        rows: Rows of "train", "val" and "test".
-
     Returns:
         A sentence for each thing that looks wrong.
     """

@@ -22,9 +22,6 @@ def check_physics(structures: StructureArrays) -> list[str]:
     structures a pair potential is fitted to the forces, and its energies and stress are compared with the labels. Bonds
     of nonmetals tell of the forces themselves. The mistakes that best explain the findings are reported.
 
-    Args:
-        structures: The data set.
-
     Returns:
         A text for each thing that looks wrong.
     """

@@ -12,10 +12,6 @@ from eqlayers.data.structures import StructureArrays, check_structures
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
     """Say which atoms have no neighbour, in structures of more than one.
 
-    Args:
-        structures: The data set.
-        edges: Its neighbour lists.
-
     Returns:
         A sentence, if there are such atoms.
     """

@@ -37,11 +37,7 @@ _EPILOG = "Options of the training are keys of the file that is written; `eqlaye
 
 
 def run(args: Sequence[str]) -> None:
-    """`eqlayers new`.
-
-    Args:
-        args: What follows the name of the command.
-    """
+    """`eqlayers new`."""
     parser = ArgumentParser(
         prog="eqlayers new",
         description="Look at structures and write a commented configuration for `eqlayers fit`.",
@@ -123,9 +119,6 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
 
     A fit of new structures gets one with these defaults; a run that is there is validated, tested or gone on with by
     its own.
-
-    Args:
-        args: Subcommand and options.
     """
     first = args[1] if len(args) > 1 else "-"
     if first.startswith("-") or first.endswith(_YAML):

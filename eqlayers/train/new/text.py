@@ -19,15 +19,7 @@ _SECTIONS = {
 
 
 def as_yaml(found: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
-    """The text of a configuration.
-
-    Args:
-        found: What the file is like.
-        choices: The settings.
-        name: Of the run.
-        typed: The command that wrote it.
-        file: The name of the configuration, for the command that follows.
-    """
+    """The text of a configuration."""
     general = {
         "task": Setting("potential", "energies, forces and stress of structures"),
         "name": Setting(name, "the run's folder under `runs`"),
