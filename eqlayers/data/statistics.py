@@ -137,9 +137,6 @@ def compute_baselines(molecules: MoleculeArrays, train: IntArray, rows: IntArray
     counts = molecules.counts(tuple(int(number) for number in np.unique(molecules.z)))
     y, intercept = molecules.y, not target.extensive
     fit = regression(counts[train], y[train], intercept)
-    errors = {
-        "mean": y[rows] - y[train].mean(),
-        "composition": y[rows] - _columns(counts[rows], intercept) @ fit,
-    }
+    errors = {"mean": y[rows] - y[train].mean(), "composition": y[rows] - _columns(counts[rows], intercept) @ fit}
     mae = {name: float(np.abs(error).mean()) for name, error in errors.items()}
     return mae | {f"{name}_rmse": float(np.sqrt(np.square(error).mean())) for name, error in errors.items()}

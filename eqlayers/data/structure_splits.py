@@ -153,12 +153,7 @@ STRUCTURE_SPLITS: dict[str, Callable[..., Parts]] = {
 
 
 def split_structures(
-    name: str,
-    groups: NDArray[Any],
-    train: Part = None,
-    val: Part = None,
-    test: Part = None,
-    seed: int = SPLIT_SEED,
+    name: str, groups: NDArray[Any], train: Part = None, val: Part = None, test: Part = None, seed: int = SPLIT_SEED
 ) -> Parts:
     """Split structures into training, validation and test parts.
 

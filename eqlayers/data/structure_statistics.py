@@ -87,10 +87,7 @@ def lone_atoms(structures: StructureArrays) -> NDArray[np.bool_]:
 
 
 def compute_structure_statistics(
-    structures: StructureArrays,
-    edges: StructureEdges,
-    train: NDArray[np.int64],
-    e0s: str | Mapping[Any, float] = "fit",
+    structures: StructureArrays, edges: StructureEdges, train: NDArray[np.int64], e0s: str | Mapping[Any, float] = "fit"
 ) -> StructureStatistics:
     """Statistics of the training part.
 

@@ -25,12 +25,7 @@ from eqlayers.data.replay import only_labels, read_replay, replayed
 from eqlayers.data.splits import SPLIT_SEED, limited
 from eqlayers.data.structure_dataset import StructureDataset
 from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
-from eqlayers.data.structure_statistics import (
-    StructureStatistics,
-    compute_structure_statistics,
-    lone_atoms,
-    read_e0s,
-)
+from eqlayers.data.structure_statistics import StructureStatistics, compute_structure_statistics, lone_atoms, read_e0s
 from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
 from eqlayers.errors import ConfigError

@@ -146,9 +146,5 @@ def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
 def check_structures(structures: Any) -> StructureArrays:
     """Return ``structures`` if they are a data set, else raise ConfigError."""
     return check_type(
-        "structures",
-        structures,
-        StructureArrays,
-        "a data set (StructureArrays)",
-        "Take what read_structures returns.",
+        "structures", structures, StructureArrays, "a data set (StructureArrays)", "Take what read_structures returns."
     )

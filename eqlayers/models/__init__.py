@@ -14,14 +14,7 @@ from .nequip import NequIP
 from .potential import Potential
 from .recompute import recomputed
 from .recording import Recorded
-from .saving import (
-    SavedPotential,
-    build_potential,
-    describe_potential,
-    load_potential,
-    read_potential,
-    save_potential,
-)
+from .saving import SavedPotential, build_potential, describe_potential, load_potential, read_potential, save_potential
 from .structures import Structures
 from .tfn import TFN
 

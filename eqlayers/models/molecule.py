@@ -151,12 +151,7 @@ class MoleculeNetwork(KeepsFloat64):
             step.get_buffer("mean_neighbors").fill_(mean_neighbors)
 
     def forward(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        edge_index: Tensor,
-        batch: Tensor | None = None,
-        num_graphs: int | None = None,
+        self, z: Tensor, pos: Tensor, edge_index: Tensor, batch: Tensor | None = None, num_graphs: int | None = None
     ) -> Tensor:
         """Predict one number per molecule.
 

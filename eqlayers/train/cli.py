@@ -25,16 +25,7 @@ from ..elements import symbols_of
 from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
-from .again import (
-    FLAGS,
-    NOT_BEGUN,
-    beginning,
-    first_process,
-    is_inside,
-    remove_if_empty,
-    stopped,
-    waited,
-)
+from .again import FLAGS, NOT_BEGUN, beginning, first_process, is_inside, remove_if_empty, stopped, waited
 from .aside import Aside, MakeRoom
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run

@@ -20,10 +20,7 @@ MESSAGES = re.compile(
 PLAIN = (
     (re.compile(r"^`Trainer.fit` stopped: `max_steps=(\d+)` reached"), r"training ends: trainer.max_steps is \1"),
     (re.compile(r"^`Trainer.fit` stopped: No training batches"), "training ends: there are no batches to train on"),
-    (
-        re.compile(r"^Time limit reached. Elapsed time is (\S+)\. "),
-        r"training ends: trainer.max_time ended at \1",
-    ),
+    (re.compile(r"^Time limit reached. Elapsed time is (\S+)\. "), r"training ends: trainer.max_time ended at \1"),
 )
 LOGGERS = (
     *("pytorch.utilities.rank_zero", "pytorch.accelerators.cuda", "pytorch.trainer.connectors.signal_connector"),

@@ -135,13 +135,7 @@ def run_callbacks(
     callbacks: list[Callback] = [LayerSummary(), history]
     if bar:
         callbacks.append(Bar(history.pace))
-    return [
-        *callbacks,
-        *best_and_last(checkpoint_path(folder).parent),
-        tested,
-        PredictionTable(folder),
-        CompileAhead(),
-    ]
+    return [*callbacks, *best_and_last(checkpoint_path(folder).parent), tested, PredictionTable(folder), CompileAhead()]
 
 
 def run_loggers(folder: str | Path) -> list[Logger]:

@@ -71,8 +71,7 @@ def choose(found: Look) -> Choices:
         settings["data.max_edges"] = edges
     settings |= {
         "data.eval_batch_size": Setting(
-            max(1, min(100, 2000 // int(found.structures.n_atoms.max()))),
-            "structures per batch of validation and test",
+            max(1, min(100, 2000 // int(found.structures.n_atoms.max()))), "structures per batch of validation and test"
         ),
         "model.learning_rate": Setting(0.01, "highest rate of AdamW"),
         "model.warmup_steps": Setting(

@@ -12,10 +12,7 @@ from .look import Look, described
 
 _COLUMN, _WIDTH = 32, 119
 #: Comments of sections that have none of their own.
-_SECTIONS = {
-    "data.keys": "names of labels in the file",
-    "data.units": "units of these labels in the file",
-}
+_SECTIONS = {"data.keys": "names of labels in the file", "data.units": "units of these labels in the file"}
 
 
 def as_yaml(found: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
