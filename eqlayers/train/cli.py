@@ -30,7 +30,15 @@ from .aside import Aside, MakeRoom
 from .averaging import EMA
 from .base import TrainedModule, is_dry_run
 from .checkpoints import read_checkpoint
-from .configuration import check_config, check_cutoff, config_files, explain_parser_error, near_files, with_flag
+from .configuration import (
+    check_config,
+    check_cutoff,
+    config_files,
+    explain_parser_error,
+    near_files,
+    typed_options,
+    with_flag,
+)
 from .fine_tuning import with_network
 from .module import PropertyModule
 from .new import for_structures
@@ -426,10 +434,7 @@ def task_of(args: Sequence[str]) -> str:
         given = read_yaml(path, "a configuration", near_files(path)) if not section else None
         if isinstance(given, dict):
             named, told = given.get("task", named), _task_of_data(given.get("data")) or told
-    for flag, following in zip(args, [*args[1:], ""], strict=True):
-        name, equals, rest = flag.partition("=")
-        if name == "--task":
-            named = rest if equals else following
+    named = ([value for name, value in typed_options(args) if name == "--task"] or [named])[-1]
     return check_choice("task", named if named is not None else told or "property", TASKS)
 
 

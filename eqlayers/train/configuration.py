@@ -8,7 +8,7 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +33,32 @@ def near_files(path: Path | None = None) -> str:
     return f"There is {few(kept)}." if kept else "The source has some in configs/, e.g. configs/qm9_mini.yaml."
 
 
+def typed_options(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Each word of a command line as the name of an option, with the value behind its = or in the next word.
+
+    Example:
+        >>> list(typed_options(["fit", "-cmy.yaml", "--name=own"]))
+        [('fit', '-cmy.yaml'), ('-c', 'my.yaml'), ('--name', 'own')]
+    """
+    for word, following in zip(args, [*args[1:], None], strict=True):
+        name, equals, rest = word.partition("=")
+        if word.startswith("-c") and len(word) > 2:
+            name, equals, rest = "-c", "=", word[2:].removeprefix("=")
+        yield name, rest if equals else following
+
+
 def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
     """The files that a command line names, each with the section that it stands for, or "" for a configuration."""
-    found = []
-    for flag, value in zip(args, [*args[1:], None], strict=True):
-        name, equals, rest = flag.partition("=")
-        given = rest if equals else value
-        if flag.startswith("-c") and len(flag) > 2:
-            name, given = "-c", flag[2:].removeprefix("=")
+    found, sections = [], []
+    for name, value in typed_options(args):
         if name in ("-c", "--config"):
-            if not given:
-                came = "nothing" if given is None else "an empty text"
+            if not value:
+                came = "nothing" if value is None else "an empty text"
                 raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
-            found.append((Path(given), ""))
-    return found + [found for found in map(_section_file, args, [*args[1:], ""]) if found is not None]
+            found.append((Path(value), ""))
+        elif _is_section_file(name, value):
+            sections.append((Path(str(value)), name[2:]))
+    return found + sections
 
 
 def with_flag(args: Sequence[str]) -> list[str]:
@@ -60,11 +72,8 @@ def with_flag(args: Sequence[str]) -> list[str]:
     return [args[0], "-c", *args[1:]] if plain else list(args)
 
 
-def _section_file(flag: str, value: str) -> tuple[Path, str] | None:
-    name, equals, rest = flag.partition("=")
-    given = rest if equals else value
-    own = name in [f"--{section}" for section in SECTIONS] and given and not given.lstrip().startswith("{")
-    return (Path(given), name[2:]) if own else None
+def _is_section_file(name: str, value: str | None) -> bool:
+    return bool(name in [f"--{section}" for section in SECTIONS] and value and not value.lstrip().startswith("{"))
 
 
 def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
@@ -141,10 +150,7 @@ def given_values(args: Sequence[str], key: str) -> list[Any]:
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         given.append(value)
-    for flag, following in zip(args, [*args[1:], ""], strict=True):
-        name, equals, rest = flag.partition("=")
-        if name == f"--{key}":
-            given.append(rest if equals else following)
+    given += [value for name, value in typed_options(args) if name == f"--{key}"]
     return [value for value in given if value is not None]
 
 
@@ -248,8 +254,7 @@ def _place(key: str, args: Sequence[str]) -> tuple[str, bool]:
 
     An option counts more than files, a later file more than an earlier one.
     """
-    typed = [arg for arg, value in zip(args, [*args[1:], ""], strict=True) if _section_file(arg, value) is None]
-    if any(arg.partition("=")[0] == f"--{key}" for arg in typed):
+    if any(name == f"--{key}" and not _is_section_file(name, value) for name, value in typed_options(args)):
         return f"the option --{key}", True
     for path, section in reversed(_all_files(args)):
         if section == key:
