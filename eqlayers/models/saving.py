@@ -203,7 +203,7 @@ def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None,
     with torch.random.fork_rng(devices=[]):  # weights are drawn and thrown away
         potential = build_potential(saved.description)
     expect_tables(potential, saved.state)
-    problem = misfit(potential.state_dict(), saved.state)
+    problem = misfit(potential.state_dict(), saved.state, finite=True)
     if problem is not None:
         raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}")
     kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
@@ -249,7 +249,9 @@ def _saved(path: Path, content: Any) -> SavedPotential:
     return SavedPotential(described, dict(state or {}), facts)
 
 
-def misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor], strict: bool = True) -> str | None:
+def misfit(
+    mine: Mapping[str, Tensor], saved: Mapping[str, Tensor], strict: bool = True, finite: bool = False
+) -> str | None:
     """The difference of saved weights from a module's, or None; with ``strict``, names count as well."""
     both = [name for name in mine if name in saved]
     wrong = {
@@ -257,7 +259,7 @@ def misfit(mine: Mapping[str, Tensor], saved: Mapping[str, Tensor], strict: bool
         "unknown": [name for name in saved if strict and name not in mine],
         "of another shape": [name for name in both if mine[name].shape != saved[name].shape],
         "of another kind": [n for n in both if mine[n].is_floating_point() != saved[n].is_floating_point()],
-        "not finite": [name for name, value in saved.items() if not torch.isfinite(value).all()],
+        "not finite": [name for name, value in saved.items() if finite and not torch.isfinite(value).all()],
     }
     found = [
         f"{len(names)} {what} ({', '.join(names[:2])}{', ...' if names[2:] else ''})"

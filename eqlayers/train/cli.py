@@ -74,7 +74,7 @@ TASKS = {
 
 #: Options of `eqlayers fit` that have no value and are in no configuration.
 FIT_FLAGS = (*FLAGS, "verbose")
-#: Options of runs, by type and default; and those of potentials. Words are here if the first page of the help has none.
+#: Options of runs, and of potentials: type, default, and words where the first page of the help has none.
 OPTIONS: dict[str, tuple[Any, Any, str]] = {
     "name": (str, "default", ""),
     "runs": (str, "runs", "Folder of all runs."),

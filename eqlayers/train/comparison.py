@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -285,16 +284,12 @@ def _write(
 ) -> None:
     runs = [found for group in groups.values() for found in group]
     rows_of = [_facts(found) for found in runs]
-    table = io.StringIO()
-    names = dict.fromkeys(name for facts in rows_of for name in facts)
-    writer = csv.DictWriter(table, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows_of)
+    table = pandas.DataFrame(rows_of, dtype=object).to_csv(index=False, lineterminator="\n")
     whole = [facts | {"notes": found.notes} for facts, found in zip(rows_of, runs, strict=True)]
     stored = json.dumps({"runs": whole, "differences": differing, "notes": notes}, indent=1, allow_nan=False) + "\n"
     about = f"{len(runs)} runs, written {datetime.now():%Y-%m-%d %H:%M}."
     write_page(folder / FILES[0], "Runs", about, _sections(groups, differing, notes, axis))
-    for name, text in zip(FILES[1:], (table.getvalue(), stored), strict=True):
+    for name, text in zip(FILES[1:], (table, stored), strict=True):
         with atomic_write(folder / name) as file:
             file.write(text.encode())
     print(f"report: {folder}/{', '.join(FILES)}")

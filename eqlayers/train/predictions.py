@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pandas
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
@@ -35,13 +35,11 @@ class PredictionTable(BasePredictionWriter):
         """Write the predictions of all batches, in their order; each process of several writes its own file."""
         unit = trained_module(pl_module).unit()
         columns = [name for name in COLUMNS if all(name in batch for batch in predictions)]
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*columns, "unit"])
-        for batch in predictions:
-            for row in zip(*(batch[name] for name in columns), strict=True):
-                writer.writerow([*row, unit])
+        table = pandas.DataFrame(
+            {name: [*chain.from_iterable(batch[name] for batch in predictions)] for name in columns}
+        )
+        text = table.assign(unit=unit).to_csv(index=False, na_rep="nan", lineterminator="\n")
         path = self.path if trainer.world_size == 1 else self.path.with_stem(f"predictions-{trainer.global_rank}")
         with atomic_write(path) as file:
-            file.write(text.getvalue().encode())
+            file.write(text.encode())
         print(f"predictions: {path}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 from torch import nn
@@ -144,17 +144,14 @@ def curves(folder: Path, main: Picture | None, history: Sequence[Mapping[str, fl
 
 def _logged(folder: Path, steps: set[int]) -> dict[str, dict[int, float]]:
     """Numbers by their name and step, at the ends of epochs; a later start of the run replaces what it did again."""
-    found: dict[str, dict[int, float]] = {}
+    found = pandas.DataFrame({"step": []})
     for path in sorted(folder.glob("version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1])):
-        with path.open(newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("step") and int(row["step"]) + 1 in steps]
-        first = min((int(row["step"]) + 1 for row in rows), default=0)
-        found = {name: {step: x for step, x in values.items() if step < first} for name, values in found.items()}
-        for row in rows:
-            for name, value in row.items():
-                if name != "step" and value:
-                    found.setdefault(name, {})[int(row["step"]) + 1] = float(value)
-    return {name: values for name, values in found.items() if values}
+        rows = pandas.read_csv(path).dropna(subset="step")
+        rows = rows.assign(step=rows["step"].astype(int) + 1)
+        rows = rows[rows["step"].isin(steps)]
+        found = pandas.concat([found[found["step"] < rows["step"].min()], rows]) if len(rows) else found
+    values = found.set_index("step").items()
+    return {str(name): column.dropna().to_dict() for name, column in values if column.notna().any()}
 
 
 def _joined(train: Mapping[int, float], val: Mapping[int, float]) -> list[dict[str, float]]:
