@@ -299,30 +299,6 @@ def test_help_names_every_peer_and_command() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["runn"], r"command must be one of run, .*, got 'runn'\. Did you mean 'run'"),
-        (["run"], "eqlayers bench run must have suite after it, got nothing"),
-        (["run", "smoke", "--threads", "0"], "--threads must be a positive integer, got '0'"),
-        (["run", "smoke", "--threads", "9999999"], "threads must be a number of threads, at most"),
-        (["run", "smoke", "--json", "a/../x", "--csv", "x"], "--json and --csv must be two files"),
-        (["run", "smoke", "--json", "."], r"--json must be a file that can be written, got '\.': that is a folder"),
-        (["run", "smoke", "--csv", "/dev/null/x"], "--csv must be a file that can be written, got '/dev/null/x'"),
-        ([], "eqlayers bench must have command after it, got nothing"),
-    ],
-)
-def test_bad_commands(args: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=message):
-        run(args, molecules)
-
-
-def test_an_unknown_backend() -> None:
-    with pytest.raises(ConfigError, match=r"backend must be one of .* got 'fast'"):
-        run(["run", "smoke", "--backend", "fast"], molecules)
-
-
 def test_tables_of_every_kind(folder: Path) -> None:
     result = run_overhead(str(folder / "overhead.yaml"))
     titles = [table.title for table in tables(result)]

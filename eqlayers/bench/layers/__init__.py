@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from .angular import ANGULAR
-from .edges import EDGES
-from .maps import MAPS
-from .nonlinear import NONLINEAR
-from .norms import NORMS
+from .edges import ANGULAR, EDGES
+from .features import NONLINEAR, NORMS, RESHAPING
 from .pair import Pair
 from .polynomials import POLYNOMIALS
 from .products import PRODUCTS
 from .radial import RADIAL
-from .reshaping import RESHAPING
 
 __all__ = ["PAIRS", "Pair"]
 
 PAIRS: dict[str, Pair] = {
     **POLYNOMIALS,
-    **MAPS,
     **PRODUCTS,
     **NORMS,
     **NONLINEAR,

@@ -1,27 +1,97 @@
-"""Attention over edges, and maps in the frames of edges, beside the plainest torch."""
+"""Rotations, frames of edges and Cartesian tensors beside e3nn's; attention and SO(2) beside the plainest torch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from e3nn import o3
+from e3nn.io import CartesianTensor as TheirTensor
 from torch import Tensor
 
 from ... import nn
 from ...algebra import as_irreps
 from ...graph import Graph
 from ...lowering.path_lists import paths
-from .pair import Pair, graph_of, nodes_of, plain
+from ..measure import default_dtype
+from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
+#: The symmetry of the tensor of elasticity, 2x0e + 2x2e + 1x4e.
+ELASTICITY = "ijkl=jikl=klij"
 #: Of an attention; invariants of an edge; harmonics.
 HEADS, SCALARS, EDGE = 4, 8, "0e+1o+2e"
 
 
+def _upper(irreps: str, rows: int) -> Tensor:
+    """Directions between the plane and the pole y, where our frame is the shortest rotation to that pole."""
+    drawn = vectors(irreps, rows)
+    drawn[:, 1] = drawn[:, 1].abs() + 0.1
+    drawn[:, 0] += drawn[:, 0].sign()  # e3nn's angles have no derivatives at the pole
+    return drawn
+
+
+def _matrices(irreps: Any, *angles: Tensor) -> list[Tensor]:
+    """e3nn's of each irrep."""
+    with default_dtype(angles[0].dtype):  # e3nn makes its generators in it, at every call
+        return [ir.D_from_angles(*angles) for _, ir in as_irreps(irreps)]
+
+
+def _their_angles(irreps: str) -> Callable[[Tensor], Tensor]:
+    def run(angles: Tensor) -> Tensor:
+        with default_dtype(angles.dtype):
+            return as_irreps(irreps).D_from_angles(*angles.unbind(-1))
+
+    return run
+
+
+def _their_rotation(irreps: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """e3nn's matrices of each irrep, and its copies times them."""
+
+    def run(x: Tensor, angles: Tensor) -> Tensor:
+        each = zip(blocks(x, irreps), _matrices(irreps, *angles.unbind(-1)), strict=True)
+        return joined(block @ matrix.mT for block, matrix in each)
+
+    return run
+
+
+def _their_frame(irreps: str) -> Callable[[Tensor], Tensor]:
+    """e3nn's matrices of the shortest rotation to the pole y, by its angles."""
+
+    def run(given: Tensor) -> Tensor:
+        alpha, beta = o3.xyz_to_angles(given)
+        return joined(_matrices(irreps, alpha, -beta, -alpha))
+
+    return run
+
+
+def _their_tensor(irreps: str) -> Callable[[Tensor], Tensor]:
+    tensor = TheirTensor(ELASTICITY)
+    products = tensor.reduced_tensor_products()
+    return lambda x: tensor.to_cartesian(x, products)
+
+
+ANGULAR: dict[str, Pair] = {
+    "WignerD": Pair(lambda i: nn.WignerD(i, "angles"), _their_angles, vectors, roundings=1024),
+    "RotateFeatures": Pair(
+        lambda i: nn.RotateFeatures(i, "angles"),
+        _their_rotation,
+        further=lambda i, rows, device: (vectors(i, rows),),
+        roundings=1024,
+    ),
+    "EdgeFrame": Pair(lambda i: nn.EdgeFrame(as_irreps(i).lmax), _their_frame, _upper, of_edges=True, roundings=1024),
+    "CartesianTensor": Pair(
+        lambda i: nn.CartesianTensor(ELASTICITY).to_cartesian, _their_tensor, lambda i, rows: features("21x0e", rows)
+    ),
+}
+
+
+# -- attention and SO(2) maps ------------------------------------------------------------------------------------------
+
+
 def heads_times(values: Tensor, shares: Tensor, widths: list[int]) -> Tensor:
     """Each group of columns in as many parts as there are heads, times the share of the head."""
-    groups = [v.unflatten(1, (shares.shape[1], -1)) * shares[..., None] for v in values.split(widths, 1)]
-    return torch.cat([group.flatten(1) for group in groups], 1)
+    return joined(v.unflatten(1, (shares.shape[1], -1)) * shares[..., None] for v in values.split(widths, 1))
 
 
 def softmax(logits: Tensor, sink: Tensor, dst: Tensor, nodes: int) -> Tensor:
@@ -155,19 +225,15 @@ class PlainSO2Convolution(PlainSO2):
     def forward(self, x: Tensor, frames: Tensor, graph: Graph) -> Tensor:  # type: ignore[override]
         """``[N, dim]``, ``[E, blocks]`` to ``[N, dim]``."""
         src, dst = graph.edge_index
-        blocks = [
-            block.unflatten(1, (2 * l + 1, 2 * l + 1))
-            for l, block in enumerate(frames.split([(2 * l + 1) ** 2 for l in range(self.irreps.lmax + 1)], 1))
-        ]
-        messages = self._turned(super().forward(self._turned(x[src], [b.mT for b in blocks])), blocks)
+        widths = [2 * l + 1 for l in range(self.irreps.lmax + 1)]
+        parts = zip(frames.split([n**2 for n in widths], 1), widths, strict=True)
+        turns = [part.unflatten(1, (n, n)) for part, n in parts]
+        messages = self._turned(super().forward(self._turned(x[src], [turn.mT for turn in turns])), turns)
         return messages.new_zeros(graph.num_dst, messages.shape[1]).index_add(0, dst, messages)
 
-    def _turned(self, x: Tensor, blocks: list[Tensor]) -> Tensor:
-        groups = x.split([group.dim for group in self.irreps], 1)
-        turned = [
-            group.unflatten(1, (-1, ir.dim)) @ blocks[ir.l] for group, (_, ir) in zip(groups, self.irreps, strict=True)
-        ]
-        return torch.cat([group.flatten(1) for group in turned], 1)
+    def _turned(self, x: Tensor, frames: list[Tensor]) -> Tensor:
+        each = zip(blocks(x, self.irreps), self.irreps, strict=True)
+        return joined(group @ frames[ir.l] for group, (_, ir) in each)
 
 
 def _frames(irreps: str, rows: int, device: torch.device) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,6 +22,18 @@ Further = Callable[[Any, int, torch.device], tuple[Any, ...]]
 PLAIN = "torch"
 SPACING, SHAKE = 2.0, 0.4  # of atoms on a cubic lattice, Angstrom
 DEGREE = 15  # edges of a node
+
+
+def blocks(x: Tensor, irreps: Any) -> list[Tensor]:
+    """The groups of features, ``[rows, mul, 2 l + 1]`` each."""
+    whole = as_irreps(irreps)
+    parts = x.split([group.dim for group in whole], 1)
+    return [part.unflatten(1, (mul, ir.dim)) for part, (mul, ir) in zip(parts, whole, strict=True)]
+
+
+def joined(parts: Iterable[Tensor]) -> Tensor:
+    """Features from their groups."""
+    return torch.cat([part.flatten(1) for part in parts], 1)
 
 
 def features(irreps: str, rows: int) -> Tensor:
