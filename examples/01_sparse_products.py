@@ -1,39 +1,40 @@
-"""Sparse products: term lists written by hand, the seven named products, one of your own, derivatives of any order."""
+"""A tensor product in a few lines of infos and sparse products; the seven products, one of your own, derivatives."""
 
 import torch
 from e3nn import o3
 
 import eqlayers
 from eqlayers import functional
+from eqlayers.functional import sparse_mul, sparse_vecsca
 from eqlayers.info import sparse_product_infos
 from eqlayers.ops import PRODUCTS, register_product
 from eqlayers.testing import check_derivatives, random_product, rounding_bound
 
 torch.manual_seed(0)
 
-# 1. A product is a list of terms z[index_out] += scale * x[index1] * y[index2]. The cross product has six.
-infos = sparse_product_infos(
-    index1=[1, 2, 2, 0, 0, 1],
-    index2=[2, 1, 0, 2, 1, 0],
-    index_out=[0, 0, 1, 1, 2, 2],
-    scale=[1.0, -1.0, 1.0, -1.0, 1.0, -1.0],
-    in1_size=3,
-    in2_size=3,
-    out_size=3,
-)  # the forward view, and the views of the two gradients
-x, y = torch.randn(5, 3, 16), torch.randn(5, 3, 16)  # [batch, rows, channels]
-z = functional.sparse_mul(x, y, *infos)
-print(f"cross product: largest difference to torch: {(z - torch.linalg.cross(x, y, dim=1)).abs().max():.1e} (float32)")
+# 1. A tensor product of features with harmonics, and weights, is two sparse products. Every path couples degrees a and
+# b to c; its terms z[k] += s x[i] y[j] are the nonzero Clebsch-Gordan coefficients. Rows are components.
+first = {0: 0, 1: 1, 2: 4}  # row of the first component of each degree
+paths = [(a, b, c) for a in first for b in first for c in first if abs(a - b) <= c <= a + b and not (a + b + c) % 2]
+terms, weights, made = [], [], 0
+for number, (a, b, c) in enumerate(paths):
+    arriving = sum(path[2] == c for path in paths)
+    block = o3.wigner_3j(a, b, c, dtype=torch.float64) * ((2 * c + 1) / arriving) ** 0.5
+    terms += [(first[a] + i, first[b] + j, made + k, block[i, j, k]) for i, j, k in block.nonzero().tolist()]
+    weights += [(made + k, number, first[c] + k) for k in range(2 * c + 1)]  # a weight for each path and channel
+    made += 2 * c + 1
+coupled = sparse_product_infos(*zip(*terms, strict=True), in1_size=9, in2_size=9, out_size=made)
+weighted = sparse_product_infos(*zip(*weights, strict=True), in1_size=made, in2_size=len(paths), out_size=9)
+x, y, w = torch.randn(5, 9, 16), torch.randn(5, 9), torch.randn(len(paths), 16)  # [batch, rows, channels]
+z = sparse_mul(sparse_vecsca(x, y, *coupled), w, *weighted)
 
-# 2. Clebsch-Gordan coefficients are such a list too. All 2 x 1 -> 1 terms, over 16 channels at once, against e3nn:
-block = o3.wigner_3j(2, 1, 1, dtype=torch.float64)
-i, j, k = block.nonzero().unbind(1)
-infos = sparse_product_infos(i, j, k, block[i, j, k] * 3**0.5, in1_size=5, in2_size=3, out_size=3)
-x, y = torch.randn(5, 5, 16), torch.randn(5, 3, 16)
-theirs = o3.ElementwiseTensorProduct("16x2e", "16x1o", ["1o"])
-reference = theirs(x.transpose(1, 2).flatten(1), y.transpose(1, 2).flatten(1)).reshape(5, 16, 3).transpose(1, 2)
-z = functional.sparse_mul(x, y, *infos)
-print(f"2e x 1o -> 1o: largest difference to e3nn: {(z - reference).abs().max():.1e} (float32)")
+# 2. The layer is the same product. Its infos are these terms, which a printed kernel runs faster.
+irreps = "16x0e + 16x1o + 16x2e"
+instructions = [(*path, "uvu", True) for path in paths]
+layer = eqlayers.TensorProduct(irreps, "0e + 1o + 2e", irreps, instructions, internal_weights=False, layout="ir_mul")
+same = layer(x.flatten(1), y, w.flatten()).view(5, 9, 16)
+print(f"{len(paths)} paths, {len(terms)} terms: largest difference to TensorProduct: {(z - same).abs().max():.1e}")
+print("\n".join(repr(layer.infos).splitlines()[:12]))
 
 # 3. The named products differ in their channels only. Each against the float64 definition, in units of its rounding.
 print("product     channels   error / rounding bound")

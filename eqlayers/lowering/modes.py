@@ -1,7 +1,7 @@
 """The eight connection modes of a tensor product: each is a row of channel letters.
 
 u are the channels of in1, v of in2, w of out; q are the pairs u < v of one multiplicity. Weight shape, fan-in,
-multiplicity rule and the two sparse products that make the path all follow from the letters.
+multiplicity rule and the axes of the path all follow from the letters.
 """
 
 from __future__ import annotations

@@ -38,4 +38,4 @@ def explain(
     named = check_module("module", module, "a torch.nn.Module or None").named_modules()
     layers = [(name, m) for name, m in named if isinstance(m, EquivariantModule) and m.whole_call(dtype, device)]
     parts = [(f"{name}: " if name else "") + layer.explain(device, dtype) for name, layer in layers]
-    return "\n".join(parts) or f"{type(module).__name__} holds no sparse products"
+    return "\n".join(parts) or f"{type(module).__name__} holds no product layers"

@@ -55,7 +55,7 @@ class Linear(EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Accepted for symmetry with the sparse layers; dense work always goes to ``torch.matmul``.
+        backend: Accepted for symmetry with other layers; dense work always goes to ``torch.matmul``.
 
     Attributes:
         weight: ``[weight_numel]``, or ``[f_in, f_out, weight_numel]``; instruction order, row-major.

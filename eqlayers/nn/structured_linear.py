@@ -98,7 +98,7 @@ class LowRankLinear(EquivariantModule):
         biases: True for a bias on all 0e groups of the output, or one flag per group.
         path_normalization: 'element' or 'path'.
         layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Accepted for symmetry with the sparse layers; dense work always goes to ``torch.matmul``.
+        backend: Accepted for symmetry with other layers; dense work always goes to ``torch.matmul``.
 
     Attributes:
         down, up: The two maps, with r copies of its irrep for each path between them.

@@ -109,7 +109,7 @@ def test_explain_names_backends_and_reasons() -> None:
     assert refused[1].endswith("triton was named and refuses, so that the layer raises BackendError")
     assert "mix channels" in refused[2] or "needs CUDA" in refused[2]  # as it is interpreted or not
     assert eq.explain(torch.nn.Sequential(layer, torch.nn.Linear(1, 1))).startswith("0: TensorProduct on cpu")
-    assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no sparse products"
+    assert eq.explain(torch.nn.Linear(1, 1)) == "Linear holds no product layers"
 
 
 def test_a_layer_made_of_layers_names_the_backends_of_all() -> None:
