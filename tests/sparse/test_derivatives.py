@@ -11,12 +11,20 @@ from eqlayers.ops import channels_of
 from eqlayers.sparse.run import WAYS
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import check_derivatives
+from tests.covering import covering
 
 SPECS = [*NAMED, "uv,uv->u", "u,uvw->vw", "v,u->uv", ",->"]
-BATCHED = {"both": (1, 1), "x only": (1, 0), "y only": (0, 1), "neither": (0, 0)}
-TRIPLES = {
-    f"{name}{' reduced' * reduced}": (*flags, reduced) for name, flags in BATCHED.items() for reduced in (False, True)
-}
+FLAGS = {"first batched": (1, 0), "second batched": (1, 0), "reduced": (False, True)}
+CASES = covering({"product": SPECS, **FLAGS, "requires": [(True, True), (True, False), (False, True)]})
+NAMED_CASES = covering({"product": list(NAMED), **FLAGS})
+
+
+def cases(choices):
+    """Products with or without batch axes, summed over them or not."""
+    names = ",".join(name.replace(" ", "_") for name in choices[0])
+    return pytest.mark.parametrize(names, [tuple(case.values()) for case in choices])
+
+
 SIZES, EXTENTS, BATCH = (4, 3, 5), {"u": 2, "v": 3, "w": 2}, 2
 # Rows 0 and the last of input1 and of the output are unnamed, terms repeat and are not sorted.
 TERMS = ([2, 1, 1, 2, 2, 1, 2], [0, 2, 2, 0, 1, 1, 0], [3, 1, 1, 3, 2, 3, 1], [0.5, -1.5, 2.0, 1.0, 0.3, -0.7, 1.1])
@@ -57,70 +65,51 @@ def towers(fn, inputs, order):
     return [*everything, *values]
 
 
-@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
-@pytest.mark.parametrize("product", SPECS)
-def test_three_orders_equal_those_of_a_dense_einsum(product, triple):
-    *batched, reduced = triple
-    infos = infos_of()
-    for requires in ((True, True), (True, False), (False, True)):
-        inputs = operands(product, batched, requires)
-        got = towers(lambda x, y: sparse_product(product, x, y, *infos, out_accumulated=reduced), inputs, 3)
-        want = towers(lambda x, y: dense(product, x, y, reduced), inputs, 3)
-        for number, (a, b) in enumerate(zip(got, want, strict=True)):
-            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=lambda m, n=number: f"derivative {n}: {m}")
-        assert got[-1].any()
+@cases(CASES)
+def test_three_orders_equal_those_of_a_dense_einsum(product, first_batched, second_batched, reduced, requires):
+    infos, inputs = infos_of(), operands(product, (first_batched, second_batched), requires)
+    got = towers(lambda x, y: sparse_product(product, x, y, *infos, out_accumulated=reduced), inputs, 3)
+    want = towers(lambda x, y: dense(product, x, y, reduced), inputs, 3)
+    for number, (a, b) in enumerate(zip(got, want, strict=True)):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12, msg=lambda m, n=number: f"derivative {n}: {m}")
+    assert got[-1].any()
 
 
-@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
-@pytest.mark.parametrize("product", NAMED)
-def test_finite_differences(product, triple):
-    *batched, reduced = triple
+@cases(NAMED_CASES)
+def test_finite_differences(product, first_batched, second_batched, reduced):
     infos = infos_of()
-    inputs = operands(product, batched)
-    report = check_derivatives(
-        lambda x, y: sparse_product(product, x, y, *infos, out_accumulated=reduced), inputs, 2, max_elements=2
-    )
+    inputs = operands(product, (first_batched, second_batched))
+
+    def function(x, y):
+        return sparse_product(product, x, y, *infos, out_accumulated=reduced)
+
+    report = check_derivatives(function, inputs, 2, max_elements=2)
     assert {e.operand for e in report.entries if e.order == 2} >= {"input 0", "input 1", "cotangent 1.0"}
+    assert gradgradcheck(function, inputs, fast_mode=True)
+    z = function(*inputs)
+    for grad, operand in zip(torch.autograd.grad(z.square().sum(), inputs, create_graph=True), inputs, strict=True):
+        assert grad.requires_grad
+        assert grad.shape == operand.shape
+        assert all(g.any() for g in torch.autograd.grad(grad.square().sum(), inputs, retain_graph=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
-@pytest.mark.parametrize("product", SPECS)
-def test_finite_differences_of_third_order(product, triple):
-    *batched, reduced = triple
+@cases(CASES[::2])
+def test_finite_differences_of_third_order(product, first_batched, second_batched, reduced, requires):
     infos = infos_of()
 
     def function(x, y):
         return sparse_product(product, x, y, *infos, out_accumulated=reduced)
 
-    check_derivatives(function, operands(product, batched), 3, max_elements=6)
-    assert gradcheck(function, operands(product, batched))
-    assert gradgradcheck(function, operands(product, batched))
+    check_derivatives(function, operands(product, (first_batched, second_batched), requires), 3, max_elements=6)
+    assert gradcheck(function, operands(product, (first_batched, second_batched)))
+    assert gradgradcheck(function, operands(product, (first_batched, second_batched)))
 
 
 @pytest.mark.parametrize("product", NAMED)
-def test_third_order_and_gradgradcheck(product):
+def test_third_order(product):
     infos = infos_of()
-
-    def function(x, y):
-        return sparse_product(product, x, y, *infos)
-
-    check_derivatives(function, operands(product, (1, 0)), 3, max_elements=1)
-    assert gradcheck(function, operands(product, (1, 1)), fast_mode=True)
-    assert gradgradcheck(function, operands(product, (0, 1)), fast_mode=True)
-
-
-@pytest.mark.parametrize("triple", TRIPLES.values(), ids=TRIPLES)
-@pytest.mark.parametrize("product", NAMED)
-def test_first_gradients_can_be_differentiated_again(product, triple):
-    *batched, reduced = triple
-    x, y = operands(product, batched)
-    z = sparse_product(product, x, y, *infos_of(), out_accumulated=reduced)
-    for grad, operand in zip(torch.autograd.grad(z.square().sum(), (x, y), create_graph=True), (x, y), strict=True):
-        assert grad.requires_grad
-        assert grad.shape == operand.shape
-        second = torch.autograd.grad(grad.square().sum(), (x, y), retain_graph=True)
-        assert all(g.any() for g in second)
+    check_derivatives(lambda x, y: sparse_product(product, x, y, *infos), operands(product, (1, 0)), 3, max_elements=1)
 
 
 @pytest.fixture
@@ -137,22 +126,23 @@ def products_run(monkeypatch):
 
 
 @pytest.mark.parametrize("product", NAMED)
-@pytest.mark.parametrize("requires", [(True, True), (True, False), (False, True), (False, False)], ids=str)
-def test_gradients_that_nobody_needs_are_not_computed(product, requires, products_run):
-    x, y = operands(product, (1, 0), requires)
-    z = sparse_product(product, x, y, *infos_of())
-    assert len(products_run) == 1
-    assert z.requires_grad == any(requires)
-    if not any(requires):
-        return
-    z.backward(torch.ones_like(z))
-    channels = channels_of(product)
-    rotated = [c for c, r in zip((channels.rotate_to_first(), channels.rotate_to_second()), requires, strict=True) if r]
-    assert products_run[1:] == rotated
-    assert (x.grad is not None, y.grad is not None) == requires
+def test_gradients_that_nothing_needs_are_not_computed(product, products_run):
+    for requires in ((True, True), (True, False), (False, True), (False, False)):
+        products_run.clear()
+        x, y = operands(product, (1, 0), requires)
+        z = sparse_product(product, x, y, *infos_of())
+        assert len(products_run) == 1
+        assert z.requires_grad == any(requires)
+        if not any(requires):
+            continue
+        z.backward(torch.ones_like(z))
+        channels = channels_of(product)
+        rotated = channels.rotate_to_first(), channels.rotate_to_second()
+        assert products_run[1:] == [c for c, needed in zip(rotated, requires, strict=True) if needed]
+        assert (x.grad is not None, y.grad is not None) == requires
 
 
-@pytest.mark.parametrize("product", NAMED)
+@pytest.mark.parametrize("product", ["mul", "outer", "vecmat"])
 def test_a_graph_kept_gives_the_same_again_and_operands_are_left_alone(product):
     x, y = operands(product, (1, 0))
     before = x.detach().clone(), y.detach().clone()
@@ -202,7 +192,7 @@ def test_infos_rotate(product):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
-@pytest.mark.parametrize("product", NAMED)
+@pytest.mark.parametrize("product", ["mul", "outer", "vecmat"])
 def test_exchanged_infos_are_noticed(product):
     """Where sizes differ the shapes tell; where they agree the gradient is wrong, and this comparison sees it."""
     fwd, bwd1, bwd2 = infos_of()

@@ -9,6 +9,7 @@ import torch
 from eqlayers import autograd, functional
 from eqlayers.functional import sparse_product
 from eqlayers.info import SparseProductInfo, sparse_product_infos
+from tests.covering import covering
 
 CHANNELS = {
     "mul": "u,u->u",
@@ -30,9 +31,6 @@ CLASSES = {
 }
 BACKENDS = ("reference", "torch")
 FIELDS = ("scale", "index1", "index2", "seg_out", "gather_index", "index_out", "out_size")
-# Which fields are given; index_out asks for out_size, the other 96 combinations are legal.
-PATTERNS = [p for p in itertools.product((False, True), repeat=7) if p[6] or not p[5]]
-COMBINATIONS = list(itertools.product((True, False), (True, False), (False, True)))  # batched1, batched2, accumulated
 TERMS, ROWS1, ROWS2 = 6, 4, 5
 
 
@@ -122,21 +120,9 @@ def operands(product, rows=(ROWS1, ROWS2), lead=((), ()), sizes=None):
     return operand(first, rows[0], lead[0], sizes), operand(second, rows[1], lead[1], sizes)
 
 
-@pytest.mark.thinned(4)
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: "".join("01"[g] for g in p))
-@pytest.mark.parametrize("product", CHANNELS)
-def test_every_pattern_of_fields(product, pattern):
-    info = info_of(pattern)
-    rows = TERMS if info.index1 is None else ROWS1, TERMS if info.index2 is None else ROWS2
-    turn = PATTERNS.index(pattern)  # each pattern meets three of the eight, neighbours meet different ones
-    for batched1, batched2, accumulated in (COMBINATIONS * 2)[turn % 8 :][:7:3]:
-        lead = (2,) if batched1 else (), (2,) if batched2 else ()
-        agree(product, *operands(product, rows, lead), info, accumulated)
-
-
-INFO = info_of((True, True, True, True, True, True, True))
 LEADS = {
     "none": ((), ()),
+    "one axis": ((2,), (2,)),
     "two axes": ((2, 3), (2, 3)),
     "three axes": ((2, 1, 3), (2, 1, 3)),
     "broadcast lengths": ((2, 1), (1, 3)),
@@ -151,18 +137,43 @@ LEADS = {
 }
 
 
-@pytest.mark.parametrize("lead", LEADS.values(), ids=LEADS)
-@pytest.mark.parametrize("product", CHANNELS)
-def test_any_number_of_leading_axes(product, lead):
-    for accumulated in (False, True):
-        agree(product, *operands(product, lead=lead), INFO, accumulated)
+def _wide(t):
+    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1] + 1), torch.nan, dtype=t.dtype)
+    wide[..., 1::2] = t
+    return wide[..., 1::2]
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 5), (7, 1), (5, 3), (0, 2), (3, 0)], ids=str)
-@pytest.mark.parametrize("product", CHANNELS)
-def test_channel_numbers(product, sizes):
-    x, y = operands(product, lead=((2,), (2,)), sizes=dict(zip("uv", sizes, strict=True)))
-    agree(product, x, y, INFO)
+LAYOUTS = {
+    "contiguous": lambda t: t,
+    "channels outermost": lambda t: t.movedim(-1, 0).contiguous().movedim(0, -1),
+    "rows outermost": lambda t: t.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every second element": _wide,
+    "offset": lambda t: torch.cat([t, t])[t.shape[0] :],
+    "expanded": lambda t: t[:1].expand(t.shape),
+    "expanded last": lambda t: t[..., :1].expand(t.shape),
+}
+SIZES = [(3, 2), (1, 1), (1, 5), (7, 1), (5, 3), (0, 2), (3, 0)]
+CASES = covering(
+    {
+        "product": list(CHANNELS),
+        "lead": list(LEADS),
+        "layout": list(LAYOUTS),
+        "sizes": SIZES,
+        "accumulated": [False, True],
+        **{name: [False, True] for name in FIELDS},
+    },
+    lambda case: case.get("out_size", True) or not case.get("index_out", False),  # index_out asks for out_size
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(choice) for choice in [*case.values()][:3]))
+def test_products(case):
+    """Any product, with any fields, leading axes, channel numbers and strides, each with each of the others."""
+    info = info_of([case[name] for name in FIELDS])
+    rows = TERMS if info.index1 is None else ROWS1, TERMS if info.index2 is None else ROWS2
+    pair = operands(case["product"], rows, LEADS[case["lead"]], dict(zip("uv", case["sizes"], strict=True)))
+    x, y = (LAYOUTS[case["layout"]](t) for t in pair)
+    agree(case["product"], x, y, info, case["accumulated"])
 
 
 @pytest.mark.parametrize("product", CHANNELS)
@@ -175,36 +186,6 @@ def test_no_terms_and_no_rows(product):
         x, y = x.requires_grad_(), y.requires_grad_()
         for grad in torch.autograd.grad(sparse_product(product, x, y, *infos).sum(), (x, y)):
             assert not grad.any()
-
-
-def _swap_storage(t):
-    return t.movedim(-1, 0).contiguous().movedim(0, -1)
-
-
-def _wide(t):
-    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1] + 1), torch.nan, dtype=t.dtype)
-    wide[..., 1::2] = t
-    return wide[..., 1::2]
-
-
-LAYOUTS = {
-    "channels outermost": _swap_storage,
-    "rows outermost": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
-    "every second element": _wide,
-    "offset": lambda t: torch.cat([t, t])[t.shape[0] :],
-    "expanded batch": lambda t: t[:1].expand(t.shape),
-    "expanded rows": lambda t: t[:, :1].expand(t.shape),
-    "transposed channels": lambda t: t.transpose(-1, -2).contiguous().transpose(-1, -2),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("product", CHANNELS)
-def test_strides_do_not_matter(product, layout):
-    x, y = (layout(t) for t in operands(product, lead=((3,), (3,))))
-    assert not (x.is_contiguous() and y.is_contiguous() and x.storage_offset() == 0)
-    agree(product, x, y, INFO)
-    agree(product, x, y, INFO, accumulated=True)
 
 
 @pytest.mark.parametrize("product", CHANNELS)

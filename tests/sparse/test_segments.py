@@ -17,6 +17,7 @@ from eqlayers.sparse.call import ProductCall, ScaleCall
 from eqlayers.sparse.channels import parse
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound
+from tests.covering import covering
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 WIDTHS = {"u": 5, "v": 3}  # neither a power of two
@@ -109,24 +110,21 @@ def agree(call: ProductCall | ScaleCall) -> torch.Tensor:
     return got
 
 
-@pytest.mark.parametrize("batched", BATCHED)
-@pytest.mark.parametrize("op", OPS)
-def test_every_op_and_batching(op, batched):
-    agree(product_call(op, batched=batched))
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+CASES = covering({"op": list(OPS), "batched": list(BATCHED), "dtype": DTYPES})
+ABSENT = covering({"op": ["mul", "outer", "vecmat", "scavec"], "pattern": list(PATTERNS), "batched": list(BATCHED)[:4]})
+
+
+@pytest.mark.parametrize(("op", "batched", "dtype"), [tuple(case.values()) for case in CASES])
+def test_every_op_batching_and_dtype(op, batched, dtype):
+    agree(product_call(op, batched=batched, dtype=dtype))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("op", ["mul", "outer", "vecmat", "scavec"])
-def test_every_pattern_of_absent_fields(op, pattern):
-    agree(product_call(op, pattern))
-    agree(product_call(op, pattern, batched="x only, summed"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("op", NAMED)
-def test_every_dtype(op, dtype):
-    agree(product_call(op, dtype=dtype))
-    agree(product_call(op, dtype=dtype, batched="both, summed"))
+def test_every_pattern_of_absent_fields(pattern):
+    for case in ABSENT:
+        if case["pattern"] == pattern:
+            agree(product_call(case["op"], pattern, batched=case["batched"]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
