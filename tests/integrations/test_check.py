@@ -209,6 +209,7 @@ def test_without_a_check_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None
     assert (row.error, row.saved_bytes, row.replacement) == (None, None, "AcceleratedLinear")
 
 
+@pytest.mark.kernels
 def test_the_sum_of_the_bytes_that_are_saved() -> None:
     """A product of n channels with a scalar: e3nn keeps a product of 4 bytes per channel and row at the least."""
     layer = o3.FullyConnectedTensorProduct("8x0e + 8x1o", "4x0e + 4x1o", "8x0e + 8x1o")

@@ -56,6 +56,7 @@ def results(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {"value": value, "first": first, "second": second}
 
 
+@pytest.mark.kernels
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", GATES)

@@ -100,6 +100,7 @@ def test_gate_is_that_of_its_groups_with_and_without_sums(irreps: str, layout: s
         assert float((found.double() - want).abs().max()) <= 16 * eps * (1 + float(want.abs().max()))
 
 
+@pytest.mark.kernels
 def test_gate_reads_views_and_mixtures_under_autocast() -> None:
     gate = GatedNonlinearity("8x0e + 8x1o", layout="ir_mul")
     wide = torch.randn(5, 2 * gate.irreps_in.dim)

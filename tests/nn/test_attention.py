@@ -228,6 +228,7 @@ def test_the_block_is_its_formula(logits: str, backend: str) -> None:
     torch.testing.assert_close(layer(**given), one_by_one(layer, given), rtol=0, atol=1e4 * EPS)
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 @pytest.mark.parametrize("logits", ["dot", "mlp"])
 def test_printed_triton_kernels_agree(logits: str) -> None:
@@ -290,6 +291,7 @@ def test_the_activation() -> None:
     )
 
 
+@pytest.mark.kernels
 def test_text_and_backends() -> None:
     layer = AttentionAggregate("4x0e + 2x1o", 2, layout="ir_mul")
     assert repr(layer) == "AttentionAggregate(4x0e+2x1o | 2 heads | ir_mul, backend auto)"

@@ -330,6 +330,7 @@ def test_linear_channel_axes_must_be_counts(length):
         eq.Linear("2x0e", "2x0e", f_in=length, f_out=1)
 
 
+@pytest.mark.kernels
 def test_explain_wants_a_module():
     with pytest.raises(ConfigError, match=r"module must be a torch\.nn\.Module or None, got 'torch'\. Pass a layer"):
         eq.explain("torch")

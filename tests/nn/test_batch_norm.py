@@ -118,6 +118,7 @@ def test_features_of_zeros_stay_finite() -> None:
         assert bool(torch.isfinite(second).all())
 
 
+@pytest.mark.kernels
 def test_text_and_bad_input() -> None:
     layer = BatchNorm("2x0e + 1o", reduce="max", affine=False)
     assert (

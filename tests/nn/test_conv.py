@@ -79,6 +79,7 @@ def test_equals_e3nn_to_second_order(
     twins.assert_close(twins.two_orders(ours, operands, wanted), theirs, DEPTH)
 
 
+@pytest.mark.kernels
 def test_backend_cpu_runs_the_layer_as_one_call() -> None:
     assert conv().selected_backend() == "cpu"
     assert conv().explain().count(": cpu runs") == 1
@@ -143,6 +144,7 @@ def test_one_hub_receives_and_sends_everything(twins: Any, operands: dict[str, T
         twins.assert_close({"z": conv()(x, y, w, edges)}, {"z": by_e3nn(twins, edges, SENDERS)(x, y, w)}, DEPTH)
 
 
+@pytest.mark.kernels
 def test_a_graph_is_sorted_once_and_serves_all_layers(
     edges: Tensor, operands: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +199,7 @@ def test_copies_and_pickles_run(edges: Tensor, operands: dict[str, Tensor]) -> N
         assert torch.equal(other(x, y, w, edges, RECEIVERS), z)
 
 
+@pytest.mark.kernels
 def test_fullgraph_compilation(edges: Tensor, operands: dict[str, Tensor]) -> None:
     layer = conv()
     leaves = [t.requires_grad_() for t in operands.values()]
@@ -250,6 +253,7 @@ def test_bad_input(edges: Tensor, operands: dict[str, Tensor]) -> None:
         functional.tensor_product(layer.plan, x, y[:SENDERS], torch.zeros(3).double())
 
 
+@pytest.mark.kernels
 def test_the_model_predicts_the_same_on_every_backend() -> None:
     kind, pos = torch.tensor([6, 1, 1, 8]), torch.randn(4, 3, dtype=torch.float64)
     edges = torch.tensor([[i, j] for i in range(4) for j in range(4) if i != j]).t()

@@ -138,6 +138,7 @@ def test_running_statistics_of_half_precision_are_float32() -> None:
         BatchNorm("4x1o", affine=False).double()(torch.ones(2, 12))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_shares_of_half_precision_are_computed_in_float32(dtype: torch.dtype) -> None:
     logits, envelope = torch.randn(40, 2).mul(9).to(dtype), torch.rand(40).to(dtype)
@@ -150,6 +151,7 @@ def test_shares_of_half_precision_are_computed_in_float32(dtype: torch.dtype) ->
         assert edge_softmax(logits, index, 1, envelope).dtype == torch.float32
 
 
+@pytest.mark.kernels
 def test_autocast_gives_one_dtype_with_a_group_of_zeros() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         for options in ({}, {"biases": True}):

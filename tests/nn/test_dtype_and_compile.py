@@ -20,6 +20,7 @@ def water() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return z, pos, torch.tensor([[0, 1, 0, 2, 1, 2], [1, 0, 2, 0, 2, 1]])
 
 
+@pytest.mark.kernels
 def test_autocast_mixes_dense_and_sparse_layers() -> None:
     linear, product = eq.Linear(IRREPS, IRREPS), eq.TensorProduct(IRREPS, "0e + 1o", IRREPS, PATHS)
     scale = eq.SO3Scale(IRREPS)
@@ -32,6 +33,7 @@ def test_autocast_mixes_dense_and_sparse_layers() -> None:
     assert not torch.equal(got.float(), want), "nothing ran in bfloat16"
 
 
+@pytest.mark.kernels
 def test_autocast_of_the_whole_model() -> None:
     torch.manual_seed(0)
     model = MoleculeNetwork(hidden="8x0e + 8x1o", layers=2)
@@ -65,6 +67,7 @@ def test_shifts_scale_and_neighbours_stay_float64(change: str) -> None:
         assert torch.equal(kept, value), name
 
 
+@pytest.mark.kernels
 @pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_layers_give_the_same_numbers(dynamic: bool) -> None:
@@ -76,6 +79,7 @@ def test_compiled_layers_give_the_same_numbers(dynamic: bool) -> None:
         torch.testing.assert_close(compiled(x), net(x))
 
 
+@pytest.mark.kernels
 @pytest.mark.filterwarnings("ignore")
 def test_linear_compiles_to_one_graph() -> None:
     torch._dynamo.reset()
@@ -84,6 +88,7 @@ def test_linear_compiles_to_one_graph() -> None:
     torch.testing.assert_close(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
 
 
+@pytest.mark.kernels
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_model_gives_the_same_numbers() -> None:
     torch._dynamo.reset()
@@ -91,6 +96,7 @@ def test_compiled_model_gives_the_same_numbers() -> None:
     torch.testing.assert_close(torch.compile(model, backend="eager")(*water()), model(*water()))
 
 
+@pytest.mark.kernels
 def test_state_dict_under_a_meta_context_does_not_poison_the_layer() -> None:
     paths = [(0, 0, 0, "uvw", True, 0.5)]  # a product that no other test saves
     layer = eq.TensorProduct("3x1o", "2x1o", "5x1e", paths)

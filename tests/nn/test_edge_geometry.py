@@ -200,6 +200,7 @@ def test_graphs_and_kinds_of_edges() -> None:
     assert torch.equal(half.lengths, geometry(pos.half().float(), EDGES).lengths.half())
 
 
+@pytest.mark.kernels
 def test_traced_and_compiled() -> None:
     geometry, pos = EdgeGeometry("0e + 1o", direction="dst_to_src"), positions()
     traced = torch.jit.trace(geometry, (pos, EDGES[:, :3], STEPS[:3], CELL))

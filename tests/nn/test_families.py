@@ -45,6 +45,7 @@ def test_zeros_that_are_not_written_out() -> None:
     assert torch.equal(layer(zeros), layer(torch.zeros(5, 3)))
 
 
+@pytest.mark.kernels
 def test_function_modes_see_the_operator() -> None:
     seen: list[str] = []
 
@@ -62,6 +63,7 @@ def contraction(elements: int = 3) -> SymmetricContraction:
     return SymmetricContraction("2x0e + 2x1o", "2x0e + 2x1o", 2, elements)
 
 
+@pytest.mark.kernels
 @pytest.mark.filterwarnings("ignore")
 def test_contractions_compile_and_export_for_any_number_of_atoms() -> None:
     layer = contraction(12)
@@ -79,6 +81,7 @@ def test_contractions_compile_and_export_for_any_number_of_atoms() -> None:
     torch.testing.assert_close(program.module()(x, species), layer(x, species))
 
 
+@pytest.mark.kernels
 def test_what_torchscript_cannot_hold_says_so() -> None:
     for layer in (contraction(), EdgeGeometry([0, 1])):
         with pytest.raises(ConfigError, match=r"a layer must have a TorchScript twin.*Use torch\.compile"):
@@ -106,6 +109,7 @@ def test_no_atoms_keep_every_input_in_the_graph() -> None:
         assert gradient.shape == like.shape
 
 
+@pytest.mark.kernels
 def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pickles bring their formulas along; torch.compile cannot make them known."""
     pos = torch.randn(4, 3)
@@ -125,6 +129,7 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
         torch.testing.assert_close(found, want)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("l", [[0, 3], 2, "1o + 2e"])
 def test_the_function_can_be_compiled_first(l: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_known", {})

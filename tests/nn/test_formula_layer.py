@@ -62,6 +62,7 @@ def test_components_are_those_of_the_irreps(channels: int, layout: str) -> None:
     torch.testing.assert_close(found if layout == "mul_ir" else to_mul_ir(found, irreps), wanted)
 
 
+@pytest.mark.kernels
 def test_rows_of_all_kinds() -> None:
     src, dst = edge_index = torch.tensor([[0, 2, 1, 0], [1, 1, 0, 3]])
     kinds = {"a": "src", "b": "dst", "c": "each", "d": "one"}

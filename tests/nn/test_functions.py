@@ -161,6 +161,7 @@ def test_derivatives(name: str) -> None:
     assert torch.autograd.gradcheck(lambda *given: call(checked, given), inputs, atol=1e-6)
 
 
+@pytest.mark.kernels
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", [*(row for row in ROWS if "drop" not in row), "dropout"])
 def test_one_graph(name: str) -> None:
@@ -171,6 +172,7 @@ def test_one_graph(name: str) -> None:
     torch.testing.assert_close(call(found, operands), call(function, operands), rtol=0, atol=1e-14)
 
 
+@pytest.mark.kernels
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "function",

@@ -103,6 +103,7 @@ def test_activations_keep_parameters_and_axes(twins: Any) -> None:
     assert torch.equal(Activation("", [])(x[..., :0]), x[..., :0])
 
 
+@pytest.mark.kernels
 def test_text_and_bad_input() -> None:
     gate = Gate("2x0e", [functional.silu], "1x0e", [torch.sigmoid], "1x1o", layout="ir_mul")
     assert repr(gate).splitlines()[1] == "  3x0e+1x1o -> 2x0e+1x1o | ir_mul, backend auto"

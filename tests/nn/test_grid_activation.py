@@ -52,6 +52,7 @@ def seeded(forward: Any) -> Any:
     return run
 
 
+@pytest.mark.kernels
 def test_a_rotation_of_every_call_under_transforms() -> None:
     """One for all samples or one for each, one graph that draws anew, copies, half precision and autocast."""
     layer = S2Activation("0e + 1o + 2e", torch.tanh, 10, random_rot=True).double()
@@ -113,6 +114,7 @@ def test_the_identity_comes_back() -> None:
     torch.testing.assert_close(SO3Activation(2, 2, lambda z: z, 3).double()(y), factor * y, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.kernels
 def test_constants_are_rounded_once() -> None:
     exact = S2Activation("0e + 1o", TANH, 6).double()
     layer = S2Activation("0e + 1o", TANH, 6).bfloat16().float()

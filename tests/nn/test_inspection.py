@@ -12,6 +12,8 @@ import eqlayers as eq
 from eqlayers import FullyConnectedTensorProduct, Linear, TensorProduct
 from eqlayers.nn import GatedNonlinearity, Interaction
 
+pytestmark = pytest.mark.kernels  # its texts name the backend that users get
+
 ROWS = [(0, 0, 0, "uvu", False), (0, 0, 0, "uvw", True), (1, 0, 1, "uvu", True, 2.0)]
 ARGS = ("2x0e + 3x1o", "1x0e", "2x0e + 3x1o + 4x2e", ROWS)
 

@@ -93,6 +93,7 @@ def test_sizes_of_degrees() -> None:
     assert torch.allclose(balanced, torch.full((4000,), 2.0), atol=1e-3)
 
 
+@pytest.mark.kernels
 def test_text_and_bad_input() -> None:
     text = "LayerNorm(2x0e+1x1o, eps=1e-05, without weights, norm | ir_mul, backend auto)"
     assert repr(LayerNorm("2x0e + 1o", affine=False, normalization="norm", layout="ir_mul")) == text

@@ -126,6 +126,7 @@ def test_derivatives(frozen: tuple[int, ...]) -> None:
     assert check_derivatives(layer, inputs, order=3).ok
 
 
+@pytest.mark.kernels
 def test_weight_views_and_repr() -> None:
     layer = Linear("2x0e + 3x1o", "4x0e + 1x1o", f_in=2, f_out=3, biases=True)
     views = list(layer.weight_views(yield_instruction=True))
@@ -172,6 +173,7 @@ def test_one_product_for_all_samples(layout: str, frozen: bool) -> None:
     assert "bmm.default" not in counted.calls
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("layout", ["mul_ir", "ir_mul"])
 @pytest.mark.parametrize("rows", [2, 4, 5, 10])
 def test_some_rows_at_a_time_give_the_numbers_of_all(monkeypatch: pytest.MonkeyPatch, layout: str, rows: int) -> None:

@@ -80,6 +80,7 @@ def test_mean_squares_by_hand(scaled: bool) -> None:
     assert torch.equal(batch(x[:0]), torch.zeros(7, dtype=torch.float64))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("squared", [True, False])
 def test_half_precision_under_autocast_is_float32(squared: bool) -> None:
     x = torch.full((2, 3), 200.0, dtype=torch.float16)

@@ -65,6 +65,7 @@ def test_derivatives_with_a_smallest_norm() -> None:
     assert check_derivatives(NormActivation("2x1o", torch.tanh, epsilon=0.8), [x], order=3).ok
 
 
+@pytest.mark.kernels
 def test_text_and_bad_input() -> None:
     text = repr(NormActivation("2x1o", torch.sigmoid, bias=True)).splitlines()[1]
     assert text == "  2x1o, sigmoid, epsilon=1e-08, bias | mul_ir, backend auto"

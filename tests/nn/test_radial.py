@@ -164,6 +164,7 @@ def test_gradients_in_half_precision_do_not_depend_on_a_short_length() -> None:
     assert bool(grad.isfinite().all())
 
 
+@pytest.mark.kernels
 def test_lengths_are_not_looked_at_where_values_do_not_count() -> None:
     basis = BesselBasis(3, 5.0).double()
     r = torch.tensor([0.5, 1.0, 4.0], dtype=torch.float64)
@@ -225,6 +226,7 @@ def test_a_power_between_integers() -> None:
     assert repr(PolynomialCutoff(1.0, 6.0)) == "PolynomialCutoff(1.0 A, p=6)"
 
 
+@pytest.mark.kernels
 def test_radial_functions_can_be_scripted() -> None:
     lengths = torch.rand(5) * 6
     for module in (PolynomialCutoff(), BesselBasis(3)):

@@ -226,6 +226,7 @@ def test_transformed_lengths_have_the_envelope_of_the_lengths() -> None:
         torch.testing.assert_close(basis(r, 1 / (1 + r)), wanted, rtol=0, atol=EPS * 64)
 
 
+@pytest.mark.kernels
 def test_text_and_scripting() -> None:
     assert repr(GaussianBasis(4, 5.0)).startswith(
         "GaussianBasis(\n  4 functions\n  (envelope): PolynomialCutoff(5.0 A, p=6)"

@@ -147,6 +147,7 @@ def test_there_and_back_in_all_layouts(layout: str, out: str, backend: str | Non
     assert torch.equal(plain(given), x if out == "mul_ir" else to_ir_mul(x, irreps))
 
 
+@pytest.mark.kernels
 def test_bases_of_the_user() -> None:
     irreps = o3.Irreps(MIXED)
     x = torch.randn(4, irreps.dim, dtype=torch.float64)

@@ -282,6 +282,7 @@ def test_backends_agree(backend: str) -> None:
     close(other(x, frames(vectors, 2), index, scales), one(x, frames(vectors, 2), index, scales))
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 def test_printed_triton_kernels_agree() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"

@@ -9,6 +9,7 @@ import eqlayers as eq
 from eqlayers.nn import Linear, SO2Convolution, SO2Linear, TensorProduct
 
 
+@pytest.mark.kernels
 def test_text_and_bad_input() -> None:
     layer, conv = SO2Linear("2x1o", "1x1o", 1), SO2Convolution("2x1o", "1x1o", parity="so3")
     assert repr(layer) == "SO2Linear(2x1o -> 1x1o | mmax 1, o3 | 4 weights | mul_ir, backend auto)"

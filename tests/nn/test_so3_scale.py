@@ -126,6 +126,7 @@ def test_fixed_constants_stay_float64(twins: Any) -> None:
     assert not layer.state_dict()
 
 
+@pytest.mark.kernels
 def test_words() -> None:
     layer = SO3Scale("2x0e + 1x1o", "external", per="group", normalization="norm")
     assert repr(layer) == "SO3Scale(2x0e+1x1o | external, 2 scales per group, norm | mul_ir, backend auto)"

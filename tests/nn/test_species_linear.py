@@ -69,6 +69,7 @@ def test_species_that_are_absent_and_no_atoms(layer: SpeciesLinear) -> None:
     assert layer(x[:0], KIND[:0]).shape == (0, layer.irreps_out.dim)
 
 
+@pytest.mark.kernels
 def test_traced_and_mapped_it_is_the_same(layer: SpeciesLinear) -> None:
     x = torch.randn(7, layer.irreps_in.dim, dtype=torch.float64)
     want = layer(x, KIND)
@@ -93,6 +94,7 @@ def test_weights_are_gathered_for_a_few_atoms(layer: SpeciesLinear, way: None, m
         )
 
 
+@pytest.mark.kernels
 def test_autocast_and_frozen_weights(layer: SpeciesLinear) -> None:
     x = torch.randn(7, layer.irreps_in.dim, requires_grad=True)
     layer.float().requires_grad_(False)

@@ -188,6 +188,7 @@ def test_half_precision_is_computed_in_float32(backend: str | None, dtype: torch
     assert slope.isfinite().all()
 
 
+@pytest.mark.kernels
 def test_what_users_of_e3nn_see() -> None:
     ours, theirs = SphericalHarmonics([2, 0], False, "norm"), o3.SphericalHarmonics([2, 0], False, "norm")
     assert eq.o3.SphericalHarmonics is SphericalHarmonics

@@ -166,6 +166,7 @@ def test_modules_move_between_dtypes(make: Any, dtype: torch.dtype) -> None:
     assert call(make().half(), torch.float16).dtype == torch.float16
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("make", MODULES)
 def test_meta_device_construction(make: Any) -> None:
     """What is saved is on the meta device, coefficients are on the CPU; `to_empty` and a state dict finish it."""
@@ -178,6 +179,7 @@ def test_meta_device_construction(make: Any) -> None:
     assert torch.equal(call(module), call(real))
 
 
+@pytest.mark.kernels
 def test_meta_device_construction_of_a_model() -> None:
     with torch.device("meta"):
         model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=1)

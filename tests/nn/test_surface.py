@@ -196,6 +196,7 @@ def test_layers_move_and_run_in_every_dtype(name: str, dtype: torch.dtype) -> No
     assert torch.isfinite(out).all()
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", CLASSES)
 def test_meta_construction_ends_by_loading(name: str) -> None:
     """By ``to_empty`` and by ``assign=True``, from e3nn's own state."""

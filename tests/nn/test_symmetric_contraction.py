@@ -213,6 +213,7 @@ def test_the_default_dtype_changes_nothing_but_the_weights() -> None:
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.kernels
 def test_autocast_takes_the_widest() -> None:
     layer, x = layer_and_input()
     with torch.autocast("cpu", torch.bfloat16):
@@ -276,6 +277,7 @@ def test_a_state_dict_of_another_basis_keeps_its_meaning() -> None:
     assert_equal(copy.deepcopy(other)(x, SPECIES), expected)
 
 
+@pytest.mark.kernels
 def test_copies_and_description() -> None:
     layer, x = layer_and_input()
     stored = io.BytesIO()

@@ -17,6 +17,8 @@ from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.nn.test_conv import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
 
+pytestmark = pytest.mark.kernels  # no other test of C has tables
+
 # rows that are read, rows from interval to interval, layout
 READINGS = [(4, 1, "mul_ir"), (4, 1, "ir_mul"), (4, 2, "ir_mul"), (6, 3, "mul_ir"), (1, 1, "ir_mul")]
 REST = [pytest.param(*case, marks=pytest.mark.slow) for case in ((4, 2, "mul_ir"), (6, 3, "ir_mul"), (1, 1, "mul_ir"))]

@@ -23,7 +23,10 @@ from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import Norm, SphericalHarmonics
 from tests.each import each
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning")
+pytestmark = [
+    pytest.mark.kernels,  # programs have the operator inside
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning", "ignore:Asking to infer:UserWarning"),
+]
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 0, 1, "uvw", True), (0, 1, 1, "uvu", False)]
 SILU = torch.nn.functional.silu

@@ -14,6 +14,8 @@ from eqlayers.backends import BACKENDS
 from eqlayers.backends.recording import watching
 from eqlayers_kernels.triton import availability
 
+pytestmark = pytest.mark.kernels  # kernels are what it compiles
+
 SCRIPT = Path(__file__).with_name("warmup_cases.py")
 PATHS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 0, 1, "uvu", True)]
 EDGES = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]])

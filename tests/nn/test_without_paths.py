@@ -72,6 +72,7 @@ def test_weights_and_biases_of_a_linear_map_are_not_read() -> None:
     assert_same(ours(x, odd, odd), theirs(x, odd, odd))
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("how", ["script", "trace", "compile"])
 def test_a_linear_map_takes_any_width_in_every_way_to_run_it(how: str) -> None:
     layer, x = eqlayers.Linear("16x0e", "1x1o"), torch.ones(5, 7)

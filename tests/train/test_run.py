@@ -147,6 +147,7 @@ def test_kernels_compiled_ahead_change_no_fit(make_run: Callable[..., Any], tmp_
     assert all(torch.equal(value, ends[1][1][name]) for name, value in ends[0][1].items())
 
 
+@pytest.mark.kernels
 def test_layer_table_counts_every_parameter_once() -> None:
     model = MoleculeNetwork(hidden="4x0e + 4x1o", layers=2, radial_hidden=(8,))
     rows = {row.path: row for row in layer_rows(model)}
