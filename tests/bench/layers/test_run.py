@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eqlayers.bench import measure, roofline
 from eqlayers.bench.cli import run
-from eqlayers.bench.layers import PAIRS
+from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
 from eqlayers.bench.layers.cases import LAYER_DIRECTIONS, LayerCase, read_layer_suite
 from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges
@@ -267,3 +267,22 @@ def test_the_candidate_of_each_peer_is_its_own_leaf() -> None:
     for a, b in zip(items[0].weights, items[1].weights, strict=True):
         assert torch.equal(a, b)
         assert a.data_ptr() != b.data_ptr()
+
+
+def test_the_backend_is_that_of_every_layer_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+
+    class Noting(torch.nn.Module):
+        backend = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(self.backend)
+            return x
+
+    pair = Pair(lambda irreps: torch.nn.Sequential(Noting()), lambda irreps: Noting())
+    monkeypatch.setitem(PAIRS, "Norm", pair)
+    subject = build(LayerCase("a", "Norm", 3, options={"irreps": "2x0e"}), CPU, "torch")
+    for make in subject.makers.values():
+        item = make()
+        item.fn(item.moving)
+    assert seen == ["torch", None], "and not of the peer's"
