@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import rich.table
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from matplotlib.figure import Figure
 
@@ -42,6 +43,15 @@ class Table:
     rows: Sequence[Sequence[str]]
     caption: str = ""
     left: int = 1
+
+    def rich(self, title: str) -> Any:
+        """The table for a terminal, with another title."""
+        table = rich.table.Table(title=title, title_justify="left")
+        for place, heading in enumerate(self.headings):
+            table.add_column(heading, justify="left" if place < self.left else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import torch
 import yaml
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from ..checks import check_integer, check_number
 from ..data import StructureDataModule
@@ -25,7 +24,7 @@ from ..errors import ConfigError, EqlayersError
 from ..files import atomic_write, read_json, read_yaml
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark
-from ..pages import number
+from ..pages import Table, number
 from . import cli
 from .again import FLAGS, first_process, said_of, say_left, stopped
 from .aside import Aside
@@ -344,7 +343,7 @@ def _test(committee: Committee, typed: Sequence[str]) -> None:
     cli.run(["test", *words], partial(CommitteeTestCLI, committee=committee, asked=typed), typed)
     if first_process():
         _write_config(committee, folders[0])
-        Console().print(_table(committee, folders))
+        Console().print(_table(committee, folders).rich("test errors (MAE)"))
 
 
 def _write_config(committee: Committee, first: Path) -> None:
@@ -369,17 +368,12 @@ def _table(committee: Committee, folders: Sequence[Path]) -> Table:
         for key in together
         if (found := re.fullmatch(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)", key))
     }
-    table = Table(title="test errors (MAE)", title_justify="left")
-    table.add_column("")
-    for name, unit in names.values():
-        table.add_column(f"{name} ({unit})", justify="right")
-    rows = {folder.name: found for folder, found in zip(folders, each, strict=True)}
-    for label, found in rows.items():
-        table.add_row(label, *(_cell(found.get(key)) for key in names))
     known = {key: [found[key] for found in each if isinstance(found.get(key), float)] for key in names}
-    table.add_row("mean of the members", *(_cell(float(np.mean(own)) if own else None) for own in known.values()))
-    table.add_row("committee", *(_cell(together[key]) for key in names), style="bold")
-    return table
+    means = {key: float(np.mean(own)) if own else None for key, own in known.items()}
+    rows = dict(zip([folder.name for folder in folders], each, strict=True))
+    rows |= {"mean of the members": means, "committee": together}
+    headings = ["", *(f"{name} ({unit})" for name, unit in names.values())]
+    return Table(headings, [(label, *(_cell(found.get(key)) for key in names)) for label, found in rows.items()])
 
 
 def _cell(value: Any) -> str:

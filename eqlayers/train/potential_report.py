@@ -10,13 +10,11 @@ from lightning.pytorch import LightningModule, Trainer
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from ..files import LABEL_NAMES, LABEL_SIZES
 from ..models import Potential, save_potential
 from ..models.committee import DEVIATION
-from ..pages import Picture, Section, Text, number
-from ..pages import Table as PageTable
+from ..pages import Picture, Section, Table, Text, number
 from ..units import unit_size
 from .base import is_dry_run
 from .history import write_json
@@ -56,7 +54,7 @@ class PotentialTestReport(TestReport):
         groups = trainer.datamodule.test_set.groups  # type: ignore[attr-defined]
         of_groups = _rows_of_groups(pl_module, values, groups) if len(groups) > 1 else []
         few = len(groups) <= MOST_GROUPS
-        Console().print(_table([*rows, *of_groups] if few else rows))
+        Console().print(_table([*rows, *of_groups] if few else rows).rich("test errors"))
         if not few:
             print(f"errors of the {len(groups)} groups: in metrics.json")
         if is_dry_run(trainer):
@@ -105,10 +103,6 @@ class PotentialTestReport(TestReport):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         potential: Any = module.potential
         single = isinstance(potential, Potential)  # and no committee, whose members have reports of their own
-        cells = [
-            (row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline))) for row in rows
-        ]
-        headings = ("quantity", "unit", "MAE", "RMSE", "largest", "no geometry, MAE")
         about = (
             "The last column is the error of a prediction that sees no geometry: the mean energy of an atom, and 0 for "
             "forces, stress and dipoles. A potential that has learned something is far below it."
@@ -125,7 +119,7 @@ class PotentialTestReport(TestReport):
         return [
             potentials.data(data, potential.cutoff),
             network,
-            Section("Errors", [Text(about), PageTable(headings, cells, left=2)]),
+            Section("Errors", [Text(about), _table(rows)]),
             Section("Predictions", pictures),
             potentials.largest_errors(tested),
             *([potentials.atomic_energies(tested, shifts), potentials.checks(potential, data)] if single else []),
@@ -195,10 +189,6 @@ def _row(name: str, unit: str, error: Array, baseline: Array) -> Row:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table(title="test errors", title_justify="left")
-    table.add_column("quantity")
-    for heading in ("unit", "MAE", "RMSE", "largest", "no geometry, MAE"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline)))
-    return table
+    headings = ("quantity", "unit", "MAE", "RMSE", "largest", "no geometry, MAE")
+    cells = [(row.name, SHOWN[row.unit], *map(number, (row.mae, row.rmse, row.largest, row.baseline))) for row in rows]
+    return Table(headings, cells, left=2)

@@ -15,14 +15,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
 from .. import __version__
 from ..checks import check_flag, check_path, check_type
 from ..data.targets import Target
 from ..files import cpu_model, source_commit
-from ..pages import Picture, Section, number, save_figure, write_page
-from ..pages import Table as PageTable
+from ..pages import Picture, Section, Table, number, save_figure, write_page
 from .base import is_dry_run
 from .history import read_history, write_json
 from .module import metric_name, target_of
@@ -56,22 +54,15 @@ def environment() -> dict[str, Any]:
     return facts | {"git_commit": source_commit()}
 
 
-def report_table(target: Target, rows: dict[str, Errors], model: str) -> Table:
-    """Errors of all predictors, and how many times larger than the model's they are.
-
-    Returns:
-        A Rich table.
-    """
-    unit = target.report_unit
-    table = Table(title=f"test errors of {target.name} ({target.about})", title_justify="left")
-    table.add_column("predictor")
-    for heading in (f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"):
-        table.add_column(heading, justify="right")
+def report_table(target: Target, rows: dict[str, Errors], model: str, caption: str) -> Table:
+    """Errors of all predictors, and how many times larger than the model's they are."""
+    cells = []
     for name, errors in rows.items():
         rmse = "-" if errors.rmse is None else number(errors.rmse)
         ratio = "1" if name == model else f"{errors.mae / rows[model].mae:.2f}" if rows[model].mae else "-"
-        table.add_row(name, number(errors.mae), rmse, ratio, style="bold" if name == model else None)
-    return table
+        cells.append((name, number(errors.mae), rmse, ratio))
+    unit = target.report_unit
+    return Table(("predictor", f"MAE ({unit})", f"RMSE ({unit})", "MAE / model's"), cells, caption)
 
 
 class TestReport(Callback):
@@ -104,7 +95,9 @@ class TestReport(Callback):
             rows |= _baselines(data, factor)
         else:
             print(f"no baselines: {len(true)} of {len(data.test_set)} test molecules were predicted")
-        Console().print(report_table(target, rows, model))
+        about = f"Errors of {target.name}, the {target.about}, on {len(true)} test molecules."
+        table = report_table(target, rows, model, about)
+        Console().print(table.rich(f"test errors of {target.name} ({target.about})"))
         if is_dry_run(trainer):
             return
         metrics = self._metrics(trainer, pl_module, target, rows, len(true))
@@ -120,19 +113,13 @@ class TestReport(Callback):
         sections = []
         if self.page:
             print(f"writing {self.folder}/report.html", flush=True)
-            sections = self._sections(pl_module, data, rows, values, figures["parity"])
+            sections = self._sections(pl_module, data, table, values, figures["parity"])
         self.write(caption, metrics, figures, sections)
 
     def _sections(
-        self, module: LightningModule, data: Any, rows: dict[str, Errors], values: dict[str, Any], parity: Figure
+        self, module: LightningModule, data: Any, table: Table, values: dict[str, Any], parity: Figure
     ) -> list[Section]:
         target = target_of(module)
-        unit = target.report_unit
-        table = PageTable(
-            ("predictor", f"MAE, {unit}", f"RMSE, {unit}"),
-            [(name, number(e.mae), "-" if e.rmse is None else number(e.rmse)) for name, e in rows.items()],
-            f"Errors of {target.name}, the {target.about}, on {len(values['true'])} test molecules.",
-        )
         return [
             molecules.data(data, target),
             common.network(module.model, module.device, {"cutoff": f"{data.cutoff:g} A"}),  # type: ignore[arg-type]
