@@ -125,21 +125,15 @@ _SAME: dict[str, str] = {
 SAME = {ours: tuple(words.split()) for ours, words in _SAME.items()}
 
 #: What to write where more differs than the name: argument of this package -> words for it -> what to write.
-WRITE: dict[str, dict[tuple[str, ...], str]] = {
-    "irreps_out": {("lmax", "l_max", "max_ell"): "the list of degrees, irreps_out=list(range(lmax + 1))"},
-    "irreps_sh": {("lmax",): "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},
-    "lmax": {("irreps_sh", "irreps_edge_sh"): "the highest degree, lmax="},
-    "species": {("num_species", "num_elements", "num_types"): "the atomic numbers, as in species=[1, 8]"},
+WRITE: dict[str, dict[str, str]] = {
+    "irreps_out": {"lmax l_max max_ell": "the list of degrees, irreps_out=list(range(lmax + 1))"},
+    "irreps_sh": {"lmax": "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},
+    "lmax": {"irreps_sh irreps_edge_sh": "the highest degree, lmax="},
+    "species": {"num_species num_elements num_types": "the atomic numbers, as in species=[1, 8]"},
     "hidden": {
-        (
-            "hidden_channels",
-            "num_channels",
-            "n_channels",
-            "channels",
-            "num_features",
-            "n_features",
-            "n_atom_basis",
-        ): "irreps with their channels, such as hidden='32x0e + 32x1o'",
+        "hidden_channels num_channels n_channels channels num_features n_features n_atom_basis": (
+            "irreps with their channels, such as hidden='32x0e + 32x1o'"
+        )
     },
 }
 
@@ -197,7 +191,7 @@ def _refusal(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentEr
         return ArgumentError(f"{start} It has {', '.join(names)}.")
     default = next(p.default for p in known if p.name == right)
     usual = "" if default in (inspect.Parameter.empty, None) else f" (by default {default!r})"
-    other = (text for words, text in WRITE.get(right, {}).items() if wrong in words)
+    other = (text for words, text in WRITE.get(right, {}).items() if wrong in words.split())
     return ArgumentError(f"{start} Write {next(other, f'{right}={usual}')}.")
 
 
