@@ -61,9 +61,6 @@ def cached_arrays(
         key: What the arrays were made from, usually a `content_key`.
         build: Makes the arrays.
         problem: Says in a few words what is wrong with the arrays of a cache, or None.
-
-    Returns:
-        The arrays by name.
     """
     if path.exists():
         try:

@@ -292,9 +292,6 @@ def differentiated(
         predict: Gives 'energy', 'energies' and tensors of each potential, one after the other, differentiable by the
             positions and cells of the structures that it is called with.
         count: Number of potentials.
-
-    Returns:
-        A dictionary for each potential.
     """
     strained = "stress" in asked or "virials" in asked
     if "stress" in asked and not _some_volume(structures):

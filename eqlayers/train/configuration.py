@@ -172,9 +172,6 @@ def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] 
         keys: All keys, with dots.
         args: The command line, to name the place of a wrong value.
 
-    Returns:
-        A message for the user.
-
     Example:
         >>> explain_parser_error("Subcommand 'fit' does not accept option 'model.los'", ["model.loss", "model.model"])
         "a key must be a known one, got 'model.los'. Did you mean 'model.loss'?"

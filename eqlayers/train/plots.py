@@ -112,9 +112,6 @@ def histogram(values: Mapping[str, ArrayLike], name: str, count: str, logarithmi
         count: What is counted.
         logarithmic: Whether the counts have a logarithmic scale, on which single values are seen beside thousands.
 
-    Returns:
-        The figure.
-
     Example:
         >>> histogram({"train": [1.0, 1.5, 2.0], "test": [1.2]}, "energy (eV)", "structures").axes[0].get_ylabel()
         'structures'
@@ -195,9 +192,6 @@ def _logarithmic(axis: Axes) -> None:
 
 def comparison_curves(panels: Mapping[str, Mapping[str, tuple[ArrayLike, ArrayLike]]], against: str) -> Figure:
     """Errors of many runs, with a panel for each kind of error.
-
-    Returns:
-        The figure.
 
     Example:
         >>> figure = comparison_curves({"forces (meV/A)": {"a": ([1, 2], [9.0, 5.0]), "b": ([1], [7.0])}}, "epochs")

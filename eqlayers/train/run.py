@@ -40,9 +40,6 @@ def checkpoint_path(folder: str | Path, name: str = "best") -> Path:
 def run_folder(runs: str | Path, name: str) -> Path:
     """The folder of a run, which is directly below the folder of all runs, as are the folders in it.
 
-    Returns:
-        ``<runs>/<name>``; nothing is made.
-
     Example:
         >>> run_folder("runs", "qm9_mini").as_posix()
         'runs/qm9_mini'

@@ -16,11 +16,7 @@ IntArray = NDArray[np.int64]
 
 
 def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> list[str]:
-    """Search the parts of a split for copies, unknown species and labels that are not there.
-
-    Returns:
-        A sentence for each thing that looks wrong.
-    """
+    """Search the parts of a split for copies, unknown species and labels that are not there."""
     train = check_structures(structures).take(rows["train"])
     if not {"energy", "forces", "dipole", "polarizability"} & set(train.labels):
         raise DataError(

@@ -21,9 +21,6 @@ def check_physics(structures: StructureArrays) -> list[str]:
     Between frames of a trajectory, or between cells, energies change by the work of forces and stress. In independent
     structures a pair potential is fitted to the forces, and its energies and stress are compared with the labels. Bonds
     of nonmetals tell of the forces themselves. The mistakes that best explain the findings are reported.
-
-    Returns:
-        A text for each thing that looks wrong.
     """
     check_structures(structures)
     model = None

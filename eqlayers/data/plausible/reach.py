@@ -10,11 +10,7 @@ from eqlayers.data.structures import StructureArrays, check_structures
 
 
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
-    """Say which atoms have no neighbour, in structures of more than one.
-
-    Returns:
-        A sentence, if there are such atoms.
-    """
+    """Say which atoms have no neighbour, in structures of more than one."""
     check_edges(edges, check_structures(structures))
     first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
     received = np.bincount(first + edges.local[1], minlength=len(structures.z))
