@@ -1,4 +1,4 @@
-"""What a description is, as plain data: its key and its text are made of numbers and strings alone.
+"""A description as plain data: its key and its text are made of numbers and strings alone.
 
 No name of a class or a field is in it, so renaming these changes no key and no file.
 """
