@@ -40,11 +40,7 @@ from .products.suite import DTYPES
 from .results import Record, Say, goal, quiet
 
 #: What the kernels are for -> arguments of `aot.compile_form`.
-OPERATIONS = {
-    "product": {"graph": False},
-    "conv": {"graph": True},
-    "atomic-conv": {"graph": True, "atomic": True},
-}
+OPERATIONS = {"product": {"graph": False}, "conv": {"graph": True}, "atomic-conv": {"graph": True, "atomic": True}}
 DIRECTIONS = {
     "fwd": Kind(0, ("z",)),
     "bwd": Kind(1, ("x", "y", "w")),

@@ -37,7 +37,8 @@ LEAST = 10
 TAIL = 4000
 #: Tests of printed kernels that launch them; those that compile ahead of time need no GPU.
 TESTS = (
-    *("tests/gpu", "tests/sparse/test_segments.py", "tests/backends/test_triton_forms.py"),
+    *("tests/gpu", "tests/bench/gpu/test_problems.py", "tests/sparse/test_segments.py"),
+    "tests/backends/test_triton_forms.py",
     *("tests/backends/test_triton_formulas.py", "tests/backends/test_triton_layers.py"),
     *("tests/backends/test_triton_tables.py", "tests/kernels/test_triton_availability.py"),
     *("tests/kernels/test_triton_forms.py", "tests/kernels/test_triton_formula.py"),

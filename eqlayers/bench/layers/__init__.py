@@ -11,13 +11,4 @@ from .radial import RADIAL
 
 __all__ = ["PAIRS", "Pair"]
 
-PAIRS: dict[str, Pair] = {
-    **POLYNOMIALS,
-    **PRODUCTS,
-    **NORMS,
-    **NONLINEAR,
-    **RESHAPING,
-    **ANGULAR,
-    **EDGES,
-    **RADIAL,
-}
+PAIRS: dict[str, Pair] = {**POLYNOMIALS, **PRODUCTS, **NORMS, **NONLINEAR, **RESHAPING, **ANGULAR, **EDGES, **RADIAL}

@@ -148,9 +148,7 @@ def _as_wide_as(layer: Callable[[str], Any]) -> Callable[[str, int], Tensor]:
 
 NONLINEAR: dict[str, Pair] = {
     "Gate": Pair(
-        lambda i: nn.Gate(*_gates(i)),
-        lambda i: theirs.Gate(*_gates(i)),
-        _as_wide_as(lambda i: theirs.Gate(*_gates(i))),
+        lambda i: nn.Gate(*_gates(i)), lambda i: theirs.Gate(*_gates(i)), _as_wide_as(lambda i: theirs.Gate(*_gates(i)))
     ),
     "GatedNonlinearity": plain(nn.GatedNonlinearity, _plain_gate, _as_wide_as(nn.GatedNonlinearity)),
     "Activation": Pair(lambda i: nn.Activation(i, _acts(i)), lambda i: theirs.Activation(i, _acts(i))),

@@ -197,12 +197,7 @@ def makers(subject: Subject, peers: tuple[str, ...]) -> dict[str, Maker]:
 
 
 def enter(
-    name: str,
-    maker: Maker,
-    subject: Subject,
-    tables: Tables,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
+    name: str, maker: Maker, subject: Subject, tables: Tables, device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Entrant | str:
     """The entrant, or why there is none; an error that this package did not mean is raised."""
     try:

@@ -387,12 +387,7 @@ def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, s
 
 
 #: Packages that `eqlayers bench networks` knows.
-PACKAGES: dict[str, Callable[..., Subject]] = {
-    "mace": mace,
-    "nequip": nequip,
-    "allegro": allegro,
-    "sevennet": sevennet,
-}
+PACKAGES: dict[str, Callable[..., Subject]] = {"mace": mace, "nequip": nequip, "allegro": allegro, "sevennet": sevennet}
 #: Names that `eqlayers bench accelerate` knows, and the networks that it measures.
 NETWORKS: dict[str, tuple[Callable[..., Subject], ...]] = {
     **{name: (make,) for name, make in PACKAGES.items()},

@@ -80,7 +80,4 @@ def _sorted_columns(problem: Problem, signs: list[float]) -> dict[str, Columns]:
     slices = problem.irreps_out.slices()
     columns = [np.arange(slices[paths[p][2]].start, slices[paths[p][2]].stop) for p in order]
     out = np.concatenate([c.reshape(paths[p][0], -1).T.ravel() for c, p in zip(columns, order, strict=True)])
-    return {
-        "z": Columns(torch.from_numpy(out)),
-        "w": weight_columns(problem, signs, torch.from_numpy(weights)),
-    }
+    return {"z": Columns(torch.from_numpy(out)), "w": weight_columns(problem, signs, torch.from_numpy(weights))}

@@ -24,7 +24,7 @@ from eqlayers.bench.products.problems import GraphSpec, Problem, read_problems
 from eqlayers.bench.products.suite import Case
 from eqlayers_kernels.triton.run.forms import FormRunner
 
-FOLDER = Path(__file__).parents[2] / "configs" / "bench"
+FOLDER = Path(__file__).parents[3] / "configs" / "bench"
 PROBLEMS, MIXING = read_problems(FOLDER / "uvu.yaml"), read_problems(FOLDER / "uvw.yaml")
 #: Of the interpreter: an odd number of channels, two degrees, both blocks of channels ragged.
 TINY = Problem("tiny", "uvu", "33x0e+2x1o", "0e+1o", "0e+1o")
