@@ -320,7 +320,7 @@ def architecture() -> None:
         ("layers", BLUE, BLUE_FILL, [("nn, o3: TensorProductConv, Gate, ...", 28), ("integrations", 11.9)]),
         ("functions", GREEN, GREEN_FILL, [("functional", 20), ("autograd: one operator", 19.9)]),
         ("descriptions", PURPLE, PURPLE_FILL, [("lowering: irreps to forms", 22), ("forms, graph, algebra", 17.9)]),
-        ("who runs it", GREEN, GREEN_FILL, [("backends: triton, cpu, torch, reference", 40.9)]),
+        ("who runs it", GREEN, GREEN_FILL, [("backends: triton, cpu, torch", 22), ("sparse: infos, products", 17.9)]),
     ]
     height, gap = 4.6, 2.2
     y = 48.6
