@@ -152,6 +152,15 @@ def test_backend_sparse_runs_every_product_layer(name: str, monkeypatch: pytest.
         assert 0 < len(calls) == products, "two products a weighted group, one product another"
 
 
+@pytest.mark.parametrize("mode", ["uvu", "uuu"])
+def test_the_segment_kernels_give_the_same(mode: str) -> None:
+    """In Triton's interpreter, where the channels of both products are among the seven named ones."""
+    pytest.importorskip("triton")
+    layer = eq.TensorProduct("3x1o", "1o" if mode == "uvu" else "3x1o", "3x1e", [(0, 0, 0, mode, True)])
+    given = operands(layer, (2,))
+    close(orders(lambda *t: layer.infos(*t, "triton"), given), orders(layer.infos, given))
+
+
 def test_linear_maps() -> None:
     for layout in ("mul_ir", "ir_mul"):
         layer = nn.Linear("4x0e + 3x1o + 1x1o", "2x1o + 5x0e + 1x2e", layout=layout).double()
