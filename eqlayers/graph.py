@@ -175,6 +175,11 @@ class Graph:
         return self._edge_index.shape[1]
 
     @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Numbers of edges, senders and receivers."""
+        return self._edge_index.shape[1], self._num_src, self._num_dst
+
+    @property
     def ends(self) -> tuple[Tensor, Tensor]:
         """Senders and receivers of the edges, ``[E]`` int64 each.
 

@@ -8,7 +8,6 @@ calling itself with another key.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import repeat
 from operator import is_not
 from typing import Any
@@ -16,9 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.forms import edge_tables, length_of, place_tables, run_form
-from ..backends.operands import check_operands, check_places, length_of_places, shape_of, with_table
-from ..forms.keys import find, text_of
+from ..backends.forms import BY_DEVICE, chosen, edge_tables, find_runner, length_of, place_tables, run_form
+from ..backends.operands import check_operands, check_places, fits, length_of_places, shape_of, with_table
+from ..backends.request import Runner
+from ..forms.description import Description
+from ..forms.keys import describe, find, text_of
+from ..graph import Graph
 from ..torch_internals import (
     SingleLevelFunction,
     asked_for,
@@ -45,8 +47,8 @@ _library.define(
 )
 _NAMES = ("form", "edge_tables", "place_tables")
 form_operator, _tables, _places = (getattr(torch.ops.eqlayers, name).default for name in _NAMES)
-#: The last arguments of the operator: three sizes, key, backend and whether sums have a fixed order.
-_How = tuple[Any, ...]
+#: Form, rows, senders and receivers (and rows of a table), name of the backend, and whether sums have a fixed order.
+_How = tuple[Description, Sequence[int], str, bool]
 
 
 def _fake_form(
@@ -71,16 +73,16 @@ class _Form(SingleLevelFunction):
     """Stands at the key Autograd of the operator; see SingleLevelFunction. Tensors come last: there is any number."""
 
     @staticmethod
-    def forward(ctx: Any, plain: bool, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
+    def forward(ctx: Any, runner: Runner | None, how: _How, graph: Tensor | None, *operands: Tensor) -> Any:
         ctx.save_for_backward(graph, *operands)
         ctx.how = how
         ctx.set_materialize_grads(False)
-        if plain:  # what the operator comes to is called at once
-            return tuple(run_form(operands, graph, *how))
+        if runner is not None:  # what the operator comes to is called at once
+            return tuple(runner(operands, graph, how[1]))
         if in_forward_mode():
             ctx.save_for_forward(graph, *operands)
         with below_autograd():
-            return tuple(form_operator(operands, graph, *how))
+            return tuple(_operator(how[0].key, operands, graph, how))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -90,8 +92,7 @@ class _Form(SingleLevelFunction):
             return (None,) * (3 + len(operands))
         wanted = asked_for(ctx, wanted)
         given = grads if all(has) else [g for g in grads if g is not None]
-        how = ctx.how
-        found = call_form([*operands, *given], graph, *how[:3], _gradient(how[3], has, wanted), *how[4:])
+        found = _call(ctx.how[0].gradient(has, wanted), [*operands, *given], graph, ctx.how)
         if all(wanted):
             return (None, None, None, *found)
         rest = iter(found)
@@ -102,31 +103,115 @@ class _Form(SingleLevelFunction):
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
         graph, *operands = ctx.saved_tensors
         moving = [t for t in tangents[3:] if t is not None]
-        how = ctx.how
-        key = f"{how[3]}/a{_flags([t is not None for t in tangents[3:]])}"
-        return tuple(form_operator([*operands, *moving], graph, *how[:3], key, *how[4:]))
+        call = ctx.how[0].along(tuple(t is not None for t in tangents[3:]))
+        return tuple(_operator(call.key, [*operands, *moving], graph, ctx.how))
 
 
-def call_form(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> Sequence[Tensor]:
+def _operator(key: str, operands: Sequence[Tensor], graph: Tensor | None, how: _How) -> Sequence[Tensor]:
+    """The torch operator, which tracers and transforms see."""
+    (_, sizes, backend, deterministic) = how
+    found: Sequence[Tensor] = form_operator(operands, graph, *sizes[:3], key, backend, deterministic)
+    return found
+
+
+def at_once(
+    call: Description,
+    operands: Sequence[Tensor],
+    graph: Graph | None = None,
+    backend: str | None = None,
+    deterministic: bool = True,
+) -> Sequence[Tensor] | None:
+    """Run a form of operands that a kernel reads as they are; None where they need another look, or have no kernel.
+
+    They are looked at here, once: tensors of the right shapes, of one dtype, on one device. Who runs the form is kept
+    with it.
+
+    Args:
+        call: What to compute.
+        operands: In its order, plain: see `is_plain`, which a caller asks before compilers would follow this.
+        graph: For operands or results with rows of senders or receivers.
+        backend: Name of a backend; None for the best of the operands' device.
+        deterministic: Whether sums must have a fixed order.
+    """
+    first = operands[0]
+    sizes: Sequence[int]
+    if graph is None:
+        each = None if call.batch is None else operands[call.batch]
+        sizes = (1 if each is None else each.shape[0] if each.ndim else 0), 0, 0
+    else:
+        sizes = graph.sizes
+    if not fits(call, operands, sizes):
+        return None
+    device = "cpu" if first.is_cpu else "cuda"
+    name = chosen(device, first.dtype, backend, call.program)
+    if name not in _RUN_AT_ONCE:
+        return None
+    tables = None
+    if graph is not None:
+        if graph.edge_index.device != first.device:
+            return None
+        tables = graph.tables(sorted_edges)
+    runner = find_runner(call, name, first, graph is not None, deterministic)
+    if on_tape(operands):
+        how = call, sizes, "" if name == BY_DEVICE[device] else name, deterministic
+        return _Form.apply(runner, how, tables, *operands)
+    return runner(operands, tables, sizes)
+
+
+#: Backends with kernels of forms.
+_RUN_AT_ONCE = ("cpu", "triton")
+
+
+def _call(call: Description, operands: Sequence[Tensor], graph: Tensor | None, how: _How) -> Sequence[Tensor]:
+    """A form along the tables of another call: its derivative."""
+    _, sizes, backend, deterministic = how
+    if is_plain(operands) and fits(call, operands, sizes):
+        first = operands[0]
+        runner = find_runner(
+            call, backend or BY_DEVICE["cpu" if first.is_cpu else "cuda"], first, graph is not None, deterministic
+        )
+        if on_tape(operands):
+            return _Form.apply(runner, (call, *how[1:]), graph, *operands)
+        return runner(operands, graph, sizes)
+    rows, num_src, num_dst = sizes[:3]
+    return call_form(operands, graph, rows, num_src, num_dst, call.key, backend, deterministic)
+
+
+def call_form(
+    operands: Sequence[Tensor],
+    graph: Tensor | None,
+    rows: int,
+    num_src: int,
+    num_dst: int,
+    key: str,
+    backend: str = "",
+    deterministic: bool = True,
+) -> Sequence[Tensor]:
     """Run the form: directly in eager mode, by the torch operator under tracing; exported graphs get its text."""
+    how = rows, num_src, num_dst, key, backend, deterministic
     if not is_plain(operands) or not (operands[0].is_cpu or operands[0].is_cuda):
         if traced_for_others():
-            how = (*how[:3], text_of(how[3]), *how[4:])
+            how = rows, num_src, num_dst, text_of(key), backend, deterministic
         found: Sequence[Tensor] = form_operator(operands, graph, *how)
     elif on_tape(operands):
-        found = _Form.apply(True, how, graph, *operands)
+        runner = lambda own, tables, _: run_form(own, tables, *how)  # noqa: E731
+        found = _Form.apply(runner, _how(operands, *how), graph, *operands)
     else:
         found = run_form(operands, graph, *how)
     return found
 
 
-def _flags(values: Sequence[bool]) -> str:
-    return "".join(["1" if value else "0" for value in values])
-
-
-@lru_cache(maxsize=1024)  # one object for a key, whose hash is known from then on
-def _gradient(key: str, given: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
-    return f"{key}/g{_flags(given)}:{_flags(wanted)}"
+def _how(
+    operands: Sequence[Tensor],
+    rows: int,
+    num_src: int,
+    num_dst: int,
+    key: str,
+    backend: str = "",
+    deterministic: bool = True,
+) -> _How:
+    call = describe(key)
+    return call, with_table(call.form, operands, (rows, num_src, num_dst)), backend, deterministic
 
 
 def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list[Tensor]:
@@ -135,7 +220,7 @@ def _follow(operands: Sequence[Tensor], graph: Tensor | None, *how: Any) -> list
             found: list[Tensor] = form_operator(operands, graph, *how)
             return found
     with single_level():
-        return list(_Form.apply(False, how, graph, *operands))
+        return list(_Form.apply(None, _how(operands, *how), graph, *operands))
 
 
 for _device in ("CPU", "CUDA"):

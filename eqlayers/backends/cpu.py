@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,22 +18,25 @@ from eqlayers_kernels.c.print.printer import Kernel
 from eqlayers_kernels.c.run import launch, memory
 from eqlayers_kernels.c.run.edges import place_tables, sort_edges, sort_places, tables
 from eqlayers_kernels.c.run.launch import Compiled
+from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import OPERANDS
 
 from ..dtypes import ACCUMULATE, DTYPES
 from ..errors import BackendError, IndexRangeError
-from ..forms.program import FormCall, find_form
+from ..forms.program import FormCall
 from .operands import not_of_this_graph
-from .registry import Backend, FormUse, Runner
+from .request import Request, Runner
 
 #: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
+
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 #: Along the edges of a graph: z belongs to receivers, the rows of a table to places in it, other gradients to senders.
 WALKS = {"by_dst": "z", "by_src": "xywc", "by_place": "t"}
 
-_runners: dict[FormUse, Runner] = {}
+#: Places in the sizes of a call along a graph.
+_SIZES = {"x": 1, "y": 0, "w": 0, "c": 0, "t": 3, "z": 2}
 _said: set[str] = set()
 
 
@@ -62,35 +66,31 @@ def warn_once(reason: str) -> None:
         )
 
 
-def find_runner(use: FormUse, device: torch.device) -> Runner:
-    """The kernel of a form; sums have a fixed order in any case.
+def make_runner(request: Request) -> Runner:
+    """The kernels of a product; sums have a fixed order in any case.
 
     Raises:
         BackendError: The compiler failed.
     """
-    found = _runners.get(use)
-    if found is None:
-        with as_backend_error():
-            found = _runners[use] = _make_runner(use)
-    return found
+    form: ProductForm = request.form
+    with as_backend_error():
+        if not request.graph:
+            return _Runner(form, request.dtype, "rows")
+        kinds = [
+            (walk, form.kind._replace(results=tuple(name for name in form.kind.results if name in part)))
+            for walk, part in WALKS.items()
+        ]
+        runners = [_Runner(replace(form, kind=kind), request.dtype, walk) for walk, kind in kinds if kind.results]
+    if len(runners) == 1:
+        return runners[0]
 
-
-def _make_runner(use: FormUse) -> Runner:
-    if not use.graph:
-        return _Runner(use, "rows")
-    kinds = [
-        (walk, use.kind._replace(results=tuple(name for name in use.kind.results if name in part)))
-        for walk, part in WALKS.items()
-    ]
-    runners = [_Runner(use._replace(kind=kind), walk) for walk, kind in kinds if kind.results]
-
-    def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
+    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
         out: dict[str, Tensor] = {}
         for runner in runners:
-            out |= runner(tensors, graph, rows)
-        return out
+            out |= zip(runner.results, runner(operands, graph, sizes), strict=True)
+        return [out[name] for name in form.kind.results]
 
-    return runners[0] if len(runners) == 1 else run
+    return run
 
 
 @contextmanager
@@ -106,28 +106,30 @@ class _Runner:
     """A kernel that is loaded, and all that its calls have in common.
 
     Args:
-        use: What is asked for; half precision is computed in float32.
+        form: What to compute.
+        dtype: Of operands and results; half precision is computed in float32.
         walk: 'rows', or one of `WALKS`: edges of every receiver, of every sender, or of every place in a table.
     """
 
-    def __init__(self, use: FormUse, walk: str) -> None:
-        program, kind, shared = find_form(use.form).program, use.kind, use.shared
-        self.dtype, self.compute = use.dtype, ACCUMULATE[use.dtype]
+    def __init__(self, form: ProductForm, dtype: torch.dtype, walk: str) -> None:
+        program, kind, shared = form.program, form.kind, form.shared
+        self.dtype, self.compute = dtype, ACCUMULATE[dtype]
         name = NAMES[self.compute]
-        kernel = Kernel(program, kind, name, walk, shared, use.reading.reads if use.reading else 0)
+        kernel = Kernel(program, kind, name, walk, shared, form.reading.reads if form.reading else 0)
         self.compiled = launch.load(kernel)
         widths = dict(zip(OPERANDS, program.widths, strict=True))
-        self.reading = use.reading
-        if use.reading is not None:
-            widths |= {"t": widths["w"], "c": use.reading.reads}
+        self.reading = form.reading
+        if form.reading is not None:
+            widths |= {"t": widths["w"], "c": form.reading.reads}
         pointers = kernel.kind.pointers
         made = {RESULTS[operand]: operand for operand in kind.results}
-        self.made = [(operand, widths[operand]) for pointer, operand in pointers if pointer in made]
+        self.made = [(operand, widths[operand], _SIZES[operand]) for pointer, operand in pointers if pointer in made]
+        self.results, names = kind.results, kind.names
         turned = kernel.wants_ir_mul
         self.given = [
             (
-                pointer,
-                shared and operand == "w",
+                names.index(pointer),
+                0 if shared and operand == "w" else form.reading.orders if form.reading and operand == "t" else 1,
                 launch.load_import(program, operand, name) if operand in turned else None,
             )
             for pointer, operand in pointers
@@ -138,17 +140,15 @@ class _Runner:
         self.sums_weights = shared and "w" in kind.results
         self.item = self.compute.itemsize
 
-    def __call__(
-        self, tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]
-    ) -> dict[str, Tensor]:
-        """Results by operand."""
-        edges, senders, receivers = rows["y"], rows["x"], rows["z"]
+    def __call__(self, operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        """Results; ``sizes`` are rows, senders and receivers, and rows of a table."""
+        edges, senders, receivers = sizes[:3]
         workers, compute = torch.get_num_threads(), self.compute
         chunks = launch.chunks_for(edges * self.elements, workers, self.sums_weights)
         packed: list[int] = []
         keep = []
-        for pointer, shared, turn in self.given:
-            tensor = tensors[pointer]
+        for number, orders, turn in self.given:
+            tensor = operands[number]
             if tensor.dtype is not compute:
                 tensor = tensor.to(compute)
             steps = tensor.stride()
@@ -159,16 +159,16 @@ class _Runner:
                 tensor = _turned(tensor, turn, workers)
                 steps = tensor.stride()
             keep.append(tensor)  # lives until the kernel has read it
-            row = steps[0] * (self.reading.orders if self.reading is not None and pointer[-1] == "t" else 1)
-            packed += (tensor.data_ptr(), 0 if shared else row)
+            packed += (tensor.data_ptr(), steps[0] * orders)
         results, largest = {}, 0
-        places = 0 if self.reading is None else self.reading.places(rows["t"])
-        for operand, width in self.made:
+        places = 0 if self.reading is None else self.reading.places(sizes[3])
+        nodes = 0 if graph is None else 1
+        for operand, width, place in self.made:
             if operand == "t" and self.reading is not None:
                 made = results["t"] = empty(keep[0], places, self.reading.reads * width)
                 packed += (made.data_ptr(), made.shape[1])
                 continue
-            count = chunks if operand == "w" and self.sums_weights else rows[operand]
+            count = chunks if operand == "w" and self.sums_weights else sizes[place * nodes]
             made = results[operand] = empty(keep[0], count, width)
             packed += (made.data_ptr(), width)
             largest = max(largest, count * width)
@@ -199,8 +199,8 @@ class _Runner:
         if "t" in results and self.reading is not None:
             results["t"] = self.reading.folded(results["t"])
         if compute is not self.dtype:
-            results = {name: value.to(self.dtype) for name, value in results.items()}
-        return results
+            return [results[name].to(self.dtype) for name in self.results]
+        return [results[name] for name in self.results]
 
 
 def empty(like: Tensor, rows: int, width: int) -> Tensor:
@@ -258,6 +258,3 @@ def place_tables_of(graph: Tensor, edge_index: Tensor, place: Tensor, num_src: i
             "Clamp them."
         )
     return out
-
-
-BACKEND = Backend("cpu", refuse, form=find_runner)

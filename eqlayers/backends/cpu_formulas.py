@@ -16,22 +16,7 @@ from eqlayers_kernels.forms.formula import Formula, Operand
 from ..dtypes import ACCUMULATE
 from .cpu import NAMES, as_backend_error, empty
 from .operands import not_of_this_graph
-from .registry import FormulaRun
-
-_runners: dict[tuple[str, torch.dtype, bool], FormulaRun] = {}
-
-
-def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
-    """The kernels of a formula; sums have a fixed order.
-
-    Raises:
-        BackendError: The compiler failed.
-    """
-    found = _runners.get((key, dtype, graph))
-    if found is None:
-        with as_backend_error():
-            found = _runners[key, dtype, graph] = _make_runner(base, dtype, graph)
-    return found
+from .request import Request, Runner
 
 
 def walks_of(base: Formula) -> dict[str, list[int]]:
@@ -48,9 +33,16 @@ def walks_of(base: Formula) -> dict[str, list[int]]:
     return out
 
 
-def _make_runner(base: Formula, dtype: torch.dtype, graph: bool) -> FormulaRun:
-    walks = walks_of(base) if graph else {"rows": list(range(len(base.results)))}
-    parts = [(numbers, _Runner(base.part(numbers), dtype, walk)) for walk, numbers in walks.items()]
+def make_runner(request: Request) -> Runner:
+    """The kernels of a formula; sums have a fixed order.
+
+    Raises:
+        BackendError: The compiler failed.
+    """
+    base: Formula = request.form
+    walks = walks_of(base) if request.graph else {"rows": list(range(len(base.results)))}
+    with as_backend_error():
+        parts = [(numbers, _Runner(base.part(numbers), request.dtype, walk)) for walk, numbers in walks.items()]
     if len(parts) == 1 and parts[0][0] == list(range(len(base.results))):
         return parts[0][1]
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges as c_edges
 from eqlayers_kernels.forms.formula import Formula
-from eqlayers_kernels.forms.product import TABLED, ProductForm, SumForm
+from eqlayers_kernels.forms.product import TABLED, AnyForm, ProductForm, SumForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..errors import BackendError
-from ..forms.keys import find as find_form
-from ..forms.program import FormCall, register_program
-from . import cpu, cpu_formulas, triton_formulas
+from ..forms.description import Description
+from ..forms.keys import describe, short
+from ..forms.program import FormCall
+from . import cpu
 from .multilinear import ends_of as ends_of_tables
 from .operands import check_edges, check_operands, check_places, shape_of, with_table
-from .registry import FormulaFinder, FormUse, find, select
+from .recording import WATCHERS, watched
+from .registry import find, select
+from .request import Request, Runner
 from .rows import Ends, gathered, summed
 from .triton import edges_of_tables
 
@@ -28,8 +32,6 @@ from .triton import edges_of_tables
 BY_DEVICE = {"cpu": "cpu", "cuda": "triton"}
 #: Rows of x, y, w and z that kernels of products have: row by row, and along the edges of a graph.
 KERNELS = {(x, "each", w, z) for x, z in (("each", "each"), ("src", "dst")) for w in ("each", "one")} | {TABLED}
-#: Who finds the kernels of a formula, by backend.
-FORMULAS: dict[str, FormulaFinder] = {"cpu": cpu_formulas.find_runner, "triton": triton_formulas.find_runner}
 
 
 def run_form(
@@ -60,60 +62,117 @@ def run_form(
         BackendError: The compiler failed, or the backend runs no such forms. ConfigError: The key is unknown.
         IndexRangeError: The tables do not fit its rows; checked on CPU only.
     """
-    form = find_form(key)
-    sizes = with_table(form, operands, (rows, num_src, num_dst))
-    check_operands(form, operands, graph, sizes)
+    call = describe(key)
+    sizes = with_table(call.form, operands, (rows, num_src, num_dst))
+    check_operands(call.form, operands, graph, sizes)
     first = operands[0]
     home = BY_DEVICE["cpu" if first.is_cpu else "cuda"]
     name = backend or home
     if name != home:  # on another device than its own it would read addresses that are none
-        if find(name).form is None:
+        if find(name).kernels is None:
             raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
-        program = register_program(form.program) if isinstance(form, ProductForm) else ""
-        select(FormCall(first.dtype, first.device.type, program), name)
-    if isinstance(form, Formula):
-        return FORMULAS[name](form, key, first.dtype, graph is not None, first.device)(operands, graph, sizes)
-    how = _How(graph, sizes, name, deterministic)
-    return _run_product(form, operands, how) if isinstance(form, ProductForm) else _run_sum(form, operands, how)
+        select(FormCall(first.dtype, first.device.type, call.program), name)
+    return list(find_runner(call, name, first, graph is not None, deterministic)(operands, graph, sizes))
 
 
-class _How(NamedTuple):
-    """The arguments that all parts of a call share."""
+#: Kernels of this process, by all that a call asks for: by its form's key, and by request.
+RUNNERS: dict[Any, Runner] = {}
 
-    graph: Tensor | None
-    sizes: Sequence[int]
+
+def find_runner(call: Description, name: str, like: Tensor, graph: bool, deterministic: bool) -> Runner:
+    """The kernels of a form on a backend, for operands of the dtype and on the device of ``like``; they are kept.
+
+    Raises:
+        BackendError: The compiler failed.
+    """
+    if not deterministic and torch.are_deterministic_algorithms_enabled():
+        deterministic = True
+    asked = call.key, name, like.dtype, None if like.is_cpu else like.device, graph, deterministic
+    found = RUNNERS.get(asked)
+    if found is None or WATCHERS:
+        found = _runner_of(call.form, call.key, _Asked(name, like.device, like.dtype, graph, deterministic))
+        if not WATCHERS:
+            RUNNERS[asked] = found
+    return found
+
+
+class _Asked(NamedTuple):
+    """What a call asks for, beside its form; see `Request`."""
+
     backend: str
+    device: torch.device
+    dtype: torch.dtype
+    graph: bool
     deterministic: bool
 
 
-def _run_product(form: ProductForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
+def _runner_of(form: AnyForm, key: str, asked: _Asked) -> Runner:
+    make: dict[str, Callable[[Any, str, _Asked], Runner]] = {
+        "product": _of_product,
+        "sum": _of_sum,
+        "formula": lambda form, key, asked: _of_request(form, short(key), asked._replace(deterministic=True)),
+    }
+    return make[form.family](form, key, asked)
+
+
+def _of_product(form: ProductForm, key: str, asked: _Asked) -> Runner:
     if not form.kind.results:
-        return []
+        return _nothing
     if form.rows not in KERNELS:
-        return _run_row_by_row(form, operands, how)
-    first, graph, (rows, num_src, num_dst, *table) = operands[0], how.graph, how.sizes
-    shared, key = form.rows[2] == "one", register_program(form.program)
-    use = FormUse(key, form.kind, first.dtype, graph is not None, shared, how.deterministic, form.reading)
-    count = {"x": rows, "y": rows, "w": rows, "z": rows}
-    if graph is not None:
-        count["x"], count["z"] = num_src, num_dst
-    if table:
-        count["c"], (count["t"],) = rows, table
-    runner = find(how.backend).form
-    assert runner is not None
-    found = runner(use, first.device)(dict(zip(form.names, operands, strict=True)), graph, count)
-    return [found[name] for name in form.kind.results]
+        return _row_by_row(form, key, asked)
+    ordered = asked.deterministic or not (asked.graph and "x" in form.kind.results)  # else there is one order anyway
+    return _of_request(form, form.name, asked._replace(deterministic=ordered))
 
 
-def _run_row_by_row(form: ProductForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
+def _of_request(form: ProductForm | Formula, key: str, asked: _Asked) -> Runner:
+    request = Request(form, key, *asked)
+
+    def kernels() -> Runner:
+        found = RUNNERS.get(request)
+        if found is None:
+            makers = find(request.backend).kernels
+            assert makers is not None
+            found = RUNNERS[request] = makers[form.family](request)
+        return found
+
+    return watched(request, kernels)
+
+
+def _nothing(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+    return []
+
+
+def _row_by_row(form: ProductForm, key: str, asked: _Asked) -> Runner:
     """A product with rows that no kernel has of its own: gathered before, summed after."""
-    ends = None if how.graph is None else ends_of(how.graph, *how.sizes)
-    given = [
-        gathered(one.rows, t, ends).expand(how.sizes[0], -1) for one, t in zip(form.operands, operands, strict=True)
-    ]
-    plain = replace(form, rows=("each",) * 4)
-    found = _run_product(plain, given, how._replace(graph=None))
-    return [summed(one.rows, t, ends, how.deterministic) for one, t in zip(form.results, found, strict=True)]
+    plain = _of_product(replace(form, rows=("each",) * 4), key, asked._replace(graph=False))
+
+    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        ends = None if graph is None else ends_of(graph, *sizes)
+        given = [
+            gathered(one.rows, t, ends).expand(sizes[0], -1) for one, t in zip(form.operands, operands, strict=True)
+        ]
+        found = plain(given, None, sizes)
+        return [summed(one.rows, t, ends, asked.deterministic) for one, t in zip(form.results, found, strict=True)]
+
+    return run
+
+
+def _of_sum(form: SumForm, key: str, asked: _Asked) -> Runner:
+    parts = [(_runner_of(part, key, asked), picks, targets) for part, picks, targets in form.parts]
+
+    def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
+        out: list[Tensor | None] = [None] * len(form.results)
+        for runner, picks, targets in parts:
+            found = runner([operands[pick] for pick in picks], graph, sizes)
+            for target, value in zip(targets, found, strict=True):
+                so_far = out[target]
+                out[target] = value if so_far is None else so_far + value
+        return [
+            operands[0].new_zeros(shape_of(one, sizes)) if t is None else t
+            for t, one in zip(out, form.results, strict=True)
+        ]
+
+    return run
 
 
 def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> Ends:
@@ -128,18 +187,22 @@ def ends_of(graph: Tensor, rows: int, num_src: int, num_dst: int) -> Ends:
     return Ends(src, dst, num_src, num_dst)
 
 
-def _run_sum(form: SumForm, operands: Sequence[Tensor], how: _How) -> list[Tensor]:
-    out: list[Tensor | None] = [None] * len(form.results)
-    for part, picks, targets in form.parts:
-        own = [operands[pick] for pick in picks]
-        found = _run_product(part, own, how) if isinstance(part, ProductForm) else _run_sum(part, own, how)
-        for target, value in zip(targets, found, strict=True):
-            so_far = out[target]
-            out[target] = value if so_far is None else so_far + value
-    return [
-        operands[0].new_zeros(shape_of(one, how.sizes)) if t is None else t
-        for t, one in zip(out, form.results, strict=True)
-    ]
+_settled: dict[tuple[str, torch.dtype, str | None, str, str], str] = {}
+
+
+@torch.compiler.assume_constant_result
+def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
+    """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
+    use = (device, dtype, backend, key, compiler.wanted())
+    name = _settled.get(use) if backend is None or isinstance(backend, str) else None
+    if name is None:
+        call = FormCall(dtype, device, key)
+        name = select(call, backend).name
+        if name == BY_DEVICE.get(device):  # it has what it needs; others are asked again, for what may come
+            _settled[use] = name
+        elif backend is None and device == "cpu" and (reason := cpu.refuse(call)) is not None:
+            cpu.warn_once(reason)
+    return name
 
 
 def edge_tables(edge_index: Tensor, num_src: int, num_dst: int) -> Tensor:

@@ -12,12 +12,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eqlayers_kernels.forms.program import OPERANDS
+from eqlayers_kernels.forms.product import ProductForm
+from eqlayers_kernels.forms.program import OPERANDS, Program
 from eqlayers_kernels.triton.run.edges import Tables
 
 from ..dtypes import ACCUMULATE
-from ..forms.program import find_form
-from .registry import FormUse
+from .request import Request
 from .rows import Ends, gathered, summed
 from .whole import PathSum
 
@@ -32,39 +32,40 @@ def ends_of(tables: Mapping[str, Tables]) -> Ends:
 
 
 def product_in_torch(
-    use: FormUse, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
+    request: Request, tensors: Mapping[str, Tensor], tables: Mapping[str, Tables] | None
 ) -> dict[str, Tensor]:
     """The results of a request, by operand.
 
     Args:
-        use: The request.
+        request: For a product.
         tensors: By the kernels' pointers, ``[rows, width]`` each, ``[width]`` for one row of weights for all.
         tables: The edges of a graph, by walk; None row by row.
     """
-    form = _Linear(use, tables)
-    dtype = ACCUMULATE[use.dtype]
+    form, kind, dtype = _Linear(request, tables), request.form.kind, ACCUMULATE[request.dtype]
     given = {name: form.of_batch(name, tensor.to(dtype)) for name, tensor in tensors.items()}
-    point = {name: given[name] for name in use.kind.factors} | ({"z": given["g"]} if "g" in given else {})
-    moves = [{name: given[f"d{name}"]} for name in use.kind.tangents] if use.kind.order == 2 else [{}]
+    point = {name: given[name] for name in kind.factors} | ({"z": given["g"]} if "g" in given else {})
+    moves = [{name: given[f"d{name}"]} for name in kind.tangents] if kind.order == 2 else [{}]
     found = {}
-    for wanted in use.kind.results:
+    for wanted in kind.results:
         parts = [form.without(wanted, {**point, **move}, {*move}) for move in moves if wanted not in move]
-        found[wanted] = form.of_nodes(wanted, torch.stack(parts).sum(0), tensors).to(use.dtype)
+        found[wanted] = form.of_nodes(wanted, torch.stack(parts).sum(0), tensors).to(request.dtype)
     return found
 
 
 class _Linear:
     """F without one of its operands, row by row of the batch."""
 
-    def __init__(self, use: FormUse, tables: Mapping[str, Tables] | None) -> None:
-        self.use, self.width = use, dict(zip(OPERANDS, find_form(use.form).program.widths, strict=True))
+    def __init__(self, request: Request, tables: Mapping[str, Tables] | None) -> None:
+        form: ProductForm = request.form
+        self.request, self.form = request, form
+        self.width = dict(zip(OPERANDS, form.program.widths, strict=True))
         self.ends = None if tables is None else ends_of(tables)
         self.place = None
-        if use.reading is not None and tables is not None:
+        if form.reading is not None and tables is not None:
             first = tables["by_dst"].ends
             assert first is not None
-            reads = torch.arange(use.reading.reads, device=first.device)
-            self.place = use.reading.orders * first[:, None] + reads
+            reads = torch.arange(form.reading.reads, device=first.device)
+            self.place = form.reading.orders * first[:, None] + reads
 
     def _rows(self, name: str) -> str:
         own = "z" if name == "g" else name[-1]
@@ -72,13 +73,13 @@ class _Linear:
 
     def of_batch(self, name: str, t: Tensor) -> Tensor:
         """A row for each row of the batch; tables, and one row of weights for all, as they are."""
-        shared = name[-1] == "t" or (name[-1] == "w" and self.use.shared)
+        shared = name[-1] == "t" or (name[-1] == "w" and self.form.shared)
         return t if shared else gathered(self._rows(name), t, self.ends)
 
     def of_nodes(self, name: str, t: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
         """The sums of rows that belong to one node, or to one row of the table."""
         if name != "t":
-            return summed(self._rows(name), t, self.ends, self.use.deterministic)
+            return summed(self._rows(name), t, self.ends, self.request.deterministic)
         assert self.place is not None
         out = t.new_zeros(tensors["t"].shape)
         return out.index_put((self.place.flatten(),), t.flatten(0, 1), accumulate=True)
@@ -102,19 +103,18 @@ class _Linear:
 
     def _by_paths(self, wanted: str, at: Mapping[str, Tensor], weighted: bool) -> Tensor:
         """``[N, width]`` of x, y, w or z, or ``[width]`` of one row of weights for all; of weighted paths or of all."""
-        rows = () if wanted == "w" and self.use.shared else (at["y"].shape[0],)
+        rows = () if wanted == "w" and self.form.shared else (at["y"].shape[0],)
         out = at["x"].new_zeros(*rows, self.width[wanted])
-        for one in _sums(self.use.form):
+        for one in _sums(self.form.program):
             if one.path.weight is None and (weighted or wanted == "w"):
                 continue
-            for columns, part in _columns(one, wanted, _of_path(one, wanted, at, self.use.shared)):
+            for columns, part in _columns(one, wanted, _of_path(one, wanted, at, self.form.shared)):
                 out[..., columns] += part
         return out
 
 
 @cache
-def _sums(form: str) -> list[PathSum]:
-    program = find_form(form).program
+def _sums(program: Program) -> list[PathSum]:
     return [PathSum(path, program.layout) for path in program.paths]
 
 

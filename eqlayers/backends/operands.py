@@ -20,16 +20,16 @@ from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..dtypes import ACCUMULATE
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ..forms.description import PLACES, Description
 from ..graph import check_edge_index
 
-_PLACES = {"each": 0, "src": 1, "dst": 2, "table": 3}
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
 _REMAKE = "Make them anew from the edges of this graph."
 
 
 def shape_of(one: Operand, sizes: Sequence[int]) -> tuple[int, ...]:
     """The shape of an operand or result in a batch of so many rows, senders, receivers and of a table."""
-    return (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
+    return (one.width,) if one.rows == "one" else (sizes[PLACES[one.rows]], one.width)
 
 
 def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[int]:
@@ -38,6 +38,32 @@ def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) 
         return sizes
     tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
     return *sizes, next((t.shape[0] for t in tables), 0)
+
+
+def fits(call: Description, operands: Sequence[Tensor], sizes: Sequence[int]) -> bool:
+    """Whether these are operands that a kernel reads as they are: what `check_operands` asks, of tensors of one dtype.
+
+    Args:
+        call: What they are for.
+        operands: In its order, plain.
+        sizes: Rows of the batch, senders and receivers, and of a table if there is one.
+    """
+    first, shapes = operands[0], call.shapes
+    dtype, is_cpu = first.dtype, first.is_cpu
+    if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
+        return False
+    for (width, place), t in zip(shapes, operands, strict=True):
+        shape = t.shape
+        if place is None:
+            if shape != (width,):
+                return False
+        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[place]:
+            return False
+        if width and (t.dtype is not dtype or t.layout is not torch.strided):
+            return False
+        if width and (t.is_cpu is not is_cpu or not (is_cpu or t.device == first.device)):
+            return False
+    return True
 
 
 def check_operands(
@@ -88,7 +114,7 @@ def check_operands(
         if receivers_of(graph, senders, rows, first.device, own) != receivers:
             raise _no_tables(graph, f"{rows} rows, {senders} senders and {receivers} receivers")
     for one, tensor in zip(wanted, operands, strict=True):
-        shape = (one.width,) if one.rows == "one" else (sizes[_PLACES[one.rows]], one.width)
+        shape = (one.width,) if one.rows == "one" else (sizes[PLACES[one.rows]], one.width)
         if tensor.shape != shape:
             raise ShapeError(
                 f"{one.name} must be {list(shape)} for this form, got {list(tensor.shape)}. Call it through a layer."

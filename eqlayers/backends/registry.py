@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
 from torch import Tensor
-
-from eqlayers_kernels.arithmetic.writer import Kind
-from eqlayers_kernels.forms.formula import Formula
-from eqlayers_kernels.forms.product import Reading
 
 from ..checks import got
 from ..errors import BackendError, ConfigError
 from ..forms.program import FormCall
-
-#: Runs a form: tensors by the kernels' names, the tables of a graph, and the rows of each operand, to results.
-Runner = Callable[[Mapping[str, Tensor], Tensor | None, Mapping[str, int]], dict[str, Tensor]]
-#: Runs a formula: operands, the tables of a graph, and the numbers of rows, senders and receivers, to results.
-FormulaRun = Callable[[Sequence[Tensor], Tensor | None, Sequence[int]], list[Tensor]]
-
-
-class FormUse(NamedTuple):
-    """One kind of call of a form: with the device, all that decides which kernels run it.
-
-    Attributes:
-        form: Key of the form.
-        kind: What is wanted of it.
-        dtype: Of the operands.
-        graph: Whether edges of nodes are walked, else rows.
-        shared: Whether one row of weights serves all rows.
-        deterministic: Whether sums must have a fixed order.
-        reading: Of weights from a table; None for weights as they are.
-    """
-
-    form: str
-    kind: Kind
-    dtype: torch.dtype
-    graph: bool
-    shared: bool
-    deterministic: bool
-    reading: Reading | None = None
-
-
-class FormulaUse(NamedTuple):
-    """One kind of call of a formula: with the device, all that decides which kernels run it.
-
-    Attributes:
-        form: Key of the formula.
-        dtype: Of the operands.
-        graph: Whether edges of nodes are walked, else rows.
-    """
-
-    form: str
-    dtype: torch.dtype
-    graph: bool
-
-
-#: Finds who runs a formula, by its key, the dtype, whether there is a graph, and the device.
-FormulaFinder = Callable[[Formula, str, torch.dtype, bool, torch.device], FormulaRun]
+from .request import Request, Runner
 
 
 @dataclass(frozen=True)
@@ -72,7 +22,7 @@ class Backend:
         refuse: None if the backend can run the call, else the reason, a phrase that follows the name.
         automatic: Whether it may be chosen by default; False for the reference, which runs only when named.
         only_named: Calls that the backend runs only when named (Triton's interpreter on CPU tensors).
-        form: Finds who runs a form on a device for the operators, which know the derivatives.
+        kernels: By family of forms, makes who runs a request, for the operators, which know the derivatives.
         whole: Or runs them, from key and operands ``[N, width]``, as operations that torch differentiates.
     """
 
@@ -80,7 +30,7 @@ class Backend:
     refuse: Callable[[FormCall], str | None] = lambda call: None
     automatic: bool = True
     only_named: Callable[[FormCall], bool] = lambda call: False
-    form: Callable[[FormUse, torch.device], Runner] | None = None
+    kernels: Mapping[str, Callable[[Request], Runner]] | None = None
     whole: Callable[[str, Tensor, Tensor, Tensor], Tensor] | None = None
 
     def volunteers(self, call: FormCall) -> bool:

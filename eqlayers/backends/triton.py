@@ -7,7 +7,7 @@ named: the interpreter shows that a kernel is right, and is far too slow to be c
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from eqlayers_kernels.arithmetic.writer import RESULTS
 from eqlayers_kernels.c.run.edges import place_tables as place_tables_of_c
 from eqlayers_kernels.c.run.edges import tables as tables_of_c
+from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.print import groups
-from eqlayers_kernels.triton.print.tuning import Processor
 from eqlayers_kernels.triton.run.edges import pack, pack_places, unpack, unpack_places
 from eqlayers_kernels.triton.run.forms import FormRunner
 
@@ -30,7 +30,7 @@ from ..forms.program import FormCall, find_form
 from . import cpu
 from .multilinear import product_in_torch
 from .operands import not_of_this_graph
-from .registry import Backend, FormUse, Runner
+from .request import Request, Runner
 
 #: Bytes of which Triton has pointers be a multiple, in kernels with wide loads.
 ALIGNMENT = 16
@@ -53,37 +53,29 @@ def only_named(call: FormCall) -> bool:
     return call.device == "cpu" or availability.interpreted()
 
 
-_runners: dict[tuple[FormUse, int], Runner] = {}
-
-
-def find_runner(use: FormUse, device: torch.device) -> Runner:
-    """Printed kernels for a form; see :func:`eqlayers.backends.forms.run_form`."""
-    if torch.are_deterministic_algorithms_enabled():
-        use = use._replace(deterministic=True)
-    on = availability.processor_of(device)
-    found = _runners.get((use, id(on)))
-    if found is None:
-        found = _runners[use, id(on)] = _make_runner(use, on)
-    return found
-
-
-def _make_runner(use: FormUse, on: Processor) -> Runner:
-    program, kind = find_form(use.form).program, use.kind
-    reading = use.reading
-    runner = FormRunner(program, kind, use.dtype, use.graph, use.shared, on, not use.deterministic, reading)
+def make_runner(request: Request) -> Runner:
+    """Printed kernels for a product; see :func:`eqlayers.backends.forms.run_form`."""
+    form: ProductForm = request.form
+    program, kind, on = form.program, form.kind, availability.processor_of(request.device)
+    reading = form.reading
+    runner = FormRunner(
+        program, kind, request.dtype, request.graph, form.shared, on, not request.deterministic, reading
+    )
     made = {RESULTS[operand] for operand in kind.results}
-    given = [pointer for pointer, _ in kind.pointers if pointer not in made]
-    without = TorchInstead(f"the convolution or product {use.form}")
+    names = kind.names
+    given = [(pointer, names.index(pointer)) for pointer, _ in kind.pointers if pointer not in made]
+    without = TorchInstead(f"the convolution or product {program.key}")
 
-    def run(tensors: Mapping[str, Tensor], graph: Tensor | None, rows: Mapping[str, int]) -> dict[str, Tensor]:
-        sizes, tables = (rows["y"], rows["x"], rows["z"]), None
+    def run(operands: Sequence[Tensor], graph: Tensor | None, counts: Sequence[int]) -> list[Tensor]:
+        sizes, tables = (counts[0], counts[1], counts[2]), None
         if graph is not None and reading is not None:
-            places = reading.places(rows["t"])
+            places = reading.places(counts[3])
             tables = unpack_places(packed_places(graph.contiguous(), *sizes, places), *sizes, places)
         elif graph is not None:
             tables = unpack(packed(graph.contiguous(), *sizes), *sizes)
-        own = {pointer: aligned(tensors[pointer]) for pointer in given}
-        return without(own["x"].device, lambda: runner(own, tables), lambda: product_in_torch(use, own, tables))
+        own = {pointer: aligned(operands[number]) for pointer, number in given}
+        found = without(own["x"].device, lambda: runner(own, tables), lambda: product_in_torch(request, own, tables))
+        return [found[name] for name in kind.results]
 
     return run
 
@@ -169,6 +161,3 @@ def edges_of_tables(graph: Tensor, edges: int, senders: int, receivers: int) -> 
             if torch.equal(cpu.edge_tables(index, senders, receivers), graph):
                 return index
     raise not_of_this_graph()
-
-
-BACKEND = Backend("triton", refuse, only_named=only_named, form=find_runner)

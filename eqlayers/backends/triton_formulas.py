@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
@@ -12,22 +11,17 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.run.edges import unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
 
-from ..forms.keys import short
 from .multilinear import ends_of
-from .registry import FormulaRun
+from .request import Request, Runner
 from .torch_formulas import run_in_torch
 from .triton import TorchInstead, aligned, packed
 
-_runners: dict[tuple[str, torch.dtype, int], FormulaRunner] = {}
 
-
-def find_runner(base: Formula, key: str, dtype: torch.dtype, graph: bool, device: torch.device) -> FormulaRun:
+def make_runner(request: Request) -> Runner:
     """The kernels of a formula; sums have a fixed order."""
-    on = availability.processor_of(device)
-    runner = _runners.get((key, dtype, id(on)))
-    if runner is None:
-        runner = _runners[key, dtype, id(on)] = FormulaRunner(base, dtype, on)
-    kernels, without = runner, TorchInstead(f"the formula {short(key)}")
+    base: Formula = request.form
+    kernels = FormulaRunner(base, request.dtype, availability.processor_of(request.device))
+    without = TorchInstead(f"the formula {request.key}")
 
     def run(operands: Sequence[Tensor], graph: Tensor | None, sizes: Sequence[int]) -> list[Tensor]:
         rows, senders, receivers = sizes

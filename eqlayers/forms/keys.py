@@ -18,6 +18,7 @@ from eqlayers_kernels.forms.formula import ROWS, Block, Formula, Node, Operand
 from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
 
 from ..errors import ConfigError
+from .description import KNOWN, Description
 from .packed_text import pack, unpack
 from .program import find_form
 from .program import with_rows as with_rows
@@ -25,12 +26,12 @@ from .program import with_rows as with_rows
 PREFIX = "eqlayers-formula-"
 MOST_READS = 16  # rows of a table
 _LETTERS = {rows[0]: rows for rows in ROWS}
-_known: dict[str, AnyForm] = {}
 
 
 def register_formula(base: Formula) -> Formula:
     """Register the formula, so operators find it by key. Call at construction: torch.compile cannot trace this."""
-    _known.setdefault(base.key, base)
+    if base.key not in KNOWN:
+        KNOWN[base.key] = Description(base, base.key)
     return base
 
 
@@ -49,27 +50,34 @@ def take_apart(key: str) -> tuple[str, str, str]:
 
 
 def find(key: str) -> AnyForm:
-    """The form of that key.
+    """The form of that key; see :func:`describe`."""
+    return describe(key).form
+
+
+def describe(key: str) -> Description:
+    """The form of that key, with its derivatives and kernels.
 
     Raises:
         ConfigError: No layer of this process has the short key; the text is damaged or of another version; the form
             has no such derivative.
     """
-    found = _known.get(key)
+    found = KNOWN.get(key)
     if found is None:
         start, slash, step = key.rpartition("/")
         if slash:
-            base = find(start)
+            base = describe(start)
             try:
-                found = _step(base, step)
+                found = base.step(key, _step(base.form, step))
             except (ValueError, KeyError, IndexError, TypeError) as error:
                 raise ConfigError(
                     f"a form must have the derivative that its key names, got {step!r}, which this one has not. Call "
                     f"the operator through a layer."
                 ) from error
+        elif key.startswith(PREFIX):
+            found = KNOWN[key] = Description(read_formula(key), key)
         else:
-            found = read_formula(key) if key.startswith(PREFIX) else ProductForm(find_form(key).program)
-        _known[key] = found
+            program = find_form(key).program
+            found = KNOWN[key] = Description(ProductForm(program), key, program.key)
     return found
 
 
@@ -101,7 +109,7 @@ def _step(base: AnyForm, step: str) -> AnyForm:
 def text_of(key: str) -> str:
     """The key with the text of its program or formula in place of the short key; a constant for compilers."""
     root, rows, steps = take_apart(key)
-    known = _known.get(root)
+    known = KNOWN[root].form if root in KNOWN else None
     return (write_formula(known) if isinstance(known, Formula) else find_form(root).text) + rows + steps
 
 

@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import torch
 
+from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.forms.program import Program
 
 from ..errors import ConfigError
+from .description import KNOWN, Description
 from .program_text import PREFIX, read_program, write_program
 
 _forms: dict[str, Form] = {}
@@ -54,6 +56,7 @@ class Form:
             for graph, ends in ((False, ("each", "each")), (True, ("src", "dst")))
             for shared in (False, True)
         }
+        self._described: dict[tuple[bool, bool], Description] = {}
         _forms.setdefault(self.key, self)
 
     @cached_property
@@ -64,6 +67,16 @@ class Form:
     def key_of(self, graph: bool, shared: bool) -> str:
         """The key of the form along a graph, or row by row, with weights of every row, or one set for all."""
         return self._keys[graph, shared]
+
+    def described(self, graph: bool, shared: bool) -> Description:
+        """The form of :meth:`key_of`, for calls in eager mode."""
+        found = self._described.get((graph, shared))
+        if found is None:
+            (src, dst), key = ("src", "dst") if graph else ("each", "each"), self._keys[graph, shared]
+            form = ProductForm(self.program, (src, "each", "one" if shared else "each", dst))
+            found = KNOWN.setdefault(key, Description(form, key, self.key))
+            self._described[graph, shared] = found
+        return found
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
         return Form, (self.program,)  # a process that loads it knows its key from then on

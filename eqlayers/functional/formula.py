@@ -8,14 +8,16 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ..autograd.form import call_form, sorted_edges
+from ..autograd.form import at_once, call_form, sorted_edges
 from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE
 from ..backends.operands import check_operands
 from ..backends.rows import Ends
 from ..backends.torch_formulas import run_in_torch
 from ..dtypes import ACCUMULATE
+from ..forms.keys import describe
 from ..graph import Graph
+from ..torch_internals import is_plain
 from .product import chosen
 
 
@@ -37,6 +39,10 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
+    if is_plain(operands):
+        found = at_once(describe(base.key), operands, graph, backend)
+        if found is not None:
+            return tuple(found)
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
     if graph is None:

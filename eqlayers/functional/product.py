@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from eqlayers_kernels.c.build import compiler
-
-from ..autograd.form import call_form, sorted_edges, sorted_places
-from ..backends import BACKENDS, cpu, select
+from ..autograd.form import at_once, call_form, sorted_edges, sorted_places
+from ..backends import BACKENDS
 from ..backends.forms import BY_DEVICE
+from ..backends.forms import chosen as chosen
 from ..backends.rows import Ends, gathered, summed
 from ..backends.whole import contract
 from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ..errors import DeviceError, ShapeError
-from ..forms.program import Form, FormCall, tabled
+from ..forms.program import Form, tabled
 from ..graph import Graph
 from ..lowering.plan import ProductPlan
+from ..torch_internals import is_plain
 from .tabled import TabledWeights
 
 #: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
@@ -30,6 +29,10 @@ READS_TABLES = ("cpu", "triton")
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
+    if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
+        found = at_once(plan.form.described(False, shared), (x, y, w), None, backend)
+        if found is not None:
+            return found[0]
     plan.layouts[0].check("x", x)
     plan.layouts[1].check("y", y)
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
@@ -63,6 +66,10 @@ def run_convolution(
 
     The caller has checked the last axes of x and w.
     """
+    if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
+        found = at_once(plan.form.described(True, shared), (x, y, w), graph, backend, deterministic)
+        if found is not None:
+            return found[0]
     plan.layouts[1].check("edge_attr", y)
     table = None
     if isinstance(w, TabledWeights):
@@ -145,24 +152,6 @@ def apply_form(
     tables = None if graph is None else graph.tables(sorted_edges)
     own = backend == BY_DEVICE.get(operands[0].device.type)
     return call_form(operands, tables, *sizes, key, "" if own else backend, deterministic)[0]
-
-
-_settled: dict[tuple[str, torch.dtype, str | None, str, str], str] = {}
-
-
-@torch.compiler.assume_constant_result
-def chosen(device: str, dtype: torch.dtype, backend: str | None, key: str) -> str:
-    """Name of the backend that runs a form; says once if generated C would, and only a compiler is missing."""
-    use = (device, dtype, backend, key, compiler.wanted())
-    name = _settled.get(use) if backend is None or isinstance(backend, str) else None
-    if name is None:
-        call = FormCall(dtype, device, key)
-        name = select(call, backend).name
-        if name == BY_DEVICE.get(device):  # it has what it needs; others are asked again, for what may come
-            _settled[use] = name
-        elif backend is None and device == "cpu" and (reason := cpu.refuse(call)) is not None:
-            cpu.warn_once(reason)
-    return name
 
 
 def as_rows(t: Tensor, lead: tuple[int, ...]) -> Tensor:

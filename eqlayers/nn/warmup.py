@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
 from eqlayers_kernels.c.build import cache as disk
-from eqlayers_kernels.forms.formula import Formula, Operand
+from eqlayers_kernels.forms.formula import Operand
 from eqlayers_kernels.forms.product import ProductForm
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import groups
@@ -22,8 +22,8 @@ from eqlayers_kernels.triton.run.forms import GATHERED
 from eqlayers_kernels.triton.segment import launch
 
 from ..backends import cpu
-from ..backends.recording import Results, SeenUse, watching
-from ..backends.registry import FormulaUse, FormUse
+from ..backends.recording import Results, watching
+from ..backends.request import Request
 from ..checks import check_choice, check_function, check_items, check_module, check_optional
 from ..errors import BackendError
 from ..forms.keys import find, take_apart
@@ -135,11 +135,11 @@ def warmup(
     _check_targets(targets)
     check_function("step", step, "a function without arguments")
     check_optional(check_module, "model", model)
-    seen: dict[SeenUse, tuple[float, set[str]]] = {}
+    seen: dict[Request, tuple[float, set[str]]] = {}
     with _compiled_by_triton(bool(targets)) as made:
         first = _in_c_cache()
 
-        def watch(asked: SeenUse, run: Callable[[], Results]) -> Results:
+        def watch(asked: Request, run: Callable[[], Results]) -> Results:
             if asked in seen:
                 return run()
             before, start = _in_c_cache() | made, time.perf_counter()
@@ -152,7 +152,7 @@ def warmup(
         others = ((_in_c_cache() | made) - first).difference(*(new for _, new in seen.values()))
         folders = _folders(seen, targets)
         names = {} if model is None else _names(model, seen)
-        rows = [_row(names, asked, asked.device, seconds, len(new)) for asked, (seconds, new) in seen.items()]
+        rows = [_row(names, asked, asked.device.type, seconds, len(new)) for asked, (seconds, new) in seen.items()]
         for target in folders:
             if target in targets:
                 rows += _for_target(target, seen, names, made, progress)
@@ -207,9 +207,9 @@ def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
         knobs.compilation.listener = before
 
 
-def _folders(seen: Iterable[SeenUse], targets: Sequence[str]) -> dict[str, str]:
+def _folders(seen: Iterable[Request], targets: Sequence[str]) -> dict[str, str]:
     """Where the kernels of a step are, or an error if none are kept."""
-    who = {asked.backend: asked.device for asked in seen}
+    who = {asked.backend: asked.device.type for asked in seen}
     if targets and not who:
         reason = cpu.refuse(FormCall(torch.float32, "cpu")) or "was not asked"
         raise BackendError(
@@ -237,31 +237,22 @@ def _folders(seen: Iterable[SeenUse], targets: Sequence[str]) -> dict[str, str]:
 
 
 def _for_target(
-    target: str, seen: Iterable[SeenUse], names: dict[str, str], made: set[str], progress: Progress
+    target: str, seen: Iterable[Request], names: dict[str, str], made: set[str], progress: Progress
 ) -> Iterator[WarmupRow]:
     """Compile what was asked for, several calls at a time where Triton can."""
-    calls = list(dict.fromkeys(asked._replace(backend="triton", device="cuda") for asked in seen))
+    calls = list(dict.fromkeys(replace(asked, backend="triton", device=torch.device("cuda")) for asked in seen))
 
-    def compiled(asked: SeenUse) -> WarmupRow:
-        use, start = asked.use, time.perf_counter()
-        kernels: Iterable[tuple[Any, Any]]
-        if isinstance(use, FormulaUse):
-            base = find(use.form)
-            assert isinstance(base, Formula)
-            kernels = aot.compile_formula(base, use.dtype, jobs=1)
-        else:
-            program = find_form(use.form).program
-            reason = groups.why_not(program)
-            if reason is not None:
-                return _row(names, asked, target, 0.0, 0, reason)
-            kernels = aot.compile_form(
-                program, use.kind, use.dtype, use.graph, use.shared, not use.deterministic, 1, use.reading
-            )
+    def compiled(asked: Request) -> WarmupRow:
+        start = time.perf_counter()
+        reason = _COMPILED[asked.form.family].why_not(asked.form)
+        if reason is not None:
+            return _row(names, asked, target, 0.0, 0, reason)
+        kernels = _COMPILED[asked.form.family].compile(asked)
         hashes = {kernel.hash for _, kernel in kernels}
         return _row(names, asked, target, time.perf_counter() - start, len(hashes & made))
 
     with aot.target(target), ThreadPoolExecutor(compiling.threads()) as pool:
-        sums = {launch.accumulator(asked.use.dtype) for asked in calls if asked.use.graph}
+        sums = {launch.accumulator(asked.dtype) for asked in calls if asked.graph}
         work = [pool.submit(_sums_of_pieces, dtype, target, made) for dtype in sums]
         work += [pool.submit(compiled, asked) for asked in calls]
         try:
@@ -286,33 +277,63 @@ def _sums_of_pieces(dtype: torch.dtype, target: str, made: set[str]) -> WarmupRo
 
 
 def _row(
-    names: dict[str, str], asked: SeenUse, device: str, seconds: float, compiled: int, reason: str = ""
+    names: dict[str, str], asked: Request, device: str, seconds: float, compiled: int, reason: str = ""
 ) -> WarmupRow:
-    root, size, computes, words = _words(asked.use)
-    over = ", ".join(("edges" if asked.use.graph else "rows", *words))
-    dtype = _short(asked.use.dtype)
+    root, size, computes, words = _COMPILED[asked.form.family].words(asked)
+    over = ", ".join(("edges" if asked.graph else "rows", *words))
+    dtype = _short(asked.dtype)
     return WarmupRow(names.get(root, size), computes, dtype, over, device, seconds, compiled, reason)
 
 
-def _words(use: FormUse | FormulaUse) -> tuple[str, str, str, list[str]]:
+def _of_formula(asked: Request) -> tuple[str, str, str, list[str]]:
     """The key that layers have, the size of the form, what is computed, and how."""
-    if isinstance(use, FormulaUse):
-        root, _, steps = take_apart(use.form)
-        base, found = find(root), find(use.form)
-        assert isinstance(base, Formula)
-        order = steps.count("/")
-        computes = _ORDERS[min(order, len(_ORDERS) - 1)] + (f" of {_bare(found.results)}" if order else "")
-        if steps.rpartition("/")[2].startswith("a"):
-            before = find(use.form.rpartition("/")[0]).operands
-            computes += f" along {_bare(found.operands[len(before) :])}"
-        return root, f"formula of {base.operations} operations", computes, []
-    program, kind = find_form(use.form).program, use.kind
+    root, _, steps = take_apart(asked.key)
+    base, order = find(root), steps.count("/")
+    computes = _ORDERS[min(order, len(_ORDERS) - 1)] + (f" of {_bare(asked.form.results)}" if order else "")
+    if steps.rpartition("/")[2].startswith("a"):
+        before = find(asked.key.rpartition("/")[0]).operands
+        computes += f" along {_bare(asked.form.operands[len(before) :])}"
+    return root, f"formula of {base.operations} operations", computes, []  # type: ignore[union-attr]
+
+
+def _of_product(asked: Request) -> tuple[str, str, str, list[str]]:
+    form: ProductForm = asked.form
+    program, kind = form.program, form.kind
     computes = _ORDERS[kind.order] + (f" of {', '.join(kind.results)}" if kind.order else "")
     computes += f" along {', '.join(kind.tangents)}" if kind.tangents else ""
-    words = {"shared weights": use.shared, "weights from a table": use.reading is not None}
-    words["in any order"] = not use.deterministic
+    words = {"shared weights": form.shared, "weights from a table": form.reading is not None}
+    words["in any order"] = not asked.deterministic
     size = f"{len(program.paths)} paths, {program.num_terms} terms"
-    return use.form, size, computes, [word for word, holds in words.items() if holds]
+    return program.key, size, computes, [word for word, holds in words.items() if holds]
+
+
+class _Family(NamedTuple):
+    """What is known of the kernels of a family of forms: their words, why there are none, and how they compile."""
+
+    words: Callable[[Request], tuple[str, str, str, list[str]]]
+    why_not: Callable[[Any], str | None]
+    compile: Callable[[Request], Iterable[tuple[Any, Any]]]
+
+
+_COMPILED = {
+    "formula": _Family(
+        _of_formula, lambda form: None, lambda asked: aot.compile_formula(asked.form, asked.dtype, jobs=1)
+    ),
+    "product": _Family(
+        _of_product,
+        lambda form: groups.why_not(form.program),
+        lambda asked: aot.compile_form(
+            asked.form.program,
+            asked.form.kind,
+            asked.dtype,
+            asked.graph,
+            asked.form.shared,
+            not asked.deterministic,
+            1,
+            asked.form.reading,
+        ),
+    ),
+}
 
 
 def _bare(operands: Iterable[Operand]) -> str:
@@ -329,16 +350,16 @@ def _cells(row: WarmupRow) -> tuple[str, ...]:
     return (row.layer, row.computes, row.dtype, row.over, row.device, f"{row.seconds:.2f}", kernels)
 
 
-def _names(model: torch.nn.Module, seen: Iterable[SeenUse]) -> dict[str, str]:
+def _names(model: torch.nn.Module, seen: Iterable[Request]) -> dict[str, str]:
     """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
     for path, layer in layers:
         for base in layer.formulas() if isinstance(layer, FormulaModule) else ():
             paths.setdefault(base.key, {})[path or type(layer).__name__] = None
-    for dtype, device in {(asked.use.dtype, asked.device) for asked in seen}:
+    for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
         for path, layer in layers:
-            whole = layer.whole_call(dtype, torch.device(device))
+            whole = layer.whole_call(dtype, device)
             if whole is not None and whole[1].key:
                 form = find_form(whole[1].key)
                 for key in (form.key, ProductForm(form.program).weighted.program.key):

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
-from eqlayers.backends import forms
+from eqlayers.backends.recording import watching
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
@@ -123,29 +123,23 @@ def test_finite_differences(graph: bool) -> None:
     assert {entry.operand for entry in report.entries if entry.order == 3} >= {"input 0", "input 1", "input 2"}
 
 
-def test_gradients_that_nobody_needs_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_nobody_needs_are_not_computed() -> None:
     kinds: list[Kind] = []
-    real = forms._run_product
-
-    def counted(form: Any, *rest: Any) -> Any:
-        kinds.append(form.kind)
-        return real(form, *rest)
-
-    monkeypatch.setattr(forms, "_run_product", counted)
-    for requires in SUBSETS:
-        inputs = operands(False, False, requires)
-        live = [t for t in inputs if t.requires_grad]
-        names = tuple(name for name, needs in zip("xyw", requires, strict=True) if needs)
-        z = function(False)(*inputs)
-        torch.autograd.grad(z.sum(), live)
-        assert kinds == [Kind(0, ("z",)), Kind(1, names)]
-        kinds.clear()
-        assert [t.grad for t in inputs] == [None] * 3
-    with torch.no_grad():
-        assert not function(False)(*operands(False, False)).requires_grad
-    with torch.inference_mode():
-        assert function(False)(*operands(False, False)).is_inference()
-    assert {kind.order for kind in kinds} == {0}
+    with watching(lambda request, run: kinds.append(request.form.kind) or run()):
+        for requires in SUBSETS:
+            inputs = operands(False, False, requires)
+            live = [t for t in inputs if t.requires_grad]
+            names = tuple(name for name, needs in zip("xyw", requires, strict=True) if needs)
+            z = function(False)(*inputs)
+            torch.autograd.grad(z.sum(), live)
+            assert kinds == [Kind(0, ("z",)), Kind(1, names)]
+            kinds.clear()
+            assert [t.grad for t in inputs] == [None] * 3
+        with torch.no_grad():
+            assert not function(False)(*operands(False, False)).requires_grad
+        with torch.inference_mode():
+            assert function(False)(*operands(False, False)).is_inference()
+        assert {kind.order for kind in kinds} == {0}
 
 
 def test_what_was_saved_is_not_overwritten_and_a_change_of_it_is_noticed() -> None:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.backends import BACKENDS, cpu, cpu_formulas
+from eqlayers.backends import BACKENDS, forms
 from eqlayers.backends.ahead import compile_ahead
-from eqlayers.backends.forms import FORMULAS
+from eqlayers.backends.recording import WATCHERS
+from eqlayers.backends.request import Request
 from eqlayers.models import NequIP, Potential, Structures
 
 
 @pytest.fixture
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[object]]:
     """A state as in a new process; gives the kernels asked for since."""
-    monkeypatch.setattr(cpu, "_runners", {})
-    monkeypatch.setattr(cpu_formulas, "_runners", {})
-    return lambda: {*cpu._runners, *cpu_formulas._runners}
+    monkeypatch.setattr(forms, "RUNNERS", {})
+    return lambda: {one for one in forms.RUNNERS if isinstance(one, Request)}
 
 
 def potential() -> tuple[Potential, Structures]:
@@ -48,16 +49,13 @@ def test_the_step_asks_for_nothing_more(nothing_loaded: Callable[[], set[object]
     torch.testing.assert_close(first, gradients(trained, given))
 
 
-def test_backends_are_as_before_and_errors_stay_inside() -> None:
-    before, formulas = dict(BACKENDS), dict(FORMULAS)
-
+def test_nothing_watches_afterwards_and_errors_stay_inside() -> None:
     def fails() -> None:
-        assert BACKENDS["cpu"] is not before["cpu"]
+        assert len(WATCHERS) == 1
         raise ValueError("of a check of numbers")
 
     assert compile_ahead(fails) == 0
-    assert before == BACKENDS
-    assert formulas == FORMULAS
+    assert not WATCHERS
 
 
 def test_what_the_compiler_says_is_said_by_the_first_call(
@@ -68,7 +66,8 @@ def test_what_the_compiler_says_is_said_by_the_first_call(
     def broken(*args: object) -> None:
         raise BackendError("the compiler failed")
 
-    monkeypatch.setattr(cpu, "_make_runner", broken)
+    kernels = {"product": broken, "formula": broken}
+    monkeypatch.setitem(BACKENDS, "cpu", replace(BACKENDS["cpu"], kernels=kernels))
     trained, given = potential()
     assert compile_ahead(lambda: copy.deepcopy(trained)(given)) > 0
     with pytest.raises(BackendError, match="the compiler failed"):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.backends import cpu, verdicts
+from eqlayers.backends import cpu, forms, verdicts
 from eqlayers.errors import BackendError
 from eqlayers.forms.program import FormCall
 from eqlayers_kernels.c.build import cache, compiler
@@ -74,7 +74,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("EQLAYERS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(cache, "_warned", set())
     monkeypatch.setattr(compiler, "_loaded", {})
-    monkeypatch.setattr(cpu, "_runners", {})
+    monkeypatch.setattr(forms, "RUNNERS", {})
     compiler._tried.clear()
     edges._function.cache_clear()
 

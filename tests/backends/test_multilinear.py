@@ -11,8 +11,8 @@ import torch
 pytest.importorskip("triton")
 
 import eqlayers as eq
+from eqlayers.backends import forms
 from eqlayers.backends import triton as backend
-from eqlayers.backends import triton_formulas
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
@@ -32,8 +32,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
         tried.append(self)
         raise KernelError("CalledProcessError: ptxas fatal")
 
-    monkeypatch.setattr(backend, "_runners", {})
-    monkeypatch.setattr(triton_formulas, "_runners", {})
+    monkeypatch.setattr(forms, "RUNNERS", {})
     monkeypatch.setattr(backend.FormRunner, "__call__", fail)
     monkeypatch.setattr(FormulaRunner, "__call__", fail)
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 import eqlayers as eq
+from eqlayers.backends import forms
 from eqlayers.backends import triton as backend
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.triton import availability
@@ -105,9 +106,9 @@ def test_torch_has_the_last_word_on_order(monkeypatch: pytest.MonkeyPatch) -> No
     real = backend.FormRunner.__init__
     monkeypatch.setattr(backend.FormRunner, "__init__", lambda self, *args: made.append(args[6]) or real(self, *args))
     for ordered in (True, False):
-        monkeypatch.setattr(backend, "_runners", {})
+        monkeypatch.setattr(forms, "RUNNERS", {})
         torch.use_deterministic_algorithms(ordered)
-        conv(draw(4, 14), draw(6, 4), None, torch.tensor(EDGES, device=DEVICE), 5)
+        conv(draw(4, 14).requires_grad_(), draw(6, 4), None, torch.tensor(EDGES, device=DEVICE), 5).sum().backward()
         assert made.pop() is (not ordered)
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import eqlayers as eq
-from eqlayers.backends.recording import SeenUse, watching
+from eqlayers.backends.recording import watching
+from eqlayers.backends.request import Request
 from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability
@@ -72,17 +73,17 @@ def derivatives(layer: eq.TensorProductConv, given: list[Tensor], orders: int, e
 )
 def test_two_orders_are_those_of_stored_weights(reads: int, orders: int, layout: str) -> None:
     given, edges = operands(reads, orders, 24), graph(24)
-    seen: list[SeenUse] = []
+    seen: list[Request] = []
 
-    def watch(use: SeenUse, run: Any) -> Any:
+    def watch(use: Request, run: Any) -> Any:
         seen.append(use)
         return run()
 
     with watching(watch):
         mine = derivatives(conv(layout, "triton"), given, orders, edges, stored=False)
-    forms = [use for use in seen if getattr(use.use, "reading", None)]
+    forms = [use for use in seen if use.form.reading]
     assert {use.backend for use in forms} == {"triton"}
-    assert {use.use.kind.results for use in forms} >= {("z",), ("x", "y", "t", "c"), ("x", "y", "c", "z"), ("t",)}
+    assert {use.form.kind.results for use in forms} >= {("z",), ("x", "y", "t", "c"), ("x", "y", "c", "z"), ("t",)}
     wanted = derivatives(conv(layout, "torch"), given, orders, edges, stored=True)
     for a, b in zip(mine, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-12 * float(b.detach().abs().max()))

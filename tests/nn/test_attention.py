@@ -343,7 +343,8 @@ def test_wrong_arguments(call: Callable[[], object], error: type[Exception], mes
 
 def test_weighted_messages_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over neighbours is part of the kernels, forward and backward."""
-    monkeypatch.setattr("eqlayers.backends.forms._run_row_by_row", lambda *args: pytest.fail("messages in memory"))
+    monkeypatch.setattr("eqlayers.backends.forms.RUNNERS", {})
+    monkeypatch.setattr("eqlayers.backends.forms._row_by_row", lambda *args: pytest.fail("messages in memory"))
     layer = AttentionAggregate("4x0e + 2x1o", 2)
     values, logits = numbers(6, 10).requires_grad_(), numbers(6, 2).requires_grad_()
     layer(values, logits, Graph(EDGES, 4)).square().sum().backward()

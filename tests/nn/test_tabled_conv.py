@@ -11,7 +11,8 @@ from torch import Tensor
 
 from eqlayers import Graph, TensorProductConv
 from eqlayers.autograd.form import call_form, sorted_edges, sorted_places
-from eqlayers.backends.recording import SeenUse, watching
+from eqlayers.backends.recording import watching
+from eqlayers.backends.request import Request
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
@@ -102,9 +103,9 @@ def test_any_set_of_operands_may_be_frozen(moving: int) -> None:
 def test_forces_ask_for_no_gradient_of_the_table(leaves: bool) -> None:
     """What autograd.grad is not asked for is not computed, whether or not the table has a graph behind it."""
     x, y, table, c, interval = operands()
-    seen: list[SeenUse] = []
+    seen: list[Request] = []
 
-    def watch(use: SeenUse, run: Any) -> Any:
+    def watch(use: Request, run: Any) -> Any:
         seen.append(use)
         return run()
 
@@ -114,7 +115,7 @@ def test_forces_ask_for_no_gradient_of_the_table(leaves: bool) -> None:
         torch.autograd.grad(z.sum(), c, create_graph=True)
         torch.autograd.grad(z.sum(), (x, table), create_graph=True)
         z.sum().backward()
-    assert [use.use.kind.results for use in seen] == [("z",), ("c",), ("x", "t"), ("x", "y", "t", "c")]
+    assert [use.form.kind.results for use in seen] == [("z",), ("c",), ("x", "t"), ("x", "y", "t", "c")]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -43,6 +43,11 @@ class Kind(NamedTuple):
         return out + [(RESULTS[name], name) for name in self.results]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the operands: x, y, w (or t and c); then g; then tangents."""
+        return (*self.factors, *("g" * min(self.order, 1)), *(f"d{name}" for name in self.tangents))
+
+    @property
     def of_paths(self) -> Kind:
         """The part that paths compute, which know weights alone."""
         results, tangents = (

@@ -89,6 +89,10 @@ class Formula:
     channels: int = 0
     key: str = field(init=False, compare=False, repr=False)
     batch: int | None = field(init=False, compare=False, repr=False)
+    #: Which kernels are printed for it.
+    family = "formula"
+    #: It reads no operand from a table.
+    reading = None
 
     def __post_init__(self) -> None:
         """Check what a printer relies on: it prints offsets without looking."""

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..arithmetic.writer import Kind
+from .content import key_of
 from .formula import Block, Formula, Operand
 from .program import OPERANDS, Program
 
@@ -70,6 +71,19 @@ class ProductForm:
     kind: Kind = field(default=Kind(0, ("z",)))
     reading: Reading | None = None
 
+    #: Which kernels are printed for it.
+    family = "product"
+
+    @property
+    def shared(self) -> bool:
+        """Whether one row of weights serves all rows."""
+        return self.rows[2] == "one"
+
+    @cached_property
+    def name(self) -> str:
+        """Short name: forms of one name have the same kernels."""
+        return f"{self.program.key}/{key_of((self.rows, self.kind, self.reading))}"
+
     def tabled(self, reads: int, orders: int) -> ProductForm:
         """The form along a graph with weights from a table."""
         kind = self.kind._replace(factors=("x", "y", "t", "c"))
@@ -90,8 +104,8 @@ class ProductForm:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the operands: x, y, w (or t and c); then g; then tangents."""
-        return (*self.kind.factors, *("g" * min(self.kind.order, 1)), *(f"d{name}" for name in self.kind.tangents))
+        """Names of the operands; see `Kind.names`."""
+        return self.kind.names
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -214,6 +228,8 @@ class SumForm:
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
     parts: tuple[Part, ...]
+    #: It has no kernel of its own: its parts run one after the other.
+    family = "sum"
 
     @cached_property
     def of_nodes(self) -> bool:
