@@ -239,6 +239,8 @@ def check_floating(name: str, value: Any, shape: str) -> Tensor:
     Raises:
         DTypeError: No tensor, or one of integers, truth values or complex numbers.
     """
+    if isinstance(value, Tensor) and value.layout is torch.strided and value.is_floating_point():
+        return value
     if not check_tensor(name, value, shape).is_floating_point():
         raise DTypeError(
             f"{name} must be a floating-point tensor {shape}, got {value.dtype}. Convert it with `.float()`."

@@ -34,6 +34,25 @@ def widest_under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(widest) for t in tensors)
 
 
+def of_one_kind(**tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, under autocast in their widest dtype, if they share a supported floating dtype and a device.
+
+    Raises:
+        DTypeError, DeviceError: They do not.
+    """
+    found = tuple(tensors.values())
+    first = found[0]
+    if first.is_cpu and not torch.is_autocast_enabled("cpu") and (dtype := first.dtype) in ACCUMULATE:
+        for t in found:
+            if not (t.dtype is dtype and t.is_cpu):
+                break
+        else:
+            return found
+    found = widest_under_autocast(*found)
+    check_same_kind(**dict(zip(tensors, found, strict=True)))
+    return found
+
+
 def check_same_kind(**tensors: Tensor) -> None:
     """Raise unless all tensors share one supported floating dtype and one device."""
     (first_name, first), *rest = tensors.items()

@@ -195,8 +195,13 @@ class Graph:
                 self._in_range = True
         return src, dst
 
-    def tables(self, sort: Callable[[Tensor, int, int], Tensor]) -> Tensor:
-        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for."""
+    def tables(self, sort: Callable[[Tensor, int, int], Tensor], plain: bool = False) -> Tensor:
+        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for.
+
+        ``plain``: whether the caller knows that nothing is traced or compiled.
+        """
+        if plain and self._tables is not None and self._trace is None:
+            return self._tables
         trace = current_trace()
         if self._outlives():
             known = self._tables if self._trace is None else None

@@ -132,7 +132,7 @@ def _has_autocast(device: str) -> bool:
 
 def under_autocast(device: str) -> bool:
     """Whether autocast is on for tensors on devices of this type."""
-    return _has_autocast(device) and torch.is_autocast_enabled(device)
+    return (device in ("cpu", "cuda") or _has_autocast(device)) and torch.is_autocast_enabled(device)
 
 
 def outside_of_autocast(device: str) -> AbstractContextManager[object]:
@@ -245,15 +245,13 @@ def asked_for(ctx: Any, wanted: tuple[bool, ...]) -> tuple[bool, ...]:
     """
     if is_compiling():
         return wanted
-    nodes = [node for node, _ in ctx.next_functions[-len(wanted) :]]
-    return tuple(want and _is_used(node) for want, node in zip(wanted, nodes, strict=True))
-
-
-def _is_used(node: Any) -> bool:
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError:  # its way to say that autograd.grad was asked for the gradient of this leaf
-        return True
+    found = []
+    for want, (node, _) in zip(wanted, ctx.next_functions[-len(wanted) :], strict=True):
+        try:
+            found.append(want and bool(torch._C._will_engine_execute_node(node)))
+        except RuntimeError:  # its way to say that autograd.grad was asked for the gradient of this leaf
+            found.append(True)
+    return tuple(found)
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.forms import BY_DEVICE, chosen, edge_tables, find_runner, length_of, place_tables, run_form
-from ..backends.operands import check_operands, check_places, fits, length_of_places, shape_of, with_table
+from ..backends.forms import BY_DEVICE, chosen, edge_tables, find_runner, fits, length_of, place_tables, run_form
+from ..backends.operands import check_operands, check_places, length_of_places, shape_of, with_table
 from ..backends.request import Runner
 from ..forms.description import Description
 from ..forms.keys import describe, find, text_of
@@ -150,7 +150,7 @@ def at_once(
     if graph is not None:
         if graph.edge_index.device != first.device:
             return None
-        tables = graph.tables(sorted_edges)
+        tables = graph.tables(sorted_edges, plain=True)
     runner = find_runner(call, name, first, graph is not None, deterministic)
     if on_tape(operands):
         how = call, sizes, "" if name == BY_DEVICE[device] else name, deterministic

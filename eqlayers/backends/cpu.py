@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,12 +30,16 @@ from .request import Request, Runner
 
 #: Results larger than this are stored past the caches: a reader finds them in memory anyway.
 PAST_CACHES_BYTES = 4 << 20
+#: Results of fewer elements are never worth huge pages.
+FEW = memory.WORTH_BYTES // 8
 
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 #: Along the edges of a graph: z belongs to receivers, the rows of a table to places in it, other gradients to senders.
 WALKS = {"by_dst": "z", "by_src": "xywc", "by_place": "t"}
 
+#: The places of tables, for calls over one graph.
+tables_of = lru_cache(maxsize=64)(tables)
 #: Places in the sizes of a call along a graph.
 _SIZES = {"x": 1, "y": 0, "w": 0, "c": 0, "t": 3, "z": 2}
 _said: set[str] = set()
@@ -125,6 +130,7 @@ class _Runner:
         made = {RESULTS[operand]: operand for operand in kind.results}
         self.made = [(operand, widths[operand], _SIZES[operand]) for pointer, operand in pointers if pointer in made]
         self.results, names = kind.results, kind.names
+        self.in_order = tuple(name for name, _, _ in self.made) == kind.results
         turned = kernel.wants_ir_mul
         self.given = [
             (
@@ -169,13 +175,14 @@ class _Runner:
                 packed += (made.data_ptr(), made.shape[1])
                 continue
             count = chunks if operand == "w" and self.sums_weights else sizes[place * nodes]
-            made = results[operand] = empty(keep[0], count, width)
+            few = count * width < FEW
+            made = results[operand] = keep[0].new_empty(count, width) if few else empty(keep[0], count, width)
             packed += (made.data_ptr(), width)
             largest = max(largest, count * width)
         segments = edges
         if graph is not None:
             graph = graph.contiguous()
-            first, found = graph.data_ptr(), tables(edges, senders, receivers)
+            first, found = graph.data_ptr(), tables_of(edges, senders, receivers)
             own = place_tables(edges, places) if self.reading is not None else None
             if self.walk == "by_place" and own is not None:
                 segments, others = places, senders
@@ -200,7 +207,7 @@ class _Runner:
             results["t"] = self.reading.folded(results["t"])
         if compute is not self.dtype:
             return [results[name].to(self.dtype) for name in self.results]
-        return [results[name] for name in self.results]
+        return [*results.values()] if self.in_order else [results[name] for name in self.results]
 
 
 def empty(like: Tensor, rows: int, width: int) -> Tensor:

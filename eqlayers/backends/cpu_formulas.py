@@ -10,11 +10,10 @@ from torch import Tensor
 
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
-from eqlayers_kernels.c.run.edges import tables
 from eqlayers_kernels.forms.formula import Formula, Operand
 
 from ..dtypes import ACCUMULATE
-from .cpu import NAMES, as_backend_error, empty
+from .cpu import FEW, NAMES, as_backend_error, empty, tables_of
 from .operands import not_of_this_graph
 from .request import Request, Runner
 
@@ -104,7 +103,11 @@ class _Runner:
         first, results = keep[0], []
         count = {"each": rows, "src": senders, "dst": receivers, "one": chunks}
         for maps, width, whole in self.made:
-            result = empty(first, count[maps], width) if whole else first.new_zeros(count[maps], width)
+            size = count[maps]
+            if not whole:
+                result = first.new_zeros(size, width)
+            else:
+                result = first.new_empty(size, width) if size * width < FEW else empty(first, size, width)
             results.append(result)
             packed += (result.data_ptr(), width)
         segments = rows
@@ -113,7 +116,7 @@ class _Runner:
             graph = graph.contiguous()
             table = graph.data_ptr()
             segments, others = (receivers, senders) if self.walk == "by_dst" else (senders, receivers)
-            ptr, numbers, ends = getattr(tables(rows, senders, receivers), self.walk)
+            ptr, numbers, ends = getattr(tables_of(rows, senders, receivers), self.walk)
             packed += (table + 8 * ptr, table + 8 * numbers, table + 8 * ends, rows, others)
             if ctypes.c_int64.from_address(table + 8 * (ptr + segments)).value != rows:
                 raise not_of_this_graph()

@@ -15,6 +15,7 @@ from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.forms.product import TABLED, AnyForm, ProductForm, SumForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
+from ..dtypes import ACCUMULATE
 from ..errors import BackendError
 from ..forms.description import Description
 from ..forms.keys import describe, short
@@ -73,6 +74,32 @@ def run_form(
             raise BackendError(f"backend must run whole forms here, got {backend!r}. Call it through a layer.")
         select(FormCall(first.dtype, first.device.type, call.program), name)
     return list(find_runner(call, name, first, graph is not None, deterministic)(operands, graph, sizes))
+
+
+def fits(call: Description, operands: Sequence[Tensor], sizes: Sequence[int]) -> bool:
+    """Whether these are operands that a kernel reads as they are: what `check_operands` asks, of tensors of one dtype.
+
+    Args:
+        call: What they are for.
+        operands: In its order, plain.
+        sizes: Rows of the batch, senders and receivers, and of a table if there is one.
+    """
+    first, shapes = operands[0], call.shapes
+    dtype, is_cpu = first.dtype, first.is_cpu
+    if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
+        return False
+    for (width, place), t in zip(shapes, operands, strict=True):
+        shape = t.shape
+        if place is None:
+            if shape != (width,):
+                return False
+        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[place]:
+            return False
+        if width and (t.dtype is not dtype or t.layout is not torch.strided):
+            return False
+        if width and (t.is_cpu is not is_cpu or not (is_cpu or t.device == first.device)):
+            return False
+    return True
 
 
 #: Kernels of this process, by all that a call asks for: by its form's key, and by request.

@@ -20,7 +20,7 @@ from eqlayers_kernels.triton.run import edges as triton_edges
 
 from ..dtypes import ACCUMULATE
 from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
-from ..forms.description import PLACES, Description
+from ..forms.description import PLACES
 from ..graph import check_edge_index
 
 _TABLES = "the tables that edge_tables(edge_index, num_src, num_dst) makes"
@@ -38,32 +38,6 @@ def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) 
         return sizes
     tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
     return *sizes, next((t.shape[0] for t in tables), 0)
-
-
-def fits(call: Description, operands: Sequence[Tensor], sizes: Sequence[int]) -> bool:
-    """Whether these are operands that a kernel reads as they are: what `check_operands` asks, of tensors of one dtype.
-
-    Args:
-        call: What they are for.
-        operands: In its order, plain.
-        sizes: Rows of the batch, senders and receivers, and of a table if there is one.
-    """
-    first, shapes = operands[0], call.shapes
-    dtype, is_cpu = first.dtype, first.is_cpu
-    if dtype not in ACCUMULATE or len(shapes) != len(operands) or not (is_cpu or first.is_cuda):
-        return False
-    for (width, place), t in zip(shapes, operands, strict=True):
-        shape = t.shape
-        if place is None:
-            if shape != (width,):
-                return False
-        elif len(shape) != 2 or shape[1] != width or shape[0] != sizes[place]:
-            return False
-        if width and (t.dtype is not dtype or t.layout is not torch.strided):
-            return False
-        if width and (t.is_cpu is not is_cpu or not (is_cpu or t.device == first.device)):
-            return False
-    return True
 
 
 def check_operands(

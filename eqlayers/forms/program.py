@@ -51,12 +51,8 @@ class Form:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.key = program.key
-        self._keys = {
-            (graph, shared): with_rows(self.key, ends[0], "each", "one" if shared else "each", ends[1])
-            for graph, ends in ((False, ("each", "each")), (True, ("src", "dst")))
-            for shared in (False, True)
-        }
-        self._described: dict[tuple[bool, bool], Description] = {}
+        #: Along a graph or row by row, with one row of weights for all or one for each: what calls in eager mode carry.
+        self.calls = {(graph, shared): self._call(graph, shared) for graph in (False, True) for shared in (False, True)}
         _forms.setdefault(self.key, self)
 
     @cached_property
@@ -66,17 +62,13 @@ class Form:
 
     def key_of(self, graph: bool, shared: bool) -> str:
         """The key of the form along a graph, or row by row, with weights of every row, or one set for all."""
-        return self._keys[graph, shared]
+        return self.calls[graph, shared].key
 
-    def described(self, graph: bool, shared: bool) -> Description:
-        """The form of :meth:`key_of`, for calls in eager mode."""
-        found = self._described.get((graph, shared))
-        if found is None:
-            (src, dst), key = ("src", "dst") if graph else ("each", "each"), self._keys[graph, shared]
-            form = ProductForm(self.program, (src, "each", "one" if shared else "each", dst))
-            found = KNOWN.setdefault(key, Description(form, key, self.key))
-            self._described[graph, shared] = found
-        return found
+    def _call(self, graph: bool, shared: bool) -> Description:
+        rows = ("src", "each", "one", "dst") if graph else ("each", "each", "one", "each")
+        rows = rows if shared else (rows[0], "each", "each", rows[3])
+        key = with_rows(self.key, *rows)
+        return KNOWN.get(key) or KNOWN.setdefault(key, Description(ProductForm(self.program, rows), key, self.key))
 
     def __reduce__(self) -> tuple[type[Form], tuple[Program]]:
         return Form, (self.program,)  # a process that loads it knows its key from then on

@@ -21,6 +21,16 @@ from ..torch_internals import is_plain
 from .product import chosen
 
 
+def formula_at_once(
+    base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
+) -> tuple[Tensor, ...] | None:
+    """The results of a formula whose operands a kernel reads as they are; None of others."""
+    if not is_plain(operands):
+        return None
+    found = at_once(describe(base.key), operands, graph, backend)
+    return None if found is None else tuple(found)
+
+
 def run_formula(
     base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
 ) -> tuple[Tensor, ...]:
@@ -39,10 +49,9 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
-    if is_plain(operands):
-        found = at_once(describe(base.key), operands, graph, backend)
-        if found is not None:
-            return tuple(found)
+    found = formula_at_once(base, operands, graph, backend)
+    if found is not None:
+        return found
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
     if graph is None:

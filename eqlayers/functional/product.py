@@ -30,7 +30,7 @@ READS_TABLES = ("cpu", "triton")
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
     if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
-        found = at_once(plan.form.described(False, shared), (x, y, w), None, backend)
+        found = at_once(plan.form.calls[False, shared], (x, y, w), None, backend)
         if found is not None:
             return found[0]
     plan.layouts[0].check("x", x)
@@ -67,7 +67,7 @@ def run_convolution(
     The caller has checked the last axes of x and w.
     """
     if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
-        found = at_once(plan.form.described(True, shared), (x, y, w), graph, backend, deterministic)
+        found = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
         if found is not None:
             return found[0]
     plan.layouts[1].check("edge_attr", y)

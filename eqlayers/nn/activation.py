@@ -14,7 +14,7 @@ from torch import Tensor
 from ..algebra import as_irreps
 from ..checks import check_choice, check_floating
 from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
-from ..functional.formula import run_formula
+from ..functional.formula import formula_at_once, run_formula
 from ..functional.product import as_rows
 from ..lowering.gates import gate_formula
 from ..lowering.layout import FlatLayout
@@ -141,6 +141,9 @@ class GatedNonlinearity(FormulaModule):
         Raises:
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
+        base = self._formulas[2 * (added is not None) + (residual is not None)]
+        if self._out.dim and (found := formula_at_once(base, _there(x, added, residual), None, self.backend)):
+            return found[0]
         self._flat.check("x", x)
         there: dict[str, Tensor] = {"x": x}
         for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):
@@ -152,10 +155,14 @@ class GatedNonlinearity(FormulaModule):
         lead = broadcast_lead(**{name: value.shape[:-1] for name, value in there.items()})
         if not self._out.dim:
             return x.new_zeros(*lead, 0)
-        base = self._formulas[2 * (added is not None) + (residual is not None)]
         (z,) = run_formula(base, [as_rows(value, lead) for value in there.values()], None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""
         return f"{self.irreps_in} -> {self.irreps_out} | {self._kind()}"
+
+
+def _there(*tensors: Tensor | None) -> list[Tensor]:
+    """Without those that are None."""
+    return [t for t in tensors if t is not None]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_tensor
-from ..dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ..dtypes import broadcast_lead, of_one_kind
 from ..errors import ShapeError
 from ..lowering.layout import FlatLayout
 from ..lowering.program import linear_program
@@ -211,11 +211,19 @@ class Linear(EquivariantModule):
             tail = (*lead_w[1:], self._out.dim)
             return features.new_zeros(*features.shape[: -len(tail)], *tail)
         self._in.check("features", features)
-        w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
-        b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
-        features, w, b = widest_under_autocast(features, w, b)
-        used = {"weight": w} if self.weight_numel else {}
-        check_same_kind(features=features, **used, **({"bias": b} if self.bias_numel else {}))
+        w, b = own_weight, own_bias
+        if weight is not None or not self.internal_weights:
+            w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
+        if bias is not None or not self.internal_weights:
+            b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
+        if self.bias_numel:
+            used = {"weight": w} if self.weight_numel else {}
+            features, *rest, b = of_one_kind(features=features, **used, bias=b)
+            w = rest[0] if rest else w
+        elif self.weight_numel:
+            features, w = of_one_kind(features=features, weight=w)
+        else:
+            (features,) = of_one_kind(features=features)
         axis = () if self.f_in is None else (self.f_in,)
         if axis and (features.ndim < 2 or features.shape[-2] != self.f_in):
             raise ShapeError(
@@ -240,8 +248,7 @@ class Linear(EquivariantModule):
 
     def _by_row(self, x: Tensor, w: Tensor) -> Tensor:
         """Checked ``[n, irreps_in.dim]`` by weights ``[n, weight_numel]``, also where the layer's are shared."""
-        x, w = widest_under_autocast(x, w)
-        check_same_kind(features=x, weight=w)
+        x, w = of_one_kind(features=x, weight=w)
         return self._map(x, w)
 
     def _map(self, x: Tensor, w: Tensor) -> Tensor:
@@ -256,17 +263,19 @@ class Linear(EquivariantModule):
     def _columns(self, x: Tensor, matrices: Sequence[Tensor], shared: bool) -> list[Tensor]:
         """Each group of the result, flat."""
         slots, lead = self._in.slots, x.shape[:1] if self.f_out is None else (x.shape[0], self.f_out)
-        blocks = (x,) if len(slots) == 1 else x.split_with_sizes([slot.mul * slot.dim for slot in slots], -1)
-        flat: list[tuple[Tensor | None, tuple[int, ...]]] = []
+        blocks = (x,) if len(slots) == 1 else x.split_with_sizes(self._in.sizes, -1)
+        flat: list[Tensor | tuple[int, ...]] = []
+        like = None
         for target, arriving in zip(self._out.slots, self._arriving, strict=True):
             total, shape = None, (*lead, target.mul * target.dim)
             for number, path in arriving:
                 of = blocks[path.i_in], matrices[number], slots[path.i_in]
                 piece = mixed(*of, shared, self.f_in is not None, self.layout).reshape(shape)
                 total = piece if total is None else total + piece
-            flat.append((total, shape))
-        like = next((total for total, _ in flat if total is not None), x)  # autocast gives products another dtype
-        return [like.new_zeros(shape) if total is None else total for total, shape in flat]
+            like = total if like is None else like
+            flat.append(shape if total is None else total)
+        like = x if like is None else like  # autocast gives products another dtype
+        return [one if isinstance(one, Tensor) else like.new_zeros(one) for one in flat]
 
     def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
         if value is None:

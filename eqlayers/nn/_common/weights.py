@@ -29,9 +29,17 @@ class Weights:
         self.owner = owner
         self.shapes = [tuple(i.path_shape) if getattr(i, "has_weight", True) else () for i in instructions]
         self.has = [getattr(i, "has_weight", True) for i in instructions]
-        sizes = [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
-        self.offsets = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+        self.sizes = self._sizes()
+        self.offsets = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
         self.numel = self.offsets[-1]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a file, of an earlier version too, which lacks the sizes."""
+        self.__dict__.update(state)
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> list[int]:
+        return [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
 
     def read(self, weight: Tensor | list[Tensor] | None, own: Tensor, internal: bool, shared: bool) -> Tensor:
         """The flat weight of a call: given, listed by instruction, or the layer's own.
@@ -40,7 +48,8 @@ class Weights:
             ShapeError: None is given and the layer has none, or the shape does not fit.
             DTypeError: No tensor, or one of integers.
         """
-        weight = self.joined(weight, shared)
+        if isinstance(weight, (list, tuple)):
+            weight = self.joined(weight, shared)
         if weight is None:
             if self.numel > 0 and not internal:
                 raise ShapeError(
@@ -93,8 +102,7 @@ class Weights:
 
     def parts(self, weight: Tensor) -> list[Tensor]:
         """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        pieces = (weight,) if len(self.shapes) == 1 else weight.split_with_sizes(sizes, -1)
+        pieces = (weight,) if len(self.shapes) == 1 else weight.split_with_sizes(self.sizes, -1)
         return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def view(self, weight: Tensor, instruction: int) -> Tensor:
