@@ -121,7 +121,7 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
     for layer, inputs in calls:
         want, written = layer(*inputs), pickle.dumps(layer)
         with monkeypatch.context() as fresh:
-            fresh.setattr(keys, "_known", {})  # as in a process that never built a layer
+            fresh.setattr(keys, "KNOWN", {})  # as in a process that never built a layer
             symmetric.lowered.cache_clear()
             loaded = pickle.loads(written)
             torch.compiler.reset()
@@ -132,7 +132,7 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
 @pytest.mark.kernels
 @pytest.mark.parametrize("l", [[0, 3], 2, "1o + 2e"])
 def test_the_function_can_be_compiled_first(l: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "_known", {})
+    monkeypatch.setattr(keys, "KNOWN", {})
     spherical.harmonics_formula.cache_clear()
     torch.compiler.reset()
     x = torch.randn(4, 3)
