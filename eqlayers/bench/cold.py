@@ -114,20 +114,7 @@ def run_cold(
     only: str | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Time first calls: for each problem and implementation, several times an empty cache and then the filled one.
-
-    Args:
-        name: Name or path of a configuration.
-        peers, num_threads, runs: Instead of the configuration's.
-        only: Pattern of the problems' names, instead of the configuration's.
-        say: Called with a few words before every process.
-
-    Returns:
-        The result, one row for every problem and implementation.
-
-    Raises:
-        ConfigError: The configuration cannot be used. BackendError: A process failed.
-    """
+    """Time first calls: for each problem and implementation, several times an empty cache and then the filled one."""
     path = find_config(name)
     fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("device", [fields["device"]], DEVICES, str(path))

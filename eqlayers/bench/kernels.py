@@ -140,23 +140,7 @@ def run_kernels(
     jobs: int | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Compile the kernels of a configuration and collect what they take.
-
-    Args:
-        name: Name or path of a configuration.
-        only: Pattern of ``group/problem``; all by default.
-        releases: Folders that packages were installed into (``pip install --target``), triton among them; each takes
-            the place of the installed triton in turn.
-        jobs: Processes at a time; as many as cores if None.
-        say: Called with a few words when a process is done.
-
-    Returns:
-        The result, one row for every release of Triton, problem, operation, layout, dtype, target and direction.
-
-    Raises:
-        ConfigError: The configuration or a folder cannot be used. BackendError: Nothing compiles; where only some of it
-            does not, that is a goal that is missed, and a note says why.
-    """
+    """Compile the kernels of a configuration and collect what they take."""
     folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
     tasks = list(product(folders, _tasks(find_config(name), only)))
     if find_spec("ptx_emulator") is None and any(_has_bounds(task, Problem(**task["problem"])) for _, task in tasks):

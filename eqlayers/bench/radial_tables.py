@@ -160,21 +160,7 @@ def run_tables(
     runs: int | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Measure what tables of radial networks do; nothing is timed that was not compared first.
-
-    Args:
-        name: Name or path of a configuration.
-        load_batch: Gives the batch for the section `data` of the training configuration.
-        potential: File of a trained potential, in place of the configured networks and the main job.
-        num_threads, runs: Instead of the configuration's.
-        say: Called with a few words before every step.
-
-    Returns:
-        The result: rows of times, and ``errors``, rows of errors by knots.
-
-    Raises:
-        ConfigError: The configuration or the file cannot be used.
-    """
+    """Measure what tables of radial networks do; nothing is timed that was not compared first."""
     path = find_config(name)
     fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("network", fields["networks"], KNOWN, str(path))

@@ -237,18 +237,7 @@ def run_step(
     runs: int | None = None,
     say: Say = quiet,
 ) -> Record:
-    """Time whole training steps in turn, after the networks were found equal in float64.
-
-    Args:
-        name: Name or path of a configuration.
-        load_batch: Gives the batch for the section `data` of the training configuration.
-        num_threads, runs: Instead of the configuration's.
-        backend: Backend of this package's layers; None for the first that accepts.
-        say: Called with a few words before every step.
-
-    Returns:
-        The result, one row a network.
-    """
+    """Time whole training steps in turn, after the networks were found equal in float64."""
     path = find_config(name)
     fields = read_fields(str(path), read_config(path), FIELDS, {})
     check_known("device", [fields["device"]], DEVICES, str(path))

@@ -156,22 +156,7 @@ def run_first_gpu(
     again: bool = False,
     say: Say = quiet,
 ) -> Record:
-    """Run the stages that are not done, and write the result after each.
-
-    Args:
-        folder: Of the JSON, of logs and of other results; what is there from a call before is kept.
-        stages: Names; all by default.
-        budget: Seconds of all stages together.
-        dry: Whether nothing is launched: kernels are compiled for sm_90, tests collected, the rest runs on the CPU.
-        again: Whether stages that are done run again.
-        say: Called with a few words before and after every stage.
-
-    Returns:
-        The result, one row for every stage.
-
-    Raises:
-        ConfigError: There is no GPU, a stage has another name, or the folder holds another file of that name.
-    """
+    """Run the stages that are not done, and write the result after each."""
     names = list(STAGES if stages is None else stages)
     check_known("stage", names, STAGES, "--stages")
     if not dry:

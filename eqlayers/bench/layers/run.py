@@ -220,19 +220,7 @@ def run_layers(
     say: Say = quiet,
     keep: Callable[[Record], object] = nothing,
 ) -> Record:
-    """Check and time the cases of a configuration.
-
-    Args:
-        suite: Of :func:`eqlayers.bench.layers.cases.read_layer_suite`.
-        peers: Instead of the cases' own; those that do not have a layer are left out of its cases.
-        num_threads, runs: Instead of the configuration's.
-        backend: Backend of this package's layers; None for the first that accepts.
-        say: Called with a few words before every step.
-        keep: Called with the result after every case.
-
-    Raises:
-        ConfigError: An unknown peer or backend, or a GPU where there is none.
-    """
+    """Check and time the cases of a configuration."""
     check_known("peer", peers or (), LAYER_PEERS, "--peers")
     check_backend(backend)
     device = find_device(suite.device, suite.name)

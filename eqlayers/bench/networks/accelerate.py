@@ -53,21 +53,7 @@ def compare(subject: Subject, change: Callable[[torch.nn.Module], Any]) -> dict[
 def run_accelerate(
     name: str, *, num_threads: int | None = 1, runs: int | None = None, backend: str | None = None, say: Say = quiet
 ) -> Record:
-    """Compare networks of a name of ``NETWORKS`` before and after, then time them in turn, in float32.
-
-    Args:
-        name: Of a package.
-        num_threads: Threads of torch; None leaves their number.
-        runs: Timed runs of each.
-        backend: Backend of this package's layers; None for the first that accepts.
-        say: Called with a few words before every step.
-
-    Returns:
-        The result, one row for each network and mode.
-
-    Raises:
-        ConfigError: The name is not known, or its package is not installed.
-    """
+    """Compare networks of a name of ``NETWORKS`` before and after, then time them in turn, in float32."""
     check_known("network", [name], NETWORKS, "bench accelerate")
     rows: list[Record] = []
     notes, replaced = [], []

@@ -270,25 +270,7 @@ def run_networks(
     say: Say = quiet,
     store: Callable[[Record], None] = nothing,
 ) -> Record:
-    """Measure whole networks; nothing is timed that was not compared first.
-
-    Args:
-        name: One of ``NAMES``: whose networks.
-        config: Name or path of a configuration.
-        load_batch: Gives the molecules of the main job, for the section `data` of a training configuration.
-        peers, sizes, device, num_threads, runs: Instead of the configuration's.
-        keep: Whether the process keeps memory that is freed, which the result tells.
-        dynamics: Steps at constant energy of the smallest size, with the exact network and with tables; 0 for none.
-        inference: Whether energies and forces alone are measured, without training steps.
-        say: Called with a few words before every step.
-        store: Called after every row with the result so far, so that a run that is cut off leaves something.
-
-    Returns:
-        The result, one row for each network, size, implementation and number of threads.
-
-    Raises:
-        ConfigError: The configuration cannot be used, or the networks' package is not installed.
-    """
+    """Measure whole networks; nothing is timed that was not compared first."""
     check_known("name", [name], NAMES, "bench networks")
     where, fields = _fields(config, peers=peers, sizes=sizes, device=device, runs=runs)
     chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
