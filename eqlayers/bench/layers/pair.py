@@ -101,6 +101,7 @@ class Pair:
         ours, theirs: Make them; their parameters have equal names and shapes.
         moving: From irreps and a number of rows to the operand that gradients of forces are by.
         further: The other operands: float64 tensors with gradients, integers, graphs.
+        fixed: Whether there are no gradients by other operands.
         peer: The name of the peer, whose layer in float64 is the definition.
         note: How the peer runs.
         others: Name of a further peer to its maker; 'e3nn-compiled' is torch.compile of ``theirs``.
@@ -116,6 +117,7 @@ class Pair:
     theirs: Maker
     moving: Callable[[Any, int], Tensor] = features
     further: Further = nothing
+    fixed: bool = False
     peer: str = "e3nn"
     note: str = "eager"
     others: Mapping[str, Maker] = field(default_factory=dict)

@@ -133,20 +133,9 @@ class Einsum(nn.SymmetricContraction):
         return torch.cat(results, 1)
 
 
-class OneHot(torch.nn.Module):
-    """A contraction that is called with numbers of species, which become one-hot before the clock starts."""
-
-    def __init__(self, layer: Any, elements: int) -> None:
-        super().__init__()
-        self.layer, self.elements = layer, elements
-        self._last: tuple[Tensor, Tensor] | None = None
-
-    def forward(self, x: Tensor, kind: Tensor) -> Tensor:
-        """``[N, C, D]``, ``[N]`` to the result."""
-        if self._last is None or self._last[0] is not kind:
-            self._last = kind, one_hot(kind, self.elements).to(x)
-        found: Tensor = self.layer(x, self._last[1])
-        return found
+def _species(options: dict[str, Any], rows: int, device: torch.device) -> tuple[Any, ...]:
+    """One-hot numbers of species."""
+    return (one_hot(species_of(rows, options["elements"], device), options["elements"]).double(),)
 
 
 def _mace(options: dict[str, Any]) -> Any:
@@ -157,12 +146,12 @@ def _mace(options: dict[str, Any]) -> Any:
     def kind(irreps_in: Any, irreps_out: Any, correlation: int, elements: int) -> Any:
         return SymmetricContraction(irreps_in, irreps_out, correlation, num_elements=elements)
 
-    return OneHot(_layer(kind, options), options["elements"])
+    return _layer(kind, options)
 
 
 def _of_atoms(options: dict[str, Any], rows: int, layer: Any) -> dict[str, int]:
     """Rows have the polynomials, species the sums of weights, whose gradient is linear; both have channels."""
-    mixings: Any = tuple(one.mixings for one in layer.layer.contractions)
+    mixings: Any = tuple(one.mixings for one in layer.contractions)
     irreps = str(_copies(options, "in")), str(_copies(options, "out"))
     base = lowered(Contraction(*irreps, options["correlation"], mixings, "mul_ir"))
     of_rows = operations(base.packed.by_species, [True, False], [False, True], [True])
@@ -197,13 +186,14 @@ POLYNOMIALS: dict[str, Pair] = {
         operations=_of_edges,
     ),
     "SymmetricContraction": Pair(
-        lambda options: OneHot(_layer(nn.SymmetricContraction, options), options["elements"]),
-        lambda options: OneHot(_layer(Einsum, options), options["elements"]),
+        lambda options: _layer(nn.SymmetricContraction, options),
+        lambda options: _layer(Einsum, options),
         lambda options, rows: torch.randn(rows, options["channels"], o3.Irreps(options["in"]).dim, dtype=torch.float64),
-        lambda options, rows, device: (species_of(rows, options["elements"], device),),
+        _species,
         peer="einsum",
         note="dense tensors",
         others={"mace-torch": _mace},
+        fixed=True,
         part=64,  # dense intermediates have a megabyte an atom
         fields={"in": "text", "out": "text", **dict.fromkeys(("channels", "elements", "correlation"), "count")},
         argument=lambda options: options,

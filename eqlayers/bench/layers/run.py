@@ -56,8 +56,7 @@ def leaf(value: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return value.detach().to(dtype or value.dtype, copy=True).requires_grad_()
 
 
-def _moves(operand: Any) -> bool:
-    """Whether there are gradients by it."""
+def _floats(operand: Any) -> bool:
     return isinstance(operand, Tensor) and operand.is_floating_point()
 
 
@@ -82,8 +81,9 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
         name: str, layer: Any, dtype: torch.dtype, note: str, rows: slice = slice(None), **more: Any
     ) -> Candidate:
         known = dict(layer.named_parameters()) if isinstance(layer, torch.nn.Module) else {}
-        others = [leaf(t.to(device), dtype) if _moves(t) else t for t in further]
-        inputs = (*(known[n] for n in sorted(known) if known[n].requires_grad), *filter(_moves, others))
+        others = [leaf(t.to(device), dtype).requires_grad_(not pair.fixed) if _floats(t) else t for t in further]
+        moving = () if pair.fixed else filter(_floats, others)
+        inputs = (*(known[n] for n in sorted(known) if known[n].requires_grad), *moving)
         if rows != slice(None):
             others = [t[rows] if isinstance(t, Tensor) else t for t in others]
 
@@ -122,7 +122,8 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
 
     makers = {OURS: own, pair.peer: lambda: candidate(pair.peer, made(pair.theirs, own_dtype), own_dtype, pair.note)}
     makers |= {name: partial(other, name) for name in pair.others}
-    constants = tuple(t.edge_index if isinstance(t, Graph) else t for t in further if not _moves(t))
+    held = [t.edge_index if isinstance(t, Graph) else t for t in further if pair.fixed or not _floats(t)]
+    constants = tuple(t.to(own_dtype) if _floats(t) else t for t in held)
     return Subject(makers, exact, constants, pair.operations(argument, case.rows, pair.ours(argument)))
 
 
