@@ -21,6 +21,7 @@ from ..graph import Graph
 from ..lowering.heads import check_heads, dots_program, heads_program
 from ..lowering.layout import FlatLayout
 from ..lowering.path_lists import paths
+from ..sparse import ProgramInfos, infos_of
 from ._common.base import EquivariantModule
 from .conv import TensorProductConv
 from .linear import Linear
@@ -107,6 +108,11 @@ class AttentionAggregate(EquivariantModule):
         sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
         given = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
         return run_aggregate(self._form, *given, self.deterministic, self.backend)
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """All groups as infos of sparse products, of the values and the weights of the heads."""
+        return infos_of(self._form.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; None without any."""

@@ -31,6 +31,7 @@ from ..functional.wigner import (
 from ..lowering.layout import LAYOUTS, FlatLayout
 from ..lowering.program import basis_program
 from ..lowering.rotation import matrix_places, turn_program
+from ..sparse import ProgramInfos, infos_of
 from ..torch_internals import is_plain
 from ._common.base import FormulaModule
 
@@ -242,6 +243,11 @@ class RotateFeatures(FormulaModule):
     def formulas(self) -> tuple[Formula, ...]:
         """The formulas of the matrices, unless they come as blocks or are not made."""
         return () if self.rotation == "blocks" or self.method == "sparse" else self._formulas
+
+    @property
+    def infos(self) -> tuple[ProgramInfos, ...]:
+        """The programs as infos of sparse products: one; with the sparse method turns and two changes of axes."""
+        return tuple(infos_of(form.program) for form in self._forms)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; of the sparse method, a rotation about y."""

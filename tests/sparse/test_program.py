@@ -171,6 +171,19 @@ def test_linear_maps() -> None:
         close([species.infos(x, x.new_ones(5, 1), species.weight[kind])], [species(x, kind)])
 
 
+def test_layers_of_other_programs() -> None:
+    heads = nn.AttentionAggregate("4x0e + 2x1o", heads=2).infos
+    x, logits = torch.randn(3, 10).double(), torch.randn(3, 2).double()
+    want = torch.cat([x[:, :4].view(3, 2, 2) * logits[:, :, None], x[:, 4:].view(3, 2, 3) * logits[:, :, None]], 2)
+    got = heads(x, logits)
+    close([got[:, :4], got[:, 4:]], [want[:, :, :2].flatten(1), want[:, :, 2:].flatten(1)])
+    turn = nn.RotateFeatures("2x0e + 1x1o", rotation="blocks")
+    blocks = eq.functional.wigner_blocks(torch.randn(1, 4).double(), 1)
+    x = torch.randn(1, 5).double()
+    close([turn.infos[0](x, blocks)], [turn(x, blocks)])
+    assert len(nn.RotateFeatures("2x1o", rotation="angles", method="sparse").infos) == 3
+
+
 def test_it_runs_wherever_torch_runs() -> None:
     for device in ("cpu", "cuda", "mps"):
         assert BACKENDS["sparse"].refuse(FormCall(torch.float32, device)) is None
