@@ -137,7 +137,7 @@ def own_kernel_cache(pytestconfig: pytest.Config) -> Iterator[None]:
 
 
 #: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
-IN_TORCH = ("models",)
+IN_TORCH = ("models", "integrations", "nn", "train", "simulate", "testing", "test_cli.py")
 
 
 @contextmanager

@@ -205,6 +205,7 @@ def test_nothing_is_left_out_of_what_is_not_trained() -> None:
     assert torch.equal(left, nn.Dropout(IRREPS, 0.5, layout="ir_mul")(x))
 
 
+@pytest.mark.kernels
 def test_a_sink_and_an_envelope_are_those_of_the_softmax() -> None:
     values, logits, envelope, sink = normal(4, 10), normal(4, 2), torch.rand(4), normal(2)
     layer = nn.AttentionAggregate("4x0e + 2x1o", 2, layout="ir_mul").double()
