@@ -124,7 +124,7 @@ def find_runner(call: Description, name: str, like: Tensor, graph: bool, determi
 
 
 class _Asked(NamedTuple):
-    """What a call asks for, beside its form; see `Request`."""
+    """The request of a call, beside its form; see `Request`."""
 
     backend: str
     device: torch.device

@@ -1,4 +1,4 @@
-"""What is asked of a backend: one kind of call of a form."""
+"""A request to a backend: one kind of call of a form."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ def _of_product(asked: Request) -> tuple[str, str, str, list[str]]:
 
 
 class _Family(NamedTuple):
-    """What is known of the kernels of a family of forms: their words, why there are none, and how they compile."""
+    """Facts about the kernels of a family of forms: their words, why there are none, and how they compile."""
 
     words: Callable[[Request], tuple[str, str, str, list[str]]]
     why_not: Callable[[Any], str | None]
