@@ -15,6 +15,7 @@ from .. import nn
 from ..algebra import as_irreps, channel_major_order
 from ..lowering.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
+from .host import host_ratios
 from .measure import alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.operands import Columns, draw
 from .products.peers import gathered, ours
@@ -203,12 +204,14 @@ def run_overhead(
                         measured = None if row["ours"] is None else row["ours"]["median"] * 1e6
                         where = f"{layer}, gradients: {row['gradients']}"
                         goals.append(goal("host_us", fields["goals"]["host_us"], measured, where=where))
+    ratios = host_ratios() if fields["device"] == "cpu" else {}
     notes = [
         f"{fields['device']}, forward calls in float32, layout {fields['layout']}: the time until a call returns. "
         f"'one molecule': {molecule.nodes} nodes, {molecule.edges} edges. 'one edge': one row, so that the host "
-        "is all that costs. Gradients: whether the inputs require them."
+        "is all that costs. Gradients: whether the inputs require them.",
+        *(f"Host time of 5 rows on one thread: {what}: {value:.1f}." for what, value in ratios.items()),
     ]
-    return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes}
+    return {"kind": "overhead", **head, "rows": rows, "goals": goals, "notes": notes, "ratios": ratios}
 
 
 def _rows(layer: str, fields: dict[str, Any], graph: GraphSpec, runs: int) -> list[Record]:

@@ -49,9 +49,10 @@ def run_formula(
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
-    found = formula_at_once(base, operands, graph, backend)
-    if found is not None:
-        return found
+    if is_plain(operands):
+        found = at_once(describe(base.key), operands, graph, backend)
+        if found is not None:
+            return tuple(found)
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
     if graph is None:

@@ -99,12 +99,13 @@ class SpeciesLinear(EquivariantModule):
                 f"`.to('{features.device}')`."
             )
         atoms, numel = kind.shape[0], self.linear.weight_numel
-        if being_traced() or not kind.is_cpu or unwrapped(kind).ndim != 1:
+        own = unwrapped(kind)
+        if being_traced() or not kind.is_cpu or own.ndim != 1:
             return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
-        sizes = torch.bincount(unwrapped(kind), minlength=self.num_species).tolist()  # a look that torch.func allows
-        if atoms * numel <= WEIGHTS_OF_A_MAP * sum(size > 0 for size in sizes):
+        sizes = torch.bincount(own, minlength=self.num_species).tolist()  # a look that torch.func allows
+        if atoms * numel <= WEIGHTS_OF_A_MAP * sum(map(bool, sizes)):
             self.linear._in.check("features", features)
             return self.linear._by_row(features, self.weight[kind])
         order = kind.argsort(stable=True)

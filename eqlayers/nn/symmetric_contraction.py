@@ -13,13 +13,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..algebra import as_irreps
 from ..checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
-from ..dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
+from ..dtypes import ACCUMULATE, of_one_kind
 from ..errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
 from ..functional.formula import run_formula
 from ..graph import Graph, check_range
 from ..lowering.layout import LAYOUTS, slots_of
 from ..lowering.symmetric import MOST, Contraction, Formulas, Gathered, lowered, single_copies
-from ..torch_internals import being_traced, outside_of_autocast, outside_of_func, wrapped_by_func
+from ..torch_internals import being_traced, is_plain, outside_of_autocast, outside_of_func, wrapped_by_func
 from ._common.base import FormulaModule
 from ._common.symmetric_weights import ContractionWeights
 from ._common.torchscript import is_tracing, refuse_torchscript
@@ -37,8 +37,9 @@ class Species(NamedTuple):
     there: Tensor | None
 
 
+_Looked = tuple[Tensor, tuple[object, ...], Species | None]
 #: What was found in the last y, and a copy of that: layers of a network are given equal ones, step by step.
-_LAST: dict[str, tuple[Tensor, tuple[object, ...], Species | None]] = {}
+_LAST: dict[str, _Looked] = {}
 #: The same of tensors on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
 _ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
 
@@ -194,23 +195,27 @@ class SymmetricContraction(FormulaModule):
         if is_tracing():
             refuse_torchscript(self)
         flat, polynomials = self._read_features(x)
-        self._check_species(y, x)
-        z = self._contract(flat, polynomials, y)
+        known = self._looked_at(y, flat)
+        if known is None:
+            self._check_species(y, x)
+        z = self._contract(flat, polynomials, y, known)
         return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
 
-    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor) -> Tensor:
+    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: _Looked | None) -> Tensor:
         """The contraction of all channels."""
-        weights = [self._weights_of[k].of_degree(degree) for k, degree in self._formulas.order]
-        flat, *weights = widest_under_autocast(flat, *weights)
-        check_same_kind(x=flat, **{f"weights {number} of SymmetricContraction": w for number, w in enumerate(weights)})
-        if not self.num_terms:  # no polynomial has the irreps of the result
+        named = {"x": flat}
+        for number, (k, degree) in enumerate(self._formulas.order):
+            named[f"weights {number} of SymmetricContraction"] = self._weight(k, degree)
+        flat, *weights = of_one_kind(**named)
+        if not self._formulas.terms:  # no polynomial has the irreps of the result
             return flat.new_zeros(flat.shape[0], self._width_out)
         if flat.shape[0] == 0:  # torch 2.6 would take `not` for a question what the size is
             read = [flat, *weights, *([y] if y.is_floating_point() else [])]
             return flat.new_zeros(0, self._whole_width) + 0 * sum(t.sum().to(flat.dtype) for t in read)
         dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
-        flat, weights = flat.to(wide), [w.to(wide) for w in weights]
-        found = self._species_of(y)
+        if dtype is not wide:
+            flat, weights = flat.to(wide), [w.to(wide) for w in weights]
+        found = self._species_of(y) if known is None else known[2]
         if found is None:
             with outside_of_autocast(flat.device.type):
                 mixed = y.to(wide) @ self._fold(weights)
@@ -226,12 +231,26 @@ class SymmetricContraction(FormulaModule):
         """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
         return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
 
+    def _weight(self, k: int, degree: int) -> Tensor:
+        return self.contractions[k].of_degree(degree)  # type: ignore[operator]
+
+    def _looked_at(self, y: Tensor, flat: Tensor) -> _Looked | None:
+        """What is kept of equal species on a CPU, which were checked before; None of others."""
+        if not is_plain((y, flat)) or not (y.is_cpu and flat.is_cpu) or y.layout is not torch.strided:
+            return None
+        last, rows = _LAST.get("y"), flat.shape[:1]
+        if last is None or y.shape[:1] != rows or last[1] != self._asked(y) or not torch.equal(last[0], y):
+            return None
+        return last
+
+    def _asked(self, y: Tensor) -> tuple[object, ...]:
+        return y.dtype, self.num_elements, self.one_hot, y.requires_grad
+
     def _species_of(self, y: Tensor) -> Species | None:
         """The species of each atom; None if the result has to be linear in y. What was found is kept for an equal y."""
         if _is_hidden(y):
             return None if y.ndim == 2 and self._must_mix(y) else self._sort_on_device(y)
-        asked = (y.dtype, self.num_elements, self.one_hot, y.requires_grad)
-        last = _LAST.get("y")
+        asked, last = self._asked(y), _LAST.get("y")
         if last is None or last[1] != asked or not torch.equal(last[0], y):
             with outside_of_func(), torch.inference_mode(False):
                 own = y.detach().clone()
