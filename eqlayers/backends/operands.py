@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from eqlayers_kernels.c.run import edges as c_edges
-from eqlayers_kernels.forms.formula import Formula, Operand
+from eqlayers_kernels.forms.formula import Operand
 from eqlayers_kernels.forms.product import AnyForm
 from eqlayers_kernels.triton.run import edges as triton_edges
 
@@ -34,7 +34,7 @@ def shape_of(one: Operand, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def with_table(form: AnyForm, operands: Sequence[Tensor], sizes: Sequence[int]) -> Sequence[int]:
     """Rows, senders and receivers; and the rows of the table, if one is among the operands."""
-    if isinstance(form, Formula) or form.reading is None:
+    if form.reading is None:
         return sizes
     tables = (t for one, t in zip(form.operands, operands, strict=False) if one.rows == "table" and t.ndim)
     return *sizes, next((t.shape[0] for t in tables), 0)
@@ -82,7 +82,6 @@ def check_operands(
     elif graph is not True:
         own = 0
         if len(sizes) > 3:
-            assert not isinstance(form, Formula)
             assert form.reading is not None
             own = length_of_places(rows, form.reading.places(sizes[3]), first.device)
         if receivers_of(graph, senders, rows, first.device, own) != receivers:

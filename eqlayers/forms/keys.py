@@ -8,14 +8,13 @@ derivatives.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from eqlayers_kernels.forms.expression import FUNCTIONS
 from eqlayers_kernels.forms.formula import ROWS, Block, Formula, Node, Operand
-from eqlayers_kernels.forms.product import AnyForm, ProductForm, SumForm
+from eqlayers_kernels.forms.product import AnyForm, ProductForm
 
 from ..errors import ConfigError
 from .description import KNOWN, Description
@@ -68,7 +67,7 @@ def describe(key: str) -> Description:
             base = describe(start)
             try:
                 found = base.step(key, _step(base.form, step))
-            except (ValueError, KeyError, IndexError, TypeError) as error:
+            except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
                 raise ConfigError(
                     f"a form must have the derivative that its key names, got {step!r}, which this one has not. Call "
                     f"the operator through a layer."
@@ -81,18 +80,20 @@ def describe(key: str) -> Description:
     return found
 
 
-def _step(base: AnyForm, step: str) -> AnyForm:
+def _step(base: Any, step: str) -> AnyForm:
+    """The form that a step derives; raises what a form without such a derivative raises."""
     kind, text = step[0], step[1:]
-    if kind == "m" and not isinstance(base, SumForm):
-        rows = tuple(_LETTERS[letter] for letter in text)
-        if isinstance(base, ProductForm):
-            x, y, w, z = rows
-            return replace(base, rows=(x, y, w, z))
-        return base.with_rows(rows[: len(base.operands)], rows[len(base.operands) :])
-    if kind == "t" and isinstance(base, ProductForm):
+    found: AnyForm
+    if kind == "m":
+        rows, count = tuple(_LETTERS[letter] for letter in text), len(base.operands)
+        found = base.with_rows(rows[:count], rows[count:])
+        return found
+    if kind == "t":
         reads, orders = (int(number) for number in text.split(":"))
         if 0 < orders <= reads <= MOST_READS:
-            return base.tabled(reads, orders)
+            found = base.tabled(reads, orders)
+            return found
+        raise ValueError
     flags = [[{"0": False, "1": True}[digit] for digit in part] for part in text.split(":")]
     if kind == "g":
         given, wanted = flags
@@ -109,15 +110,16 @@ def _step(base: AnyForm, step: str) -> AnyForm:
 def text_of(key: str) -> str:
     """The key with the text of its program or formula in place of the short key; a constant for compilers."""
     root, rows, steps = take_apart(key)
-    known = KNOWN[root].form if root in KNOWN else None
-    return (write_formula(known) if isinstance(known, Formula) else find_form(root).text) + rows + steps
+    known = KNOWN.get(root)
+    base: Any = None if known is None or known.program else known.form
+    return (find_form(root).text if base is None else write_formula(base)) + rows + steps
 
 
 def short(key: str) -> str:
     """The key of a formula with the short key in place of its text."""
     root, rows, steps = take_apart(key)
-    found = find(root)
-    return (found.key if isinstance(found, Formula) else root) + rows + steps
+    found = describe(root)
+    return (root if found.program else found.form.key) + rows + steps  # type: ignore[union-attr]
 
 
 # -- formulas as text -------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from ..checks import check_choice, check_function, check_items, check_module, ch
 from ..errors import BackendError
 from ..forms.keys import find, take_apart
 from ..forms.program import FormCall, find_form
-from ._common.base import EquivariantModule, FormulaModule
+from ._common.base import EquivariantModule
 
 Progress = Callable[[Sequence[Any], str], Iterable[Any]]
 
@@ -355,7 +355,7 @@ def _names(model: torch.nn.Module, seen: Iterable[Request]) -> dict[str, str]:
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
     for path, layer in layers:
-        for base in layer.formulas() if isinstance(layer, FormulaModule) else ():
+        for base in layer.formulas():
             paths.setdefault(base.key, {})[path or type(layer).__name__] = None
     for dtype, device in {(asked.dtype, asked.device) for asked in seen}:
         for path, layer in layers:

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from eqlayers_kernels.forms.formula import Formula
-
 from ...forms.keys import find, take_apart
 from ...torch_internals import TorchDispatchMode
 from ..measure import Call, synchronize
@@ -25,7 +23,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 def kind_of_form(key: str) -> str:
     """The purpose of a form of :mod:`eqlayers.forms.keys`, or of its derivative; one of ``KERNELS``."""
     base = find(take_apart(key)[0])
-    if not isinstance(base, Formula):
+    if base.family != "formula":
         return "convolutions"  # and products without a graph
     names = {one.name for one in (*base.operands, *base.results)}
     return next((kind for name, kind in _TOLD_BY.items() if name in names), "gates")

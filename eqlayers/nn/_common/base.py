@@ -54,6 +54,10 @@ class EquivariantModule(torch.nn.Module):
         """All paths as one call, labelled, which some backends run; None for layers of dense work."""
         return None
 
+    def formulas(self) -> tuple[Formula, ...]:
+        """The formulas that it may run, of which the derivatives are made."""
+        return ()
+
     def dense_paths(self) -> int:
         """Number of paths that are matrix products of torch, beside the calls above."""
         return 0

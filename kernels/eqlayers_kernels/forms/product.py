@@ -84,6 +84,11 @@ class ProductForm:
         """Short name: forms of one name have the same kernels."""
         return f"{self.program.key}/{key_of((self.rows, self.kind, self.reading))}"
 
+    def with_rows(self, operands: Sequence[str], results: Sequence[str]) -> ProductForm:
+        """Copy the form with other rows of x, y and w, and of z."""
+        (x, y, w), (z,) = operands, results
+        return replace(self, rows=(x, y, w, z))
+
     def tabled(self, reads: int, orders: int) -> ProductForm:
         """The form along a graph with weights from a table."""
         kind = self.kind._replace(factors=("x", "y", "t", "c"))
