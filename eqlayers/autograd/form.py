@@ -133,6 +133,8 @@ def at_once(
         backend: Name of a backend; None for the best of the operands' device.
         deterministic: Whether sums must have a fixed order.
     """
+    if backend is not None and backend not in _RUN_AT_ONCE:
+        return None
     first = operands[0]
     sizes: Sequence[int]
     if graph is None:
