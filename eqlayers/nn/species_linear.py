@@ -99,8 +99,7 @@ class SpeciesLinear(EquivariantModule):
                 f"`.to('{features.device}')`."
             )
         atoms, numel = kind.shape[0], self.linear.weight_numel
-        own = unwrapped(kind)
-        if being_traced() or not kind.is_cpu or own.ndim != 1:
+        if being_traced() or not kind.is_cpu or (own := unwrapped(kind)).ndim != 1:
             return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
