@@ -94,18 +94,28 @@ def molecule_neighbors(
         >>> molecule_neighbors(np.array([[0.0, 0, 0], [1.0, 0, 0]] * 2), np.array([2, 2]), cutoff=2.0)[0].tolist()
         [[1, 0, 3, 2], [0, 1, 2, 3]]
     """
-    places, box = np.ascontiguousarray(pos, dtype=np.float64), np.zeros((3, 3))
-    search = NeighborList(cutoff=cutoff * _WIDER, full_list=True, n_threads=torch.get_num_threads())
-    pairs, start = [np.empty((2, 0), np.int64)], 0
-    for num in n_atoms[n_atoms > 0].tolist():
-        own = places[start : start + num]
-        if math.prod(np.maximum(np.ptp(own, axis=0) / cutoff, 1.0).tolist()) > 10 * num + 1000:
-            found = _pairs(own, box, np.zeros(3, dtype=bool), cutoff * _WIDER, "atoms")[:2]
-        else:
-            found = search.compute(own, box, False, quantities="ij")
-        pairs.append(np.stack(found).astype(np.int64) + start)
-        start += num
-    src, dst = np.concatenate(pairs, axis=1)
+    places, sizes, reach = np.ascontiguousarray(pos, dtype=np.float64), n_atoms[n_atoms > 0], cutoff * _WIDER
+    if not len(sizes):
+        return np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64)
+    starts, row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+    low = np.minimum.reduceat(places, starts)
+    extent = np.maximum.reduceat(places, starts) - low
+    empty = np.prod(np.maximum(extent / cutoff, 1.0), axis=1) > 10 * sizes + 1000  # see _pairs
+    box, open_ = np.zeros((3, 3)), np.zeros(3, dtype=bool)
+    found = [np.empty((2, 0), dtype=np.int64)]
+    for one in np.flatnonzero(empty).tolist():
+        own = slice(starts[one], starts[one] + sizes[one])
+        found.append(np.stack(_pairs(places[own], box, open_, reach, "atoms")[:2]) + starts[one])
+    search = NeighborList(cutoff=reach, full_list=True, n_threads=torch.get_num_threads())
+    dense = np.flatnonzero(~empty)
+    for rows in np.array_split(dense, -(-len(dense) // _TOGETHER)) if len(dense) else ():
+        side = math.ceil(len(rows) ** (1 / 3))  # molecules of one search are apart from each other on a grid
+        grid = np.stack(np.unravel_index(np.arange(len(rows)), (side, side, side)), axis=1)
+        offset = grid * (extent[rows].max(axis=0) + 2 * reach) - low[rows]
+        atoms = np.flatnonzero(np.isin(row, rows))
+        apart = places[atoms] + offset[np.searchsorted(rows, row[atoms])]
+        found.append(atoms[np.stack(search.compute(apart, box, open_, quantities="ij")).astype(np.int64)])
+    src, dst = np.concatenate(found, axis=1)
     square = np.square(places[dst] - places[src]).sum(axis=1)
     order = np.argsort(dst * len(places) + src, kind="stable")
     order = order[square[order] < cutoff**2]
@@ -173,6 +183,7 @@ def _gaps_closed(
 
 
 _WIDER = 1 + 1e-9
+_TOGETHER = 1000  # molecules whose neighbours are found by one search
 _FAR = 100.0  # Angstrom, which float32 holds to 8e-6
 _LONGEST = 1e15  # Angstrom, whose cube is far from the end of float64
 _BYTES = 120  # of an edge, while it is found and sorted

@@ -8,6 +8,7 @@ import pytest
 import torch
 from e3nn import o3
 
+from eqlayers import periodic
 from eqlayers.data.neighbors import radius_graph
 from eqlayers.errors import ConfigError, DataError, ShapeError
 
@@ -30,7 +31,8 @@ def molecules() -> tuple[torch.Tensor, list[int]]:
 
 @pytest.mark.parametrize("cutoff", [0.5, 3.0, 50.0])
 @pytest.mark.parametrize("spread", [1.0, 100.0])
-def test_equals_a_double_loop(molecules, cutoff, spread):
+def test_equals_a_double_loop(monkeypatch, molecules, cutoff, spread):
+    monkeypatch.setattr(periodic, "_TOGETHER", 2)
     pos, n_atoms = molecules
     pos = pos.clone()
     pos[3::4] *= spread  # a box that is mostly empty is searched by a tree
