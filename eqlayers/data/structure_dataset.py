@@ -31,8 +31,11 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
         of_structures: Tensors `[N, ...]` of structures.
 
     Attributes:
+        data: The data set.
         n_edges: Edges of every sample, `[N]`.
     """
+
+    rows: list[int]
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class SlicedDataset(torch.utils.data.Dataset[Data]):
         of_atoms: Mapping[str, torch.Tensor],
         of_structures: Mapping[str, torch.Tensor],
     ) -> None:
-        self.rows: list[int] = rows.tolist()
+        self.data, self.rows = data, rows.tolist()
         self.n_edges = edges.n_edges[rows]
         self._of_atoms, self._of_structures = dict(of_atoms), dict(of_structures)
         self._local = torch.from_numpy(edges.local)

@@ -56,6 +56,12 @@ def formula(z: Iterable[int]) -> str:
     return "".join(name + (str(counts[name]) if counts[name] > 1 else "") for name in names)
 
 
+def taken_parts(module: Any) -> dict[str, Any]:
+    """The structures or molecules of each part of a data module that has some."""
+    parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
+    return {name: part.data.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
+
+
 def of_elements(z: Array) -> list[str]:
     """The element of each atom."""
     return np.asarray(chemical_symbols)[z].tolist()
@@ -111,10 +117,7 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
         cells = [
             (
                 f"\u00a0\u00a0{row.path.rpartition('.')[2]}" if row.depth else row.path or type(model).__name__,
-                row.kind,
-                row.irreps_in,
-                row.irreps_out,
-                row.backend or "-",
+                *(row.kind, row.irreps_in, row.irreps_out, row.backend or "-"),
                 "-" if row.num_paths is None else str(row.num_paths),
                 f"{row.parameters:,}",
             )

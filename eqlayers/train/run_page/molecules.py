@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...data.targets import Target
 from ...pages import Block, Picture, Section, Table, number
 from ..plots import histogram
-from .common import distances, formula, span
+from .common import distances, formula, span, taken_parts
 
 Array = NDArray[Any]
 WORST = 12  # molecules in the table
@@ -19,31 +19,29 @@ WORST = 12  # molecules in the table
 
 def heavy_atoms(dataset: Any, idx: Array) -> list[str]:
     """How many atoms but hydrogen each molecule has."""
-    heavy = dataset.molecules.heavy[_rows(dataset, idx)]
+    heavy = dataset.data.heavy[_rows(dataset, idx)]
     return [f"{one} heavy atoms" for one in heavy.tolist()]
 
 
 def _rows(dataset: Any, idx: Array) -> Array:
     """Rows of molecules in the arrays, by their numbers in the source."""
-    known = dataset.molecules.idx
+    known = dataset.data.idx
     order = np.argsort(known)
     return order[np.searchsorted(known, idx.astype(int), sorter=order)]
 
 
 def data(module: Any, target: Target) -> Section:
     """Sizes of the parts, and distributions of the property and of distances."""
-    molecules, shifts = module.train_set.molecules, module.statistics.shifts
-    parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
-    taken = {name: np.asarray(part.rows) for name, part in parts.items() if len(part)}
-    rest = molecules.y - molecules.counts(tuple(shifts)) @ np.array(list(shifts.values()))
+    shifts, taken = module.statistics.shifts, taken_parts(module)
+    free = np.array(list(shifts.values()))
+    rest = {name: part.y - part.counts(tuple(shifts)) @ free for name, part in taken.items()}
     less = " less the shifts of the atoms" if target.extensive else ""
     rows = []
-    for name, own in taken.items():
-        sizes, values = molecules.n_atoms[own], rest[own]
-        spread = (number(float(values.mean())), number(float(values.std())))
-        rows.append((name, f"{len(own):,}", f"{sizes.sum():,}", span(sizes), *spread))
+    for name, part in taken.items():
+        spread = (number(float(rest[name].mean())), number(float(rest[name].std())))
+        rows.append((name, f"{len(part):,}", f"{part.n_atoms.sum():,}", span(part.n_atoms), *spread))
     headings = ("part", "molecules", "atoms", "atoms each", f"mean, {target.unit}", f"deviation, {target.unit}")
-    figure = histogram({name: rest[own] for name, own in taken.items()}, f"{target.name} ({target.unit})", "molecules")
+    figure = histogram(rest, f"{target.name} ({target.unit})", "molecules")
     near = distances(module.train_set, module.cutoff)
     caption = f"Mean and standard deviation are of {target.name}{less}." if less else ""
     blocks: list[Block] = [Table(headings, rows, caption)]
@@ -55,11 +53,9 @@ def largest_errors(dataset: Any, values: Mapping[str, Array], target: Target) ->
     """Molecules with the largest errors."""
     errors = (values["predicted"] - values["true"]) * target.report_factor
     order = np.argsort(-np.abs(errors), kind="stable")[:WORST]
-    molecules = dataset.molecules
-    ends = np.cumsum(molecules.n_atoms)
     rows = []
     for place, row in zip(order, _rows(dataset, values["idx"][order]), strict=True):
-        made_of = formula(molecules.z[ends[row] - molecules.n_atoms[row] : ends[row]].tolist())
+        made_of = formula(dataset.data.take(np.array([row])).z)
         numbers = (values["true"][place], values["predicted"][place])
         shown = [f"{float(one):.6g}" for one in numbers]
         rows.append((str(int(values["idx"][place])), made_of, *shown, number(float(errors[place]))))

@@ -19,7 +19,7 @@ from ...pages import Block, Picture, Section, Table, Text, number
 from ...testing import check_potential
 from ..labels import LABELS
 from ..plots import histogram, parity_plot
-from .common import distances, formula, of_elements, span
+from .common import distances, formula, of_elements, span, taken_parts
 
 Array = NDArray[Any]
 MOST_POINTS = 20_000  # of a parity plot
@@ -53,9 +53,7 @@ class Tested(NamedTuple):
 
 def data(module: Any, cutoff: float) -> Section:
     """The data: files, split, findings of the checks, and distributions."""
-    parts = {"training": module.train_set, "validation": module.val_set, "test": module.test_set}
-    structures = module.train_set.structures
-    taken = {name: structures.take(np.asarray(part.rows)) for name, part in parts.items() if len(part)}
+    taken = taken_parts(module)
     rows = [
         (
             name,
