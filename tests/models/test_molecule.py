@@ -255,10 +255,10 @@ def test_bad_inputs(pos: Tensor) -> None:
         (DTypeError, r"edge_index must be an int64 or int32 tensor", (Z, pos, index.float())),
         (
             IndexRangeError,
-            r"edge_index\[1\] \(dst\) must lie in \[0, 6\), the number of receivers, got 6 at edge 0",
+            r"edge_index\[1\] \(dst\) must lie in \[0, 6\), the number of receivers, got .*6",
             (Z, pos, torch.tensor([[0], [6]])),
         ),
-        (IndexRangeError, r"edge_index.* must lie in .*got -1 at edge 0", (Z, pos, torch.tensor([[0], [-1]]))),
+        (IndexRangeError, r"edge_index.* must lie in .*got .*-1", (Z, pos, torch.tensor([[0], [-1]]))),
         (
             IndexRangeError,
             r"batch must lie in \[0, 1\), the number of structures, got values from 0 to 1",
