@@ -182,7 +182,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     ),
     "forward, edge_index": (
         lambda v: forward(edge_index=v),
-        (None, [[0], [1]], "x", INDEX.double(), INDEX.int(), INDEX[0], INDEX.T.reshape(4, 1), INDEX + 2, INDEX - 1),
+        (None, [[0], [1]], "x", INDEX.double(), INDEX[0], INDEX.T.reshape(4, 1), INDEX + 2, INDEX - 1),
     ),
     "forward, batch": (
         lambda v: forward(batch=v, num_graphs=1),
