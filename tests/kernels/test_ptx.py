@@ -57,6 +57,7 @@ def passed(folder: Path, target: str, patterns: list[str], chosen: str) -> int:
     return int(re.findall(r"(\d+) passed", done.stdout)[-1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one != QUICKEST)) for one in SOME])
 def test_some_of_every_family(tmp_path: Path, name: str) -> None:
     assert passed(tmp_path, *SOME[name]) >= 3

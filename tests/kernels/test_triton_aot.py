@@ -272,6 +272,7 @@ def check_layers(cases: list[dict], tmp_path: Path, release: str = "installed") 
     assert [excess for case, used in pairs for excess in over(case, {key: [n] for key, n in used.items()})] == []
 
 
+@pytest.mark.long
 def test_kernels_of_layers_compile_within_their_budget(tmp_path):
     """Processors and dtypes take turns."""
     turns = itertools.cycle(itertools.product(("sm_80", "gfx942", "sm_90", "sm_100"), ("float32", "float64")))
