@@ -235,7 +235,7 @@ class SymmetricContraction(FormulaModule):
         return self.contractions[k].of_degree(degree)  # type: ignore[operator]
 
     def _looked_at(self, y: Tensor, flat: Tensor) -> _Looked | None:
-        """What is kept of equal species on a CPU, which were checked before; None of others."""
+        """The facts kept of equal species on a CPU, which were checked before; None of others."""
         if not is_plain((y, flat)) or not (y.is_cpu and flat.is_cpu) or y.layout is not torch.strided:
             return None
         last, rows = _LAST.get("y"), flat.shape[:1]
