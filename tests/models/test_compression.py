@@ -230,6 +230,7 @@ def test_other_species_and_less_memory() -> None:
     torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.kernels
 @pytest.mark.slow
 def test_fullgraph_compilation() -> None:
     torch.compiler.reset()
