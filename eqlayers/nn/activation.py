@@ -142,7 +142,7 @@ class GatedNonlinearity(FormulaModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
-        if self._out.dim and (found := formula_at_once(base, _there(x, added, residual), None, self.backend)):
+        if self._out.dim and (found := formula_at_once(base, (x, *_there(added, residual)), None, self.backend)):
             return found[0]
         self._flat.check("x", x)
         there: dict[str, Tensor] = {"x": x}

@@ -18,7 +18,7 @@ from torch import Tensor
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
 from ..dtypes import ACCUMULATE
-from ..torch_internals import outside_of_autocast
+from ..torch_internals import outside_of_autocast, outside_of_traces
 from .build import sparse_product_infos
 from .channels import Channels
 from .function import sparse_product
@@ -95,7 +95,8 @@ class ProgramInfos:
         for number, path in enumerate(self.program.paths):
             kind = (path.x.mul, path.y.mul, path.z.mul, path.weight is None, _axes(path))
             found.setdefault(kind, []).append(number)
-        return tuple(_group(self.program, numbers) for numbers in found.values())
+        with outside_of_traces():  # the infos are kept, so they must not belong to a trace
+            return tuple(_group(self.program, numbers) for numbers in found.values())
 
     def __len__(self) -> int:
         return len(self.groups)

@@ -57,7 +57,7 @@ def test_without_a_compiler_layers_say_so_once_and_run_on_torch(
     told = named.explain().splitlines()
     assert told[1].endswith("paths: cpu was named and refuses, so that the layer raises BackendError")
     assert f"    cpu: refuses: {reason}" in told
-    assert len(told) == 6  # sparse products would not run either
+    assert len(told) == 7  # one for the layer, one for what happens, and one for each backend
     with pytest.raises(BackendError) as refused:
         named(*inputs)
     assert str(refused.value) == (
