@@ -176,8 +176,9 @@ def in_torch(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def with_kernels(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Layers that a test marked `kernels` makes have the backend that users get."""
-    with _default_backend(None) if request.node.get_closest_marker("kernels") else nullcontext():
+    """Layers that a test marked `kernels` or `long` makes have the backend that users get."""
+    wanted = any(request.node.get_closest_marker(mark) for mark in ("kernels", "long"))
+    with _default_backend(None) if wanted else nullcontext():
         yield
 
 

@@ -88,6 +88,8 @@ ROWS = [
     ("report", 2, 4),
 ]
 
+pytestmark = pytest.mark.kernels  # the fits of other processes have the backend of users
+
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
