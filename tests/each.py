@@ -19,7 +19,7 @@ def label(value: Any) -> str:
 
 
 def each(names: str, values: Iterable[Any], ids: Callable[[Any], Any] = label) -> Callable[[Test], Test]:
-    """As ``pytest.mark.parametrize``, in one test: all values run, and the report lists those that fail.
+    """Run one test with every value of a parameter. The report lists the values that fail.
 
     Fixtures are made once for all values, but for the seed of random numbers, which is set before each. A test that
     needs a fresh fixture for each value keeps ``pytest.mark.parametrize``.

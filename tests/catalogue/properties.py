@@ -282,7 +282,7 @@ def same_as_e3nn(case: Case) -> None:
 
 
 def _live(layer: torch.nn.Module, given: Iterable[Tensor]) -> list[Tensor]:
-    """What has a gradient: arguments and parameters."""
+    """The arguments and parameters that have a gradient."""
     return [value for value in (*given, *layer.parameters()) if value.requires_grad]
 
 

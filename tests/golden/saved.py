@@ -39,7 +39,7 @@ def structure() -> Structures:
 
 
 def of_layer(case: Case, layer: nn.Module) -> list[Tensor]:
-    """What the layer gives; the random numbers of dropout are those of a seed."""
+    """The results of the layer for its example arguments; a seed fixes the random numbers of dropout."""
     torch.manual_seed(11)
     return [value.detach() for value in results(layer(**case.arguments()))]
 
@@ -102,7 +102,7 @@ def saved() -> dict[str, tuple[bytes, list[str], list[Tensor]]]:
 
 
 def stored() -> dict[str, tuple[bytes, list[str], list[Tensor]]]:
-    """As :func:`saved`, of an earlier commit."""
+    """The rows that an earlier commit wrote: for each name the file, the keys and the numbers."""
     return torch.load(io.BytesIO(lzma.decompress(STORED.read_bytes())), weights_only=True)
 
 

@@ -19,6 +19,7 @@ from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges
 from eqlayers.bench.layers.run import Candidate, Subject, build, compare, exact_results, names_of, prepare, run_layers
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import flat_rows
+from tests.bench.conftest import SlightlyWrongGradient
 
 CASES = {
     "SphericalHarmonics": LayerCase("a", "SphericalHarmonics", 5, options={"lmax": 3}),
@@ -106,18 +107,6 @@ def test_a_result_is_kept_after_every_case(config: Path) -> None:
 # ---- right, then fast -----------------------------------------------------------------------------------------------
 
 
-class WrongGradient(torch.autograd.Function):
-    """The identity with a gradient that is a thousandth too large."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return gradient * 1.001
-
-
 class WrongSecond(torch.autograd.Function):
     """The identity with the right gradient, whose own is a thousandth too large."""
 
@@ -127,7 +116,7 @@ class WrongSecond(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return WrongGradient.apply(gradient)  # type: ignore[no-any-return,no-untyped-call]
+        return SlightlyWrongGradient.apply(gradient)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def nan_in_one_place(z: Tensor) -> Tensor:
@@ -142,7 +131,7 @@ FAULTS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "not finite": (nan_in_one_place, "fwd"),
     "rows exchanged": (lambda z: z.flip(0), "fwd"),
     "another shape": (lambda z: z[1:], "fwd"),
-    "gradient": (WrongGradient.apply, "fwd+bwd"),
+    "gradient": (SlightlyWrongGradient.apply, "fwd+bwd"),
     "second derivative": (WrongSecond.apply, "fwd+double"),
 }
 
