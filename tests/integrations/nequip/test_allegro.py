@@ -96,6 +96,7 @@ def test_no_edges() -> None:
     assert not fast.weights.grad.any()
 
 
+@pytest.mark.kernels
 def test_nothing_of_every_pair_is_kept() -> None:
     (row,) = accelerate(torch.nn.ModuleList([contracter(channels=8)])).replaced
     pairs = 8 * 9 * 9 * 8  # bytes of the outer product of an edge
