@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -16,6 +18,21 @@ from eqlayers.lowering import spherical, symmetric
 from eqlayers.nn import EdgeGeometry, SphericalHarmonics, SymmetricContraction
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])
+
+
+@contextmanager
+def no_formulas() -> Iterator[None]:
+    """As in a process that never built a layer; formulas made inside are unknown outside, so no cache keeps them."""
+    made = symmetric.lowered, spherical.harmonics_formula, spherical.edge_formula
+    with pytest.MonkeyPatch.context() as fresh:
+        fresh.setattr(keys, "KNOWN", {})
+        for cached in made:
+            cached.cache_clear()
+        try:
+            yield
+        finally:
+            for cached in made:
+                cached.cache_clear()
 
 
 def negated(t: Tensor) -> Tensor:
@@ -110,7 +127,7 @@ def test_no_atoms_keep_every_input_in_the_graph() -> None:
 
 
 @pytest.mark.kernels
-def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_are_loaded_can_be_compiled_first() -> None:
     """Pickles bring their formulas along; torch.compile cannot make them known."""
     pos = torch.randn(4, 3)
     calls = [
@@ -120,9 +137,7 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
     ]
     for layer, inputs in calls:
         want, written = layer(*inputs), pickle.dumps(layer)
-        with monkeypatch.context() as fresh:
-            fresh.setattr(keys, "KNOWN", {})  # as in a process that never built a layer
-            symmetric.lowered.cache_clear()
+        with no_formulas():
             loaded = pickle.loads(written)
             torch.compiler.reset()
             found = torch.compile(loaded, backend="eager", fullgraph=True)(*inputs)
@@ -131,13 +146,12 @@ def test_layers_that_are_loaded_can_be_compiled_first(monkeypatch: pytest.Monkey
 
 @pytest.mark.kernels
 @pytest.mark.parametrize("l", [[0, 3], 2, "1o + 2e"])
-def test_the_function_can_be_compiled_first(l: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "KNOWN", {})
-    spherical.harmonics_formula.cache_clear()
+def test_the_function_can_be_compiled_first(l: object) -> None:
     torch.compiler.reset()
     x = torch.randn(4, 3)
 
     def run(x: Tensor) -> Tensor:
         return eq.functional.spherical_harmonics(l, x, True)
 
-    torch.testing.assert_close(torch.compile(run, backend="eager", fullgraph=True)(x), run(x))
+    with no_formulas():
+        torch.testing.assert_close(torch.compile(run, backend="eager", fullgraph=True)(x), run(x))
