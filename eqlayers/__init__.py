@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # for type checkers and editors; _HOMES says the same to Pyth
     from . import data as data
     from . import simulate as simulate
     from . import train as train
-    from .graph import Graph
+    from .core.graph import Graph
+    from .core.memory import keep_memory, release_memory
     from .integrations import accelerate, deaccelerate
     from .integrations.ase import Calculator as Calculator
-    from .lowering.layout import to_ir_mul, to_mul_ir
-    from .lowering.path_lists import paths
-    from .memory import keep_memory, release_memory
+    from .irreps.layout import to_ir_mul, to_mul_ir
+    from .irreps.path_lists import paths
     from .models import Potential, compress, decompress, load_potential, save_potential
     from .nn import (
         ElementwiseTensorProduct,
@@ -84,8 +84,8 @@ _HOMES = {
     "eqlayers.graph": ("Graph",),
     "eqlayers.integrations": ("accelerate", "deaccelerate"),
     "eqlayers.integrations.ase": ("Calculator",),
-    "eqlayers.lowering.layout": ("to_ir_mul", "to_mul_ir"),
-    "eqlayers.lowering.path_lists": ("paths",),
+    "eqlayers.irreps.layout": ("to_ir_mul", "to_mul_ir"),
+    "eqlayers.irreps.path_lists": ("paths",),
     "eqlayers.memory": ("keep_memory", "release_memory"),
     "eqlayers.models": ("Potential", "compress", "decompress", "load_potential", "save_potential"),
     "eqlayers.nn": (

@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, NoReturn
 
-from .errors import ConfigError
+from .core.errors import ConfigError
 
 # what argparse says -> what must be, what came and the fix
 PATTERNS = (
@@ -66,7 +66,7 @@ def check_threads(name: str, value: Any, at_least: int = 1) -> int:
         ConfigError: Another value.
     """
     most = max(64, 4 * (os.cpu_count() or 1))
-    from .checks import check_integer  # here: it imports torch, which takes longer than a help
+    from .core.checks import check_integer  # here: it imports torch, which takes longer than a help
 
     return check_integer(name, value, at_least, most, what="a number of threads", fix="Use the cores of this machine.")
 

@@ -86,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         0
     """
     args = list(sys.argv[1:] if argv is None else argv)
-    from .errors import EqlayersError
-    from .memory import keep_memory
+    from .core.errors import EqlayersError
+    from .core.memory import keep_memory
     from .training_help import asks_for_general_help, general_help
 
     keep_memory()  # a setting of the process, which is ours here
@@ -243,7 +243,7 @@ def molecules(options: Mapping[str, Any]) -> Any:
         ConfigError: The extra `train` is not installed, or an option is wrong.
     """
     from .bench.step import Batch
-    from .errors import ConfigError
+    from .core.errors import ConfigError
 
     try:
         from .data import MoleculeDataModule
@@ -302,7 +302,7 @@ def cache(action: str) -> None:
     """
     from eqlayers_kernels.c.build import cache as disk
 
-    from .errors import EqlayersError
+    from .core.errors import EqlayersError
 
     if action == "info":
         found = disk.info()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ConfigError, needs_packages
+from .core.errors import ConfigError, needs_packages
 from .files import KEYS
 from .units import unit_size
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .checks import check_integer, check_items, check_type, got, is_integer
-from .errors import ConfigError
+from .core.checks import check_integer, check_items, check_type, got, is_integer
+from .core.errors import ConfigError
 
 # fmt: off
 #: Symbols of the elements 1 to 118.

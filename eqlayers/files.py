@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import check_path
-from .errors import ConfigError, DataError, needs_packages
+from .core.checks import check_path
+from .core.errors import ConfigError, DataError, needs_packages
 
 MEBIBYTE = 2**20
 #: ASE's name of the energy whose slopes the forces are, where electrons are smeared over levels.

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .checks import got
-from .errors import ArgumentError
+from .core.checks import got
+from .core.errors import ArgumentError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from types import FrameType
 from typing import Any
 
-from .errors import UnknownImportError, UnknownNameError
+from .core.errors import UnknownImportError, UnknownNameError
 
 #: Parts whose exported names are searched, the first one that has a name wins.
 PARTS = (

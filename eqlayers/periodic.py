@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .checks import check_number
-from .errors import DataError, DTypeError, OutOfMemoryError, ShapeError, needs_packages
+from .core.checks import check_number
+from .core.errors import DataError, DTypeError, OutOfMemoryError, ShapeError, needs_packages
 
 with needs_packages("eqlayers.periodic", "train"):
     from ase.geometry import complete_cell, minkowski_reduce

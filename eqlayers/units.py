@@ -8,8 +8,8 @@ from typing import Any
 
 from ase import units as ase_units
 
-from .checks import check_choice, check_type
-from .errors import ConfigError
+from .core.checks import check_choice, check_type
+from .core.errors import ConfigError
 
 __all__ = ["DEFAULT_UNITS", "read_units", "unit_size"]
 

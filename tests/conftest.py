@@ -143,7 +143,7 @@ IN_TORCH = ("models", "integrations", "nn", "train", "simulate", "testing", "tes
 @contextmanager
 def _default_backend(name: str | None) -> Iterator[None]:
     """The backend of layers that are made without one."""
-    from eqlayers.nn._common.base import EquivariantModule
+    from eqlayers.layers.base.module import EquivariantModule
 
     def init(self: Any, layout: str = "mul_ir", backend: str | None = None) -> None:
         _INIT(self, layout, name if backend is None else backend)

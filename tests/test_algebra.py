@@ -9,8 +9,8 @@ import pytest
 import torch
 from e3nn import o3
 
-from eqlayers import algebra
 from eqlayers.errors import IrrepsError
+from eqlayers.irreps import algebra
 from eqlayers.testing import random_orthogonal
 from tests.each import each
 

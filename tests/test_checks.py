@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from eqlayers import checks
+from eqlayers.core import checks
 from eqlayers.errors import ConfigError, ShapeError
 from tests.each import each
 

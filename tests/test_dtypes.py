@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eqlayers.dtypes import broadcast_lead, check_same_kind
+from eqlayers.core.dtypes import broadcast_lead, check_same_kind
 from eqlayers.errors import DeviceError, DTypeError, ShapeError
 
 

@@ -63,7 +63,7 @@ def test_large_results_reuse_their_pages_in_every_thread_until_they_are_released
     [("MALLOC_TRIM_THRESHOLD_", "100000"), ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=200000")],
 )
 def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    from eqlayers import memory
+    from eqlayers.core import memory
 
     class Library:
         def mallopt(self, name: int, value: int) -> int:
@@ -77,7 +77,7 @@ def test_what_the_environment_says_stays(monkeypatch: pytest.MonkeyPatch, name: 
 
 
 def test_systems_without_the_setting_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqlayers import memory
+    from eqlayers.core import memory
 
     monkeypatch.setattr(memory, "_library", lambda: None)
     for name in memory._CHOSEN:
@@ -88,7 +88,7 @@ def test_systems_without_the_setting_are_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_other_allocators_are_named_with_what_keeps_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eqlayers import memory
+    from eqlayers.core import memory
 
     class Library:
         mallctl = mallopt = None

@@ -252,4 +252,5 @@ print(json.dumps([alone, some, heavy, star, Linear is eqlayers.nn.Linear]))
 def test_importing_the_package_imports_nothing_and_hints_no_extra() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", LAZY], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [["eqlayers"], ["eqlayers", "eqlayers.errors"], [], [], True]
+    errors = ["eqlayers", "eqlayers.core", "eqlayers.core.errors", "eqlayers.errors"]
+    assert json.loads(done.stdout) == [["eqlayers"], errors, [], [], True]

@@ -152,7 +152,7 @@ def test_the_torches_that_are_claimed_are_tested() -> None:
     assert newest.minor == int(bounds[1]) - 1
     assert newest >= Version(read_pins("constraints.txt")["torch"])
     claimed = f"2.{oldest.minor} to 2.{newest.minor}"
-    for file in ("eqlayers/torch_internals.py", "docs/start/installation.md"):
+    for file in ("eqlayers/core/torch_internals.py", "docs/start/installation.md"):
         assert claimed in (ROOT / file).read_text()
 
 

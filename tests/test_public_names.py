@@ -19,23 +19,28 @@ WITH_EXAMPLES = ("functional", "models", "nn", "testing")
 # the command line is documented as a command; checks, pages and what is private in torch are for this package
 HIDDEN = (
     "arguments",
-    "checks",
     "cli",
     "compiling",
-    "dtypes",
+    "core",
+    "e3nn_compat",
     "elements",
     "files",
+    "irreps",
     "keywords",
+    "layers",
+    "moved",
     "names",
     "notices",
     "pages",
     "training_help",
-    "torch_internals",
+    "tools",
     "__main__",
 )
 # names of others that belong at the top
 FOREIGN = {"Irrep": "e3nn.o3", "Irreps": "e3nn.o3"}
-ROOM = "eqlayers.sparse"  # whose names public fronts export
+ROOMS = tuple(
+    f"eqlayers.{room}" for room in ("core", "irreps", "layers", "sparse", "tools")
+)  # exported by public fronts
 FRONTS = ("autograd", "info", "ops")  # which the page of their room names
 NEEDS = {"data": "lightning", "train": "lightning", "periodic": "vesin"}
 NEEDS |= dict.fromkeys(("database", "simulate", "units"), "ase")
@@ -68,7 +73,7 @@ def test_all_names_public_things_of_this_package(module: object) -> None:
     absent = [each for each in names if not hasattr(module, each)]
     assert not absent, f"{name}.__all__ has {absent}, which {name} lacks: import or define them there"
     homes = {each: value.__module__ for each, value in exported(module).items()}
-    foreign = {each: home for each, home in homes.items() if not home.startswith((FOREIGN.get(each, name), ROOM))}
+    foreign = {each: home for each, home in homes.items() if not home.startswith((FOREIGN.get(each, name), *ROOMS))}
     assert not foreign, f"{name}.__all__ has names of other modules, {foreign}: export them there only"
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eqlayers import torch_internals
+from eqlayers.core import torch_internals
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / "eqlayers" / "torch_internals.py"
+HOME = ROOT / "eqlayers" / "core" / "torch_internals.py"
 SOURCES = sorted([*ROOT.glob("eqlayers/**/*.py"), *ROOT.glob("kernels/**/*.py")])
 
 

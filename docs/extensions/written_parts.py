@@ -49,6 +49,10 @@ def filled(text: str) -> str:
     return re.sub(r"^\| `eqlayers\.(\w+)` \|", linked, text, flags=re.MULTILINE)
 
 
+#: Rooms without a page of their own: public fronts export their classes.
+ROOMS = ("eqlayers.core.", "eqlayers.irreps.", "eqlayers.layers.", "eqlayers.tools.")
+
+
 def linked(found: re.Match[str]) -> str:
     """The cell of a top-level name, with a link if the name is a class that has a page."""
     import eqlayers
@@ -92,7 +96,7 @@ def classes(module: ModuleType) -> list[str]:
         for name, value in own.items()
         if inspect.isclass(value)
         and not issubclass(value, BaseException)
-        and value.__module__.startswith(module.__name__)
+        and value.__module__.startswith((module.__name__, *(() if module.__name__ == "eqlayers.o3" else ROOMS)))
     ]
 
 

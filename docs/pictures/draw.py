@@ -317,10 +317,10 @@ def architecture() -> None:
     rows = [
         ("what you run", ORANGE, ORANGE_FILL, [("cli", 7), ("train", 9.4), ("simulate", 11.1), ("bench", 10.4)]),
         ("whole networks", BLUE, BLUE_FILL, [("data", 8), ("models: MACE, NequIP, ...", 21.2), ("testing", 9.6)]),
-        ("layers", BLUE, BLUE_FILL, [("nn, o3: TensorProductConv, Gate, ...", 28), ("integrations", 11.9)]),
-        ("functions", GREEN, GREEN_FILL, [("functional", 20), ("autograd: one operator", 19.9)]),
-        ("descriptions", PURPLE, PURPLE_FILL, [("lowering: irreps to forms", 22), ("forms, graph, algebra", 17.9)]),
-        ("who runs it", GREEN, GREEN_FILL, [("backends: triton, cpu, torch", 22), ("sparse: infos, products", 17.9)]),
+        ("fronts", BLUE, BLUE_FILL, [("nn, functional, o3: export names", 28), ("integrations", 11.9)]),
+        ("families", GREEN, GREEN_FILL, [("layers: tensor_product, linear, so2, norm, gate, ...", 40.9)]),
+        ("rooms below", PURPLE, PURPLE_FILL, [("irreps", 10), ("sparse: infos, products", 18), ("e3nn_compat", 10.9)]),
+        ("core", GREEN, GREEN_FILL, [("core: forms, operator, backends, graph, checks", 40.9)]),
     ]
     height, gap = 4.6, 2.2
     y = 48.6

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import ArgumentParser
-from ..backends import find
-from ..errors import ConfigError, EqlayersError
+from ..core.backends import find
+from ..core.errors import ConfigError, EqlayersError
+from ..core.memory import keep_memory
 from ..files import check_output
-from ..memory import keep_memory
 from .cold import run_cold
 from .gpu.first import BUDGET, STAGES, run_first_gpu
 from .kernels import run_kernels

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from ..errors import BackendError, ConfigError
-from ..lowering.layout import LAYOUTS
+from ..core.errors import BackendError, ConfigError
+from ..irreps.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
 from .measure import describe, find_device, summary, synchronize, threads
 from .products.check import check

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..checks import check_path, check_type, got
-from ..errors import ConfigError
+from ..core.checks import check_path, check_type, got
+from ..core.errors import ConfigError
 from ..files import few, read_yaml
 
 Named = TypeVar("Named")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..graph import Graph
+from ..core.graph import Graph
 from ..nn import TensorProduct, TensorProductConv
 from .measure import threads
 

@@ -29,9 +29,9 @@ from eqlayers_kernels.forms.program import Program
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 
-from ..errors import BackendError, ConfigError
-from ..lowering.layout import LAYOUTS
-from ..nn.tensor_product import TensorProduct
+from ..core.errors import BackendError, ConfigError
+from ..irreps.layout import LAYOUTS
+from ..layers.tensor_product.module import TensorProduct
 from .cold import run_fresh
 from .config import check_known, find_config, read_config, read_fields
 from .measure import describe

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from ..arguments import check_threads
-from ..errors import ConfigError
+from ..core.errors import ConfigError
+from ..core.memory import release_memory
 from ..files import cpu_model, source_commit
-from ..memory import release_memory
 
 Call = Callable[[], Any]
 #: Written before a call, it empties a GPU's last-level cache.

@@ -12,8 +12,8 @@ from e3nn import o3
 from torch import Tensor
 
 from .. import nn
-from ..algebra import as_irreps, channel_major_order
-from ..lowering.layout import LAYOUTS
+from ..irreps.algebra import as_irreps, channel_major_order
+from ..irreps.layout import LAYOUTS
 from .config import check_known, find_config, read_config, read_fields
 from .host import host_ratios
 from .measure import alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads

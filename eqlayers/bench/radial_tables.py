@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from .. import models
-from ..errors import ConfigError
-from ..lowering.interpolation import INTERPOLATIONS
+from ..core.errors import ConfigError
+from ..layers.radial.lower import INTERPOLATIONS
 from ..models import Potential, compress, load_potential
 from ..models.compression import radial_errors, without_tables
 from .config import check_known, find_config, read_config, read_fields

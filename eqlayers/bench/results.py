@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import IO, TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..files import atomic_write, read_json
 from .measure import RESOLUTION
 

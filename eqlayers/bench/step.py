@@ -13,10 +13,10 @@ from e3nn import o3
 from torch import Tensor
 
 from .. import nn
-from ..errors import ConfigError
+from ..core.errors import ConfigError
+from ..core.graph import Graph
 from ..files import read_yaml
-from ..graph import Graph
-from ..lowering.layout import LAYOUTS
+from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork
 from .config import check_known, find_config, read_config, read_fields
 from .measure import Call, alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eqlayers.errors import needs_packages
 from eqlayers.names import answering
+
+from ..core.errors import needs_packages
 
 with needs_packages("eqlayers.data", "train"):
     import ase  # noqa: F401

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
-from eqlayers.checks import check_integer, check_type
 from eqlayers.data.splits import check_integers
-from eqlayers.errors import ConfigError
+
+from ..core.checks import check_integer, check_type
+from ..core.errors import ConfigError
 
 
 class EpochSampler(torch.utils.data.Sampler[int]):

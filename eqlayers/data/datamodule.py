@@ -8,7 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_flag, check_integer
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.flatmodule import PARTS, FlatDataModule
 from eqlayers.data.mini import load_mini
@@ -18,7 +17,9 @@ from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.splits import DATASETS, check_split, limited, make_split
 from eqlayers.data.statistics import Statistics, compute_baselines, compute_statistics
 from eqlayers.data.targets import Target, get_target
-from eqlayers.errors import ConfigError
+
+from ..core.checks import check_choice, check_flag, check_integer
+from ..core.errors import ConfigError
 
 
 class MoleculeDataModule(FlatDataModule):

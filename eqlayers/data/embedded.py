@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from eqlayers.errors import DataError
+from ..core.errors import DataError
 
 MANIFEST = "manifest.json"
 #: Sets with energies and forces, of rMD17's keys but in eV, eV/Angstrom and Debye.

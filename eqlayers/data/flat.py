@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import got
 from eqlayers.data.splits import check_rows
-from eqlayers.errors import DataError
+
+from ..core.checks import got
+from ..core.errors import DataError
 
 IntArray = NDArray[np.int64]
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}

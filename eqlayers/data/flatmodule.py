@@ -9,10 +9,11 @@ from lightning import LightningDataModule
 from numpy.typing import NDArray
 from torch_geometric.loader import DataLoader
 
-from eqlayers.checks import check_choice, check_integer, check_optional, check_path
 from eqlayers.data.batches import EpochSampler, make_loader
 from eqlayers.data.neighbors import check_cutoff
-from eqlayers.errors import ConfigError, DataError
+
+from ..core.checks import check_choice, check_integer, check_optional, check_path
+from ..core.errors import ConfigError, DataError
 
 PARTS = ("train", "val", "test")
 

@@ -10,8 +10,9 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from numpy.typing import NDArray
 
 from eqlayers.data.flat import refuse
-from eqlayers.errors import DataError
 from eqlayers.files import FREE, KEYS
+
+from ..core.errors import DataError
 
 _ROUNDED, _SMALL = 0.05, 1e-5  # difference of stress and -virial / volume by few digits: relative, in eV/Angstrom^3
 _ONE_ENERGY = 1e-6  # of the unit of the file, per atom

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from eqlayers.checks import check_path
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.embedded import compare_with_manifest, embedded_folder
 from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.targets import TARGETS, Target, check_target
-from eqlayers.errors import ConfigError, DataError
+
+from ..core.checks import check_path
+from ..core.errors import ConfigError, DataError
 
 MINI_FILE = "mini_qm9_xtb.npz"
 _REMEDY = "restore it from the repository (git checkout) or make it again with examples/data/make_mini_qm9.py"

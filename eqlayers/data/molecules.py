@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_type
 from eqlayers.data.flat import FlatArrays, sum_atoms
 from eqlayers.data.neighbors import Edges, check_edges, edges_of
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structure_dataset import SlicedDataset
+
+from ..core.checks import check_type
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eqlayers.checks import check_floating, check_number, check_path, check_tensor, check_type, got
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.flat import FlatArrays, refuse, rows_of_atoms
 from eqlayers.data.structures import StructureArrays, check_structures
-from eqlayers.errors import DataError, DTypeError, ShapeError
 from eqlayers.keywords import named_arguments
 from eqlayers.periodic import molecule_neighbors, neighbor_list
+
+from ..core.checks import check_floating, check_number, check_path, check_tensor, check_type, got
+from ..core.errors import DataError, DTypeError, ShapeError
 
 # parts of every key: changing what a cache holds makes old ones stale
 _FORMATS = {False: "neighbors-1", True: "structure-neighbors-1"}

@@ -14,14 +14,15 @@ import numpy as np
 from ase.data import atomic_numbers
 from ase.formula import Formula
 
-from eqlayers.checks import check_choice
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.qm9_raw import thermochemical_atomref
 from eqlayers.data.readers import is_web_page
 from eqlayers.data.structures import StructureArrays
 from eqlayers.data.targets import TARGETS
-from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import few
+
+from ..core.checks import check_choice
+from ..core.errors import ConfigError, DataError
 
 
 class PublishedFile(NamedTuple):

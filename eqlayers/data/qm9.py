@@ -24,13 +24,14 @@ from numpy.typing import NDArray
 from torch_geometric.data import Data
 from torch_geometric.datasets import QM9
 
-from eqlayers.checks import check_flag, check_path
 from eqlayers.data.cache import cached_arrays, content_key
 from eqlayers.data.molecules import MoleculeArrays
 from eqlayers.data.qm9_raw import CSV, SDF, SKIP, check_raw, has_raw, read_labels, read_sdf
 from eqlayers.data.targets import Target, check_target
-from eqlayers.errors import DataError
 from eqlayers.files import atomic_write
+
+from ..core.checks import check_flag, check_path
+from ..core.errors import DataError
 
 
 def load_qm9(

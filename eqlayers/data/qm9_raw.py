@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eqlayers.data.targets import HARTREE_TO_EV, TARGETS, Target, check_target
-from eqlayers.errors import DataError
+
+from ..core.errors import DataError
 
 SDF, CSV, SKIP = "gdb9.sdf", "gdb9.sdf.csv", "uncharacterized.txt"
 RAW_SIZE, RAW_SKIPPED = 133_885, 3_054  # records of the full set, and how many are left out

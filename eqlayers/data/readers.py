@@ -11,15 +11,16 @@ import numpy as np
 from ase.io import iread
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_path, check_type
 from eqlayers.data.cache import UNREADABLE
 from eqlayers.data.labels import Column, columns_of, stress_of, two_energies
 from eqlayers.data.structures import StructureArrays
 from eqlayers.database import PLACES, database_structures, database_units, size_of_unit
 from eqlayers.elements import symbols_of
-from eqlayers.errors import ConfigError, DataError
 from eqlayers.files import KEYS, few, free_directions, held_atoms
 from eqlayers.units import DEFAULT_UNITS, read_units, unit_size
+
+from ..core.checks import check_choice, check_path, check_type
+from ..core.errors import ConfigError, DataError
 
 _NPZ_ATOMS = {"z": ("nuclear_charges", "z"), "pos": ("coords", "R")}
 

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_integer, check_items, check_number, check_path, check_type, is_integer
 from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.readers import read_keys
 from eqlayers.data.structures import LABELS, StructureArrays
-from eqlayers.errors import ConfigError, DataError
 from eqlayers.units import read_units
+
+from ..core.checks import check_choice, check_integer, check_items, check_number, check_path, check_type, is_integer
+from ..core.errors import ConfigError, DataError
 
 
 class Replay(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, got
-from eqlayers.errors import ConfigError, DataError, IndexRangeError, ShapeError
+from ..core.checks import check_choice, got
+from ..core.errors import ConfigError, DataError, IndexRangeError, ShapeError
 
 QM9_SIZE = 130_831  # molecules of QM9 without the 3,054 that failed its geometry consistency check
 SPLIT_SEED = 2026

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_type
 from eqlayers.data.molecules import MoleculeArrays, check_molecules
 from eqlayers.data.neighbors import Edges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.targets import Target, check_target
-from eqlayers.errors import DataError
+
+from ..core.checks import check_type
+from ..core.errors import DataError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

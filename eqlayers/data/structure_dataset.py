@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from eqlayers.checks import check_dtype
 from eqlayers.data.flat import FlatArrays
 from eqlayers.data.neighbors import Edges, StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structures import LABELS, StructureArrays, check_structures, completed_cells
 from eqlayers.periodic import folded
+
+from ..core.checks import check_dtype
 
 OF_STRUCTURES = tuple(name for name in LABELS if name != "forces")
 

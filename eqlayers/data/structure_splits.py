@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_integer, check_items, check_number, check_seed, check_type, is_integer
 from eqlayers.data.splits import SPLIT_SEED, Parts
-from eqlayers.errors import ConfigError, DataError
+
+from ..core.checks import check_choice, check_integer, check_items, check_number, check_seed, check_type, is_integer
+from ..core.errors import ConfigError, DataError
 
 _GAP = 0.02  # of a trajectory, between two blocks of it
 #: A part as users give it: a number, a fraction, names of groups, a file, or what the split takes without.

@@ -10,13 +10,14 @@ import numpy as np
 from ase.geometry import minkowski_reduce
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_number
 from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.splits import check_rows
 from eqlayers.data.statistics import regression
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import by_element, symbols_of
-from eqlayers.errors import ConfigError, DataError
+
+from ..core.checks import check_choice, check_number
+from ..core.errors import ConfigError, DataError
 
 _FREE = 8.0  # Angstrom
 _ONE_ATOM = 1e-3  # eV, by which two calculations of one atom may differ

@@ -13,7 +13,6 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
 from eqlayers.data.cache import user_cache_dir
 from eqlayers.data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from eqlayers.data.flatmodule import PARTS, FlatDataModule
@@ -28,8 +27,10 @@ from eqlayers.data.structure_splits import STRUCTURE_SPLITS, split_structures
 from eqlayers.data.structure_statistics import StructureStatistics, compute_structure_statistics, lone_atoms, read_e0s
 from eqlayers.data.structures import StructureArrays
 from eqlayers.elements import symbols_of
-from eqlayers.errors import ConfigError
 from eqlayers.units import read_units
+
+from ..core.checks import check_choice, check_dtype, check_integer, check_items, check_number, check_path, check_seed
+from ..core.errors import ConfigError
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -9,8 +9,9 @@ import numpy as np
 from ase.geometry import complete_cell
 from numpy.typing import NDArray
 
-from eqlayers.checks import check_type
 from eqlayers.data.flat import FlatArrays
+
+from ..core.checks import check_type
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from eqlayers.checks import check_choice, check_type
+from ..core.checks import check_choice, check_type
 
 HARTREE_TO_EV = 27.211386245988  # CODATA 2018
 # QM9's table of atomisation energies was itself made from Hartree with 627.509 kcal/mol; undoing the same number gives

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import BackendError, EqlayersError, MismatchError
+from ..core.errors import BackendError, EqlayersError, MismatchError
 from ..testing import excess
 from .polynomial_probes import make_probes
 from .probes import Operands, Probe, dtype_and_device

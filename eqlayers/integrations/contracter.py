@@ -9,13 +9,13 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
-from ..algebra import as_irreps, wigner_3j
-from ..errors import ConfigError
-from ..forms.program import FormCall
-from ..functional.product import run_product
-from ..lowering.paths import Instruction
-from ..lowering.plan import ProductPlan
-from ..nn._common.base import EquivariantModule
+from ..core.errors import ConfigError
+from ..core.forms.program import FormCall
+from ..irreps.algebra import as_irreps, wigner_3j
+from ..irreps.instructions import Instruction
+from ..layers.base.module import EquivariantModule
+from ..layers.tensor_product.plan import ProductPlan
+from ..layers.tensor_product.run import run_product
 from .modules import FusedReplacement
 from .structure import base_of, code_of, is_theirs, refuse_class, refuse_object
 

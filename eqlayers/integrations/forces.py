@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import check_floating, check_function
-from ..errors import ShapeError
+from ..core.checks import check_floating, check_function
+from ..core.errors import ShapeError
 
 #: By how much differences of forces may be off, relative to their terms: more than their error in float32.
 MISSED = 0.01

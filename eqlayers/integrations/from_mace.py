@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_path, check_type, got
-from ..errors import ConfigError, EqlayersError
+from ..core.checks import check_path, check_type, got
+from ..core.errors import ConfigError, EqlayersError
+from ..layers.gate.activation import ACTIVATIONS
+from ..layers.linear.species_linear import SpeciesLinear
+from ..layers.radial.repulsion import ZBL
 from ..models import Potential
 from ..models.compression import without_tables
 from ..models.mace import MACE
 from ..models.mace_blocks import Readout
-from ..nn.activation import ACTIVATIONS
-from ..nn.repulsion import ZBL
-from ..nn.species_linear import SpeciesLinear
 from .mace_model import check_convertible, network_of, scale_and_shift
 
 

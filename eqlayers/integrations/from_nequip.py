@@ -9,10 +9,10 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from ..checks import check_type
-from ..errors import ConfigError
+from ..core.checks import check_type
+from ..core.errors import ConfigError
+from ..layers.gate.activation import second_moment
 from ..models import NequIP, Potential
-from ..nn.activation import second_moment
 
 __all__ = ["from_nequip"]
 

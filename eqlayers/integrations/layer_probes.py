@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..algebra import as_irreps
-from ..nn._common.e3nn_state import coefficient_error
+from ..e3nn_compat.state_dict import coefficient_error
+from ..irreps.algebra import as_irreps
 from .nonlinear import AcceleratedBatchNorm, AcceleratedGate
 from .probes import Operands, Probe, call, draw, dtype_and_device
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from ..algebra import as_irreps
+from ..irreps.algebra import as_irreps
 from .structure import base_of, child_of, code_of, has_hooks, is_plain, is_theirs, refuse_class, refuse_object
 
 GATE_PARTS = ("sc", "act_scalars", "act_gates", "mul")

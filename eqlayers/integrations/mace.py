@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from ..arguments import ArgumentParser
-from ..checks import check_choice, got
-from ..errors import ConfigError
+from ..core.checks import check_choice, got
+from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
 from .polynomials import RebuiltWarning
 from .replace import accelerate, deaccelerate

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from ..checks import check_choice, got
-from ..errors import ConfigError
+from ..core.checks import check_choice, got
+from ..core.errors import ConfigError
+from ..layers.gate.activation import ACTIVATIONS
 from ..models.mace import MACE
 from ..models.mace_blocks import INTERACTIONS
-from ..nn.activation import ACTIVATIONS
 
 _MODELS = ("MACE", "ScaleShiftMACE")
 #: Options of MACE that change what is computed and have no counterpart: attribute, its usual value, what it is.

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, no_grad, stack
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..functional import TabledWeights, as_graph, tensor_product_conv
-from ..functional.product import run_convolution
+from ..layers.tensor_product.run import run_convolution
 from ..nn import Linear, TensorProduct, TensorProductConv, TensorSquare
 from .notes import Messages, Note, settled
 from .noting import note, unnote

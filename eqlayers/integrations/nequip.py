@@ -28,7 +28,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from .modules import AcceleratedScatter
 from .replace import accelerate
 

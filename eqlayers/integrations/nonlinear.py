@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from ..algebra import as_irreps
-from ..errors import ConfigError
-from ..lowering.layout import FlatLayout
+from ..core.errors import ConfigError
+from ..irreps.algebra import as_irreps
+from ..irreps.layout import FlatLayout
+from ..layers.base.module import EquivariantModule
+from ..layers.gate.functions import NormalizedFunction, known
 from ..nn import BatchNorm, Gate, S2Activation, SO3Activation
-from ..nn._common.base import EquivariantModule
-from ..nn._common.functions import NormalizedFunction, known
 from .layer_rules import BATCH_NORM_OPTIONS
 from .modules import AcceleratedTensorProduct, FusedReplacement
 

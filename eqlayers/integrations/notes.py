@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import ConfigError, IndexRangeError
+from ..core.errors import ConfigError, IndexRangeError
+from ..core.torch_internals import as_base_tensors, tensor_without_numbers
 from ..functional import TabledWeights
-from ..torch_internals import as_base_tensors, tensor_without_numbers
 
 CURE = "Accelerate the model with targets that leave out 'convolution'."
 

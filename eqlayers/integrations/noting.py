@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..torch_internals import being_traced
+from ..core.torch_internals import being_traced
 from .notes import CURE, Note
 from .structure import adds_up
 

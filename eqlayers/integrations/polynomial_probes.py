@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..lowering.spherical import leading_factor, recursion_factor
-from ..lowering.symmetric import polynomials_of
-from ..lowering.symmetric_basis import from_dense
+from ..layers.contraction.basis import from_dense
+from ..layers.contraction.lower import polynomials_of
+from ..layers.harmonics.lower import leading_factor, recursion_factor
 from .contracter import AcceleratedContracter
 from .layer_probes import batch_norm_probes, gate_probe, grid_probe
 from .nonlinear import (
@@ -57,7 +57,7 @@ def _harmonics(original: Any, replacement: AcceleratedSphericalHarmonics, rows: 
 def _harmonics_magnitude(
     degrees: Sequence[int], normalize: bool, normalization: str, count: bool
 ) -> Callable[[Operands], Tensor]:
-    """The recursion of :mod:`eqlayers.lowering.spherical` with plus signs throughout, or with 1 for every factor.
+    """The recursion of :mod:`eqlayers.layers.harmonics.lower` with plus signs throughout, or with 1 for every factor.
 
     Given absolute values (or ones), it and its derivatives are the sums (or numbers) of the terms. The inverse length
     is a function of the same value whose derivatives of every order are those with plus signs.

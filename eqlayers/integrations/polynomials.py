@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..algebra import as_irreps
-from ..errors import ConfigError
-from ..lowering.symmetric import MOST, Mixing, read_polynomials
+from ..core.errors import ConfigError
+from ..irreps.algebra import as_irreps
+from ..layers.base.module import EquivariantModule
+from ..layers.contraction.lower import MOST, Mixing, read_polynomials
 from ..nn import SphericalHarmonics, SymmetricContraction
-from ..nn._common.base import EquivariantModule
 from .modules import FusedReplacement, Replacement
 
 

@@ -12,9 +12,9 @@ from e3nn import o3
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from ..algebra import as_irreps
-from ..lowering.paths import Instruction
-from ..nn._common.e3nn_state import coefficient_error
+from ..e3nn_compat.state_dict import coefficient_error
+from ..irreps.algebra import as_irreps
+from ..irreps.instructions import Instruction
 from ..testing.magnitude import linear_magnitude, product_magnitude
 from .modules import (
     AcceleratedConvolution,

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..errors import EqlayersError
-from ..functional.tabled import TabledWeights
-from ..lowering.interpolation import INTERPOLATIONS
-from ..nn._common.interpolation import Kept, gradients, spline
-from ..nn.radial_table import (
+from ..core.errors import EqlayersError
+from ..core.torch_internals import is_plain
+from ..layers.radial.knots import Kept, gradients, spline
+from ..layers.radial.lower import INTERPOLATIONS
+from ..layers.radial.tabled_basis import Knots, by_coefficients, check_end, in_a_row, keeps_coefficients
+from ..layers.radial_table.module import (
     Errors,
     RadialTable,
     TableError,
@@ -28,8 +29,7 @@ from ..nn.radial_table import (
     through_float64,
     worst_of,
 )
-from ..nn.tabled_basis import Knots, by_coefficients, check_end, in_a_row, keeps_coefficients
-from ..torch_internals import is_plain
+from ..layers.tensor_product.tabled_weights import TabledWeights
 from .modules import Replacement
 from .places import Place
 from .radial_families import FAMILIES, Ends, Family, refuse_calls, refuse_holder

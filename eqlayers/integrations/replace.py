@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..backends import check_backend
-from ..checks import check_flag, check_items, check_module, check_number, got
-from ..errors import BackendError, ConfigError
+from ..core.backends import check_backend
+from ..core.checks import check_flag, check_items, check_module, check_number, got
+from ..core.errors import BackendError, ConfigError
+from ..e3nn_compat.state_dict import E3nnState
 from ..keywords import named_arguments
+from ..layers.tensor_product.base import ProductLayer
 from ..nn import Linear
-from ..nn._common.e3nn_state import E3nnState
-from ..nn.product import ProductLayer
 from .check import compare
 from .coverage import cover
 from .layer_rules import KEPT, kept_kind

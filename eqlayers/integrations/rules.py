@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..nn._common.linear_paths import has_channel_axes
+from ..layers.linear.instructions import has_channel_axes
 from .contracter import AcceleratedContracter, is_contracter, refuse_contracter
 from .layer_rules import (
     KEPT,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..layers.base.module import EquivariantModule
 from ..nn import Norm, SphericalHarmonics
-from ..nn._common.base import EquivariantModule
 
 #: Layers of this package.
 OURS = (EquivariantModule, Norm, SphericalHarmonics)

@@ -8,8 +8,8 @@ import torch
 from e3nn import o3
 from torch import Tensor, nn
 
-from ..checks import check_type, got
-from ..errors import ConfigError
+from ..core.checks import check_type, got
+from ..core.errors import ConfigError
 from ..models import NequIP, Potential
 from ..models.properties import even_scalars
 from .from_nequip import _blocks, _columns, _core, _factors, _matrices, _radial

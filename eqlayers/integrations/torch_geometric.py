@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import needs_packages
+from ..core.errors import needs_packages
 
 with needs_packages("eqlayers.integrations.torch_geometric", "train"):
     from torch_geometric.data import Data
@@ -19,7 +19,7 @@ with needs_packages("eqlayers.integrations.torch_geometric", "train"):
 
     from ..periodic import neighbor_list
 
-from ..checks import (
+from ..core.checks import (
     check_flag,
     check_floating,
     check_function,
@@ -29,7 +29,7 @@ from ..checks import (
     got,
     is_integer,
 )
-from ..errors import ConfigError, DataError, ShapeError
+from ..core.errors import ConfigError, DataError, ShapeError
 from ..nn import EdgeGeometry
 from ..nn import EdgeVectors as Edges
 

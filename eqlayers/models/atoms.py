@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_number, check_type, got
+from ..core.checks import check_number, check_type, got
+from ..core.errors import ConfigError, DataError, IndexRangeError
 from ..elements import symbols_of
-from ..errors import ConfigError, DataError, IndexRangeError
 from .committee import Committee
 from .potential import Potential
 from .structures import Structures

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ..checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
+from ..core.checks import check_device, check_dtype, check_flag, check_items, check_path, check_type
+from ..core.errors import ConfigError
+from ..core.graph import Graph
 from ..elements import symbols_of
-from ..errors import ConfigError
 from ..files import few, read_json
-from ..graph import Graph
-from ..nn.edge_geometry import EdgeVectors
+from ..layers.harmonics.edge_geometry import EdgeVectors
 from .potential import Potential, differentiated
 from .properties import AtomicProperties
 from .saving import SavedPotential, read_potential, restored

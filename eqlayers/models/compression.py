@@ -11,13 +11,22 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..checks import check_integer, check_module, check_number, check_optional
+from ..core.checks import check_integer, check_module, check_number, check_optional
+from ..core.errors import ConfigError
 from ..elements import read_species, symbols_of
-from ..errors import ConfigError
-from ..nn._common.interpolation import gradients
-from ..nn.radial import KeepsTable, ScalarNetwork
-from ..nn.radial_table import Errors, TableError, fewest_knots, in_float64, table_error, worst_of
-from ..nn.tabled_basis import MOST_KNOTS, Knots, TabledBasis, cutoff_of, end_of, in_a_row, pair_codes, pair_ends
+from ..layers.radial.knots import gradients
+from ..layers.radial.module import KeepsTable, ScalarNetwork
+from ..layers.radial.tabled_basis import (
+    MOST_KNOTS,
+    Knots,
+    TabledBasis,
+    cutoff_of,
+    end_of,
+    in_a_row,
+    pair_codes,
+    pair_ends,
+)
+from ..layers.radial_table.module import Errors, TableError, fewest_knots, in_float64, table_error, worst_of
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 MOST_SPECIES = 12  # 78 pairs, each with a table of its own for every network

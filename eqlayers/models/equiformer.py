@@ -9,26 +9,26 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps
-from ..backends.rows import taken
-from ..checks import check_integer, check_number
-from ..dtypes import widest_under_autocast
+from ..core.backends.rows import taken
+from ..core.checks import check_integer, check_number
+from ..core.dtypes import widest_under_autocast
+from ..core.forms.program import Form
+from ..core.graph import Graph
 from ..elements import read_species
-from ..forms.program import Form
-from ..functional.attention import edge_softmax, run_along
-from ..functional.tabled import TabledWeights
-from ..graph import Graph
-from ..lowering.heads import check_heads, heads_program
-from ..nn.activation import GatedNonlinearity
-from ..nn.attention import smooth_leaky_relu
-from ..nn.cutoffs import SmoothCutoff
-from ..nn.edge_frame import EdgeFrame
-from ..nn.edge_geometry import EdgeVectors
-from ..nn.layer_norm import RMSNorm
-from ..nn.linear import Linear
-from ..nn.radial import BesselBasis, ScalarNetwork, hidden_widths
-from ..nn.so2 import SO2Convolution
-from ..nn.tabled_basis import KnotBasis, tabled
+from ..irreps.algebra import as_irreps
+from ..layers.attention.functions import edge_softmax, run_along
+from ..layers.attention.lower import check_heads, heads_program
+from ..layers.attention.module import smooth_leaky_relu
+from ..layers.gate.activation import GatedNonlinearity
+from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.linear.module import Linear
+from ..layers.norm.layer_norm import RMSNorm
+from ..layers.radial.cutoffs import SmoothCutoff
+from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
+from ..layers.radial.tabled_basis import KnotBasis, tabled
+from ..layers.rotation.edge_frame import EdgeFrame
+from ..layers.so2.module import SO2Convolution
+from ..layers.tensor_product.tabled_weights import TabledWeights
 from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 
 

@@ -9,16 +9,16 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps
-from ..checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
+from ..core.checks import check_choice, check_flag, check_integer, check_items, check_number, check_optional
+from ..core.errors import ConfigError, IrrepsError
+from ..core.graph import Graph
 from ..elements import read_species, symbols_of
-from ..errors import ConfigError, IrrepsError
-from ..graph import Graph
-from ..nn._common.base import EquivariantModule
-from ..nn.distance_transform import AgnesiTransform
-from ..nn.edge_geometry import EdgeVectors
-from ..nn.radial import BesselBasis, hidden_widths
-from ..nn.tabled_basis import KnotBasis, TabledBasis, tabled
+from ..irreps.algebra import as_irreps
+from ..layers.base.module import EquivariantModule
+from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.radial.distance_transform import AgnesiTransform
+from ..layers.radial.module import BesselBasis, hidden_widths
+from ..layers.radial.tabled_basis import KnotBasis, TabledBasis, tabled
 from .mace_blocks import INTERACTIONS, MACEInteraction, MACEProduct, Readout
 from .molecule import LARGEST_DEGREE
 from .properties import kept_irreps, plain_options, property_irreps, read_properties

@@ -10,20 +10,20 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..backends.rows import summed_rows
-from ..checks import check_number
-from ..functional.tabled import TabledWeights
-from ..graph import Graph
-from ..lowering.path_lists import paths
-from ..nn._common.base import EquivariantModule, KeepsFloat64
-from ..nn.activation import NormalizedActivation
-from ..nn.conv import TensorProductConv
-from ..nn.edge_geometry import EdgeVectors
-from ..nn.linear import Linear
-from ..nn.radial import ScalarNetwork
-from ..nn.species_linear import SpeciesLinear
-from ..nn.symmetric_contraction import SymmetricContraction
-from ..nn.tabled_basis import KnotBasis
+from ..core.backends.rows import summed_rows
+from ..core.checks import check_number
+from ..core.graph import Graph
+from ..irreps.path_lists import paths
+from ..layers.base.module import EquivariantModule, KeepsFloat64
+from ..layers.contraction.module import SymmetricContraction
+from ..layers.convolution.module import TensorProductConv
+from ..layers.gate.activation import NormalizedActivation
+from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.linear.module import Linear
+from ..layers.linear.species_linear import SpeciesLinear
+from ..layers.radial.module import ScalarNetwork
+from ..layers.radial.tabled_basis import KnotBasis
+from ..layers.tensor_product.tabled_weights import TabledWeights
 
 
 class Style(NamedTuple):

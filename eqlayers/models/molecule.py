@@ -9,19 +9,19 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps
-from ..backends import check_backend
-from ..backends.rows import taken
-from ..checks import check_choice, check_integer, check_number, check_tensor
+from ..core.backends import check_backend
+from ..core.backends.rows import taken
+from ..core.checks import check_choice, check_integer, check_number, check_tensor
+from ..core.errors import ConfigError, IrrepsError
+from ..core.graph import Graph
 from ..elements import by_element, read_species
-from ..errors import ConfigError, IrrepsError
-from ..graph import Graph
-from ..nn._common.base import KeepsFloat64
-from ..nn.edge_geometry import EdgeGeometry
-from ..nn.interaction import Interaction
-from ..nn.linear import Linear
-from ..nn.radial import BesselBasis
-from ..nn.tabled_basis import tabled
+from ..irreps.algebra import as_irreps
+from ..layers.base.module import KeepsFloat64
+from ..layers.convolution.interaction import Interaction
+from ..layers.harmonics.edge_geometry import EdgeGeometry
+from ..layers.linear.module import Linear
+from ..layers.radial.module import BesselBasis
+from ..layers.radial.tabled_basis import tabled
 from .nequip import reachable
 from .potential import kinds_of, of_species, places_of
 from .properties import even_scalars, pooled

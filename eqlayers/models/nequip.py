@@ -8,15 +8,15 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps, tensor_product_paths
-from ..checks import check_integer, check_number
+from ..core.checks import check_integer, check_number
+from ..core.graph import Graph
 from ..elements import read_species
-from ..graph import Graph
-from ..nn.edge_geometry import EdgeVectors
-from ..nn.interaction import Interaction
-from ..nn.linear import Linear
-from ..nn.radial import BesselBasis, hidden_widths
-from ..nn.tabled_basis import tabled
+from ..irreps.algebra import as_irreps, tensor_product_paths
+from ..layers.convolution.interaction import Interaction
+from ..layers.harmonics.edge_geometry import EdgeVectors
+from ..layers.linear.module import Linear
+from ..layers.radial.module import BesselBasis, hidden_widths
+from ..layers.radial.tabled_basis import tabled
 from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 
 

@@ -9,8 +9,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps
-from ..checks import (
+from ..core.checks import (
     check_choice,
     check_flag,
     check_integer,
@@ -21,12 +20,13 @@ from ..checks import (
     check_tensor,
     check_type,
 )
+from ..core.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
+from ..core.graph import Graph
+from ..core.torch_internals import assert_later, being_traced, is_plain, unwrapped
 from ..elements import SYMBOLS, by_element, read_species, symbols_of
-from ..errors import ConfigError, DTypeError, IndexRangeError, ShapeError
-from ..graph import Graph
-from ..nn._common.base import KeepsFloat64
-from ..nn.edge_geometry import EdgeGeometry, EdgeVectors
-from ..torch_internals import assert_later, being_traced, is_plain, unwrapped
+from ..irreps.algebra import as_irreps
+from ..layers.base.module import KeepsFloat64
+from ..layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
 from .properties import OUTPUTS, AtomicProperties, pooled
 from .structures import Structures
 

@@ -9,10 +9,10 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..backends.rows import summed_rows
-from ..checks import check_choice, check_items, check_number
-from ..errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
-from ..nn._common.base import KeepsFloat64
+from ..core.backends.rows import summed_rows
+from ..core.checks import check_choice, check_items, check_number
+from ..core.errors import ConfigError, IndexRangeError, IrrepsError, ShapeError
+from ..layers.base.module import KeepsFloat64
 
 #: Irreps that each property takes of an atom.
 PROPERTIES = {"energy": o3.Irreps("0e"), "dipole": o3.Irreps("1o"), "polarizability": o3.Irreps("0e + 2e")}

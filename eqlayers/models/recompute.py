@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from ..checks import check_module
-from ..torch_internals import tree_flatten, tree_unflatten
+from ..core.checks import check_module
+from ..core.torch_internals import tree_flatten, tree_unflatten
 
 Tensors = tuple[Tensor, ...]
 

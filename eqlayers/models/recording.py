@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from ..checks import check_type
-from ..errors import ConfigError, DeviceError
+from ..core.checks import check_type
+from ..core.errors import ConfigError, DeviceError
 from .potential import Potential
 from .structures import Structures
 

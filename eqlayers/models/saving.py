@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import check_device, check_dtype, check_path, check_type, got
-from ..errors import ConfigError, DataError, EqlayersError
+from ..core.checks import check_device, check_dtype, check_path, check_type, got
+from ..core.errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write
 from ..keywords import named_arguments
 from .compression import expect_tables

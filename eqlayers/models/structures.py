@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..checks import check_floating, check_integer, check_tensor
-from ..errors import DTypeError, ShapeError
-from ..graph import check_edge_index, check_range
+from ..core.checks import check_floating, check_integer, check_tensor
+from ..core.errors import DTypeError, ShapeError
+from ..core.graph import check_edge_index, check_range
 
 
 class Structures(NamedTuple):

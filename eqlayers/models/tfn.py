@@ -9,14 +9,14 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ..algebra import as_irreps
-from ..checks import check_integer, check_number
+from ..core.checks import check_integer, check_number
+from ..core.graph import Graph
 from ..elements import read_species
-from ..graph import Graph
-from ..lowering.path_lists import paths
+from ..irreps.algebra import as_irreps
+from ..irreps.path_lists import paths
+from ..layers.radial.module import ScalarNetwork, hidden_widths
+from ..layers.radial.tabled_basis import tabled
 from ..nn import BesselBasis, EdgeVectors, GatedNonlinearity, Linear, TensorProductConv
-from ..nn.radial import ScalarNetwork, hidden_widths
-from ..nn.tabled_basis import tabled
 from .nequip import reachable
 from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties
 

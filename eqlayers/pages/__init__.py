@@ -1,6 +1,6 @@
 """Pages about results: one HTML file each, with its pictures inside, that a browser opens without a network."""
 
-from ..errors import needs_packages
+from ..core.errors import needs_packages
 
 with needs_packages("eqlayers.pages", "train"):
     import jinja2  # noqa: F401

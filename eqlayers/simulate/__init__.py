@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..errors import needs_packages
+from ..core.errors import needs_packages
 from ..names import answering
 
 with needs_packages("eqlayers.simulate", "train"):

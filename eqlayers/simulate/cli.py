@@ -18,9 +18,9 @@ from ase.units import GPa
 from numpy.typing import NDArray
 
 from ..arguments import ArgumentParser
-from ..backends.ahead import compile_ahead
+from ..core.backends.ahead import compile_ahead
+from ..core.errors import ConfigError
 from ..database import database_units, size_of_unit
-from ..errors import ConfigError
 from ..files import FREE, KEYS, LABEL_NAMES, LABEL_SIZES, atomic_write, check_output, free_directions, held_atoms
 from ..integrations.ase import Calculator, as_potential, predict
 from ..models import Committee, Potential, load_committee, load_potential, read_potential

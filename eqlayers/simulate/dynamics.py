@@ -16,8 +16,8 @@ from ase.md.nose_hoover_chain import IsotropicMTKNPT
 from ase.md.nptberendsen import NPTBerendsen
 from ase.md.verlet import VelocityVerlet
 
-from ..checks import check_choice, check_integer, check_number, check_seed, check_type
-from ..errors import ConfigError, DataError
+from ..core.checks import check_choice, check_integer, check_number, check_seed, check_type
+from ..core.errors import ConfigError, DataError
 from ..files import check_output
 from .frames import check_trajectory, one_frame, written_to
 from .watch import progress, stop_asked

@@ -15,9 +15,9 @@ from ase.calculators.calculator import all_properties
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.utils import string2index
 
-from ..checks import check_path
+from ..core.checks import check_path
+from ..core.errors import ConfigError, DataError
 from ..database import PLACES, database_structures, database_units, size_of_unit
-from ..errors import ConfigError, DataError
 from ..files import FREE, KEYS, atomic_write, check_output
 
 #: Ending of a trajectory -> its format. ASE's own keeps every digit, which an exact restart needs.

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import check_integer, got
-from ..errors import DTypeError, IndexRangeError, ShapeError
+from ..core.checks import check_integer, got
+from ..core.errors import DTypeError, IndexRangeError, ShapeError
 from .info import Infos, SparseProductInfo, SparseScaleInfo
 
 Index = Tensor | np.ndarray | Sequence[int]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..dtypes import ACCUMULATE, broadcast_shapes
-from ..errors import ShapeError
+from ..core.dtypes import ACCUMULATE, broadcast_shapes
+from ..core.errors import ShapeError
 from .channels import Channels
 from .info import SparseProductInfo, SparseScaleInfo
 

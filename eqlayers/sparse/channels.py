@@ -10,7 +10,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 _FORM = re.compile(r"([a-z]*),([a-z]*)->([a-z]*)")
 

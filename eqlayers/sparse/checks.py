@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import DTypeError, IndexRangeError, ShapeError
-from ..torch_internals import being_traced
+from ..core.errors import DTypeError, IndexRangeError, ShapeError
+from ..core.torch_internals import being_traced
 
 
 class Words(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_flag
-from ..dtypes import check_same_kind
-from ..errors import DeviceError, DTypeError, GradientError, ShapeError
-from ..torch_internals import seen_by_outer_levels
+from ..core.checks import check_flag
+from ..core.dtypes import check_same_kind
+from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
+from ..core.torch_internals import seen_by_outer_levels
 from .call import ProductCall, check_channels, flatten_batch
 from .channels import Channels
 from .info import SparseProductInfo

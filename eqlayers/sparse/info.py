@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import DeviceError, DTypeError, IndexRangeError, ShapeError
-from ..torch_internals import being_traced, outside_of_traces, parsed_device
+from ..core.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ..core.torch_internals import being_traced, outside_of_traces, parsed_device
 from .checks import PRODUCT, SCALE, Words, check_segments, in_range, one_dimensional, short
 
 #: Infos of a product and of the gradients of input1 and input2.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_internals import as_constant, outside_of_autocast
+from ..core.torch_internals import as_constant, outside_of_autocast
 from .call import ProductCall, ScaleCall
 from .info import SparseProductInfo
 from .runs import Sizes, find_runs, run_by_runs, scale_of

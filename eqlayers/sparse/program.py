@@ -17,8 +17,8 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
 
-from ..dtypes import ACCUMULATE
-from ..torch_internals import outside_of_autocast, outside_of_traces
+from ..core.dtypes import ACCUMULATE
+from ..core.torch_internals import outside_of_autocast, outside_of_traces
 from .build import sparse_product_infos
 from .channels import Channels
 from .function import sparse_product

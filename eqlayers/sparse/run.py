@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..checks import got
-from ..errors import BackendError, ConfigError
+from ..core.checks import got
+from ..core.errors import BackendError, ConfigError
 from . import plans, reference, segments
 from .call import Call, ProductCall, ScaleCall
 

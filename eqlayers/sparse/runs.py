@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..torch_internals import as_constant
+from ..core.torch_internals import as_constant
 from .info import SparseProductInfo, TermList
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..dtypes import check_same_kind
-from ..errors import DeviceError, DTypeError, GradientError, ShapeError
+from ..core.dtypes import check_same_kind
+from ..core.errors import DeviceError, DTypeError, GradientError, ShapeError
 from .call import ScaleCall
 from .info import SparseScaleInfo
 from .run import WAYS, select

@@ -14,8 +14,8 @@ from torch import Tensor
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.segment import launch
 
-from ..dtypes import DTYPES
-from ..torch_internals import being_traced
+from ..core.dtypes import DTYPES
+from ..core.torch_internals import being_traced
 from .call import Call, ProductCall, ScaleCall
 from .channels import Channels, Sides, lookup
 from .info import SparseProductInfo

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..checks import check_type, got
-from ..errors import ConfigError
+from ..core.checks import check_type, got
+from ..core.errors import ConfigError
 from .channels import Channels, parse
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algebra import as_irreps, representation_matrix
-from ..checks import (
+from ..core.checks import (
     check_choice,
     check_floating,
     check_function,
@@ -19,8 +18,9 @@ from ..checks import (
     got,
     is_integer,
 )
-from ..errors import ConfigError, ShapeError
-from ..lowering.layout import FlatLayout, to_ir_mul, to_mul_ir
+from ..core.errors import ConfigError, ShapeError
+from ..irreps.algebra import as_irreps, representation_matrix
+from ..irreps.layout import FlatLayout, to_ir_mul, to_mul_ir
 
 
 def random_orthogonal(seed: int = 0, determinant: int = 1) -> Tensor:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..algebra import read_all_irreps, wigner_3j
-from ..checks import check_device, check_dtype, check_flag, check_floating, check_items, check_number, got
-from ..errors import ConfigError
-from ..lowering.modes import MODES
-from ..lowering.paths import Instruction, read_final
+from ..core.checks import check_device, check_dtype, check_flag, check_floating, check_items, check_number, got
+from ..core.errors import ConfigError
+from ..irreps.algebra import read_all_irreps, wigner_3j
+from ..irreps.instructions import Instruction, read_final
+from ..irreps.modes import MODES
 
 #: Roundings of one term: three factors of the coefficient, at most six multiplications, three changes of layout.
 PER_TERM = 12

@@ -12,8 +12,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from ..algebra import as_irreps, representation_matrix
-from ..checks import (
+from ..core.checks import (
     check_choice,
     check_dtype,
     check_flag,
@@ -24,8 +23,9 @@ from ..checks import (
     check_seed,
     got,
 )
-from ..errors import ConfigError, MismatchError, ShapeError
-from ..lowering.layout import FlatLayout, to_ir_mul, to_mul_ir
+from ..core.errors import ConfigError, MismatchError, ShapeError
+from ..irreps.algebra import as_irreps, representation_matrix
+from ..irreps.layout import FlatLayout, to_ir_mul, to_mul_ir
 from .equivariance import random_orthogonal
 
 #: What an entry of ``irreps_in`` says of positions: they turn as '1o' and move.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_integer, check_number, check_seed
-from ..graph import Graph
+from ..core.checks import check_integer, check_number, check_seed
+from ..core.graph import Graph
 from ..nn import BesselBasis, EdgeVectors, PolynomialCutoff
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..checks import check_items, check_number, check_seed, check_type
-from ..errors import ConfigError
+from ..core.checks import check_items, check_number, check_seed, check_type
+from ..core.errors import ConfigError
 from ..models import Potential, Structures
 from ..models.atoms import NeighborLists, check_atoms, collate, has_volume
 from .cutoff import cutoff_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..checks import check_dtype, check_flag, check_floating, check_type
-from ..dtypes import ACCUMULATE
-from ..errors import DTypeError
+from ..core.checks import check_dtype, check_flag, check_floating, check_type
+from ..core.dtypes import ACCUMULATE
+from ..core.errors import DTypeError
 from ..sparse import SparseProductInfo, channels_of, sparse_product
 from ..sparse.call import check_channels
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_dtype, check_flag, check_integer, check_items, check_seed, check_type
-from ..errors import ConfigError
+from ..core.checks import check_dtype, check_flag, check_integer, check_items, check_seed, check_type
+from ..core.errors import ConfigError
 from ..sparse import channels_of, sparse_product_infos
 from ..sparse.info import Infos
 

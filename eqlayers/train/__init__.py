@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import needs_packages
+from ..core.errors import needs_packages
 from ..names import answering
 
 with needs_packages("eqlayers.train", "train"):

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..errors import ConfigError, DataError
+from ..core.errors import ConfigError, DataError
 from ..models.committee import read_mark
 from .aside import left_aside
 from .checkpoints import read_checkpoint

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from ..core.errors import ConfigError
 from ..data.targets import Target
 from ..elements import read_species, symbols_of
-from ..errors import ConfigError
 
 #: Arguments that say how a network computes, which no weight depends on.
 SAME_WEIGHTS = ("knots",)

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 
-from ..backends.ahead import compile_ahead
+from ..core.backends.ahead import compile_ahead
 
 
 class CompileAhead(Callback):

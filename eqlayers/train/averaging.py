@@ -10,8 +10,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from ..checks import check_number
-from ..errors import ConfigError
+from ..core.checks import check_number
+from ..core.errors import ConfigError
 from .precision import to_precision
 
 

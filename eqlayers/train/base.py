@@ -13,8 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 
-from ..checks import check_flag, check_items, check_module, check_number, check_type, got
-from ..errors import ConfigError, DataError
+from ..core.checks import check_flag, check_items, check_module, check_number, check_type, got
+from ..core.errors import ConfigError, DataError
 from ..models import recomputed
 from .agreement import check_checkpoint, data_facts, differences
 from .precision import to_precision

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
-from ..checks import check_path, check_type
-from ..errors import ConfigError, DataError
+from ..core.checks import check_path, check_type
+from ..core.errors import ConfigError, DataError
 from ..files import atomic_write, few
 from .agreement import FACTS
 

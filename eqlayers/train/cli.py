@@ -19,10 +19,10 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..arguments import check_threads
-from ..checks import check_choice, check_integer, check_number
+from ..core.checks import check_choice, check_integer, check_number
+from ..core.errors import ConfigError, DataError, EqlayersError
 from ..data import MoleculeDataModule, StructureDataModule
 from ..elements import symbols_of
-from ..errors import ConfigError, DataError, EqlayersError
 from ..files import atomic_write, read_yaml
 from ..models import MoleculeNetwork, NequIP, load_potential
 from .again import FLAGS, NOT_BEGUN, beginning, first_process, is_inside, remove_if_empty, stopped, waited

@@ -18,9 +18,9 @@ import yaml
 from numpy.typing import NDArray
 from rich.console import Console
 
-from ..checks import check_integer, check_number
+from ..core.checks import check_integer, check_number
+from ..core.errors import ConfigError, EqlayersError
 from ..data import StructureDataModule
-from ..errors import ConfigError, EqlayersError
 from ..files import atomic_write, read_json, read_yaml
 from ..models import load_committee
 from ..models.committee import DEVIATION, MARK, calibration, member_name, read_mark

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..arguments import ArgumentParser
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..files import atomic_write, check_output, few
 from ..pages import Block, Picture, Section, Text, number, write_page
 from ..pages import Table as PageTable

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import explain
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..files import few, read_yaml, yaml_lines
 
 #: Keys that only configurations of benchmarks have.

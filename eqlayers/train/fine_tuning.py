@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.utils.data import Subset
 from torch_geometric.loader import DataLoader
 
-from ..checks import check_flag, check_number, check_type
+from ..core.checks import check_flag, check_number, check_type
+from ..core.errors import ConfigError
 from ..data.statistics import regression
 from ..data.structures import StructureArrays
 from ..elements import by_element, element, symbols_of
-from ..errors import ConfigError
 from ..models import Potential, Structures, build_potential, describe_potential, read_potential
 from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species

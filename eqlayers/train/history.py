@@ -12,8 +12,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from ..checks import check_flag, check_path, check_type
-from ..errors import DataError
+from ..core.checks import check_flag, check_path, check_type
+from ..core.errors import DataError
 from ..files import atomic_write, read_json
 from .base import is_dry_run, trained_module
 from .remaining import Pace, in_words

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import Metric, MetricCollection
 
-from ..checks import check_choice
+from ..core.checks import check_choice
+from ..core.errors import ConfigError, DataError, ShapeError
 from ..data.statistics import Statistics
 from ..data.targets import Target, check_target
-from ..errors import ConfigError, DataError, ShapeError
 from .agreement import check_network
 from .base import STAGES, TrainedModule, Values, error_metrics, share_of_rows
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import check_items, got
-from ..errors import ConfigError, ShapeError
+from ..core.checks import check_items, got
+from ..core.errors import ConfigError, ShapeError
 from ..pages import COLOURS, GREY, new_figure, number
 
 BLUE, ORANGE = COLOURS[0], COLOURS[3]

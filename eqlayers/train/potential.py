@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MetricCollection
 
-from ..checks import check_choice, check_items, check_number
+from ..core.checks import check_choice, check_items, check_number
+from ..core.errors import ConfigError
 from ..elements import by_element
-from ..errors import ConfigError
 from ..models import Committee, Potential, Structures, describe_potential
 from ..models.committee import DEVIATION
 from ..models.properties import OUTPUTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 
 PRECISIONS = ("32-true", "64-true")
 

@@ -11,7 +11,7 @@ import pandas
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 
-from ..checks import check_path
+from ..core.checks import check_path
 from ..files import atomic_write
 from .base import trained_module
 

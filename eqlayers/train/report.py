@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from .. import __version__
-from ..checks import check_flag, check_path, check_type
+from ..core.checks import check_flag, check_path, check_type
 from ..data.targets import Target
 from ..files import cpu_model, source_commit
 from ..pages import Picture, Section, Table, number, save_figure, write_page

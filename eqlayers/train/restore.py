@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, EqlayersError
+from ..core.errors import ConfigError, DataError, EqlayersError
 from ..models.saving import misfit
 from .checkpoints import read_checkpoint
 

@@ -10,8 +10,8 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from ..checks import check_flag, check_path
-from ..errors import ConfigError
+from ..core.checks import check_flag, check_path
+from ..core.errors import ConfigError
 from ..files import plain_name, stays_inside
 from ..models.committee import MARK
 from .ahead import CompileAhead

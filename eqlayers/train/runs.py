@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..checks import check_path, got
+from ..core.checks import check_path, got
+from ..core.errors import ConfigError, EqlayersError
 from ..data.targets import TARGETS
-from ..errors import ConfigError, EqlayersError
 from ..files import read_json, read_yaml
 from .history import read_history
 from .labels import ERRORS, SHOWN

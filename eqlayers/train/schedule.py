@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..checks import check_integer, check_number
-from ..errors import ConfigError
+from ..core.checks import check_integer, check_number
+from ..core.errors import ConfigError
 
 
 class Plan(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
+from ..core.errors import ConfigError
 from ..elements import SYMBOLS
-from ..errors import ConfigError
 from .checkpoints import read_checkpoint
 from .configuration import given_values
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from ..checks import check_device, check_flag, check_module
+from ..core.checks import check_device, check_flag, check_module
 
 IRREPS_IN = ("irreps_in", "irreps_in1", "irreps_in2")
 

@@ -15,7 +15,7 @@ from rich.progress import track
 from eqlayers_kernels.triton.run.aot import TARGETS
 
 from ..arguments import ArgumentParser
-from ..errors import ConfigError
+from ..core.errors import ConfigError
 from ..nn import warmup
 from .cli import TrainingCLI
 from .cli import run as run_training

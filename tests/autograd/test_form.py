@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
-from eqlayers.backends.recording import watching
+from eqlayers.core.backends.recording import watching
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler

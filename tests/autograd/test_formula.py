@@ -7,11 +7,11 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import eqlayers as eq
-from eqlayers.autograd.form import sorted_edges
+from eqlayers.core.forms.keys import find, read_formula, register_formula, write_formula
+from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.forms.keys import find, read_formula, register_formula, write_formula
-from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
+from eqlayers.layers.pointwise.run import run_formula
 from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.c.build import compiler
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.autograd.form import form_operator, sorted_edges
-from eqlayers.backends.whole import define
+from eqlayers.core.backends.whole import define
+from eqlayers.core.forms.keys import find, register_formula, with_rows
+from eqlayers.core.operator import form_operator, sorted_edges
 from eqlayers.errors import IndexRangeError
-from eqlayers.forms.keys import find, register_formula, with_rows
-from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
+from eqlayers.layers.pointwise.run import run_formula
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.forms.formula import ROWS, Block, Expression, Operand, formula
 

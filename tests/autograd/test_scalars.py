@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers.lowering import scalars
+from eqlayers.layers.tensor_product import scalars
 from eqlayers.testing import check_derivatives
 
 IN1, IN2 = "4x0e + 3x0o + 2x1o", "5x0e + 2x0o + 1x1o"

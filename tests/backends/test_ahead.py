@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eqlayers.backends import BACKENDS, forms
-from eqlayers.backends.ahead import compile_ahead
-from eqlayers.backends.recording import WATCHERS
-from eqlayers.backends.request import Request
+from eqlayers.backends import BACKENDS
+from eqlayers.core.backends import forms
+from eqlayers.core.backends.ahead import compile_ahead
+from eqlayers.core.backends.recording import WATCHERS
+from eqlayers.core.backends.request import Request
 from eqlayers.models import NequIP, Potential, Structures
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eqlayers.backends.contraction import contraction
+from eqlayers.core.backends.contraction import contraction
 
 SIZES = {"n": 5, "i": 2, "j": 3, "k": 4, "a": 3, "b": 2, "c": 5}
 LETTERS = st.lists(st.sampled_from(sorted(SIZES)), unique=True, max_size=5).map("".join)

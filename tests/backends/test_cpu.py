@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import eqlayers as eq
-from eqlayers.backends import cpu, verdicts
-from eqlayers.backends.operands import receivers_of
+from eqlayers.backends import verdicts
+from eqlayers.core.backends import cpu
+from eqlayers.core.backends.operands import receivers_of
+from eqlayers.core.forms.program import Form, FormCall, find_form
 from eqlayers.errors import BackendError, ConfigError, IndexRangeError
-from eqlayers.forms.program import Form, FormCall, find_form
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.run import edges, launch

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
-from eqlayers.backends import cpu, forms, verdicts
+from eqlayers.backends import verdicts
+from eqlayers.core.backends import cpu, forms
+from eqlayers.core.forms.program import FormCall
 from eqlayers.errors import BackendError
-from eqlayers.forms.program import FormCall
 from eqlayers_kernels.c.build import cache, compiler
 from eqlayers_kernels.c.run import edges
 

@@ -5,8 +5,8 @@ import torch
 
 import eqlayers
 from eqlayers.backends import BACKENDS, Backend, find, register, select, verdicts
+from eqlayers.core.forms.program import FormCall
 from eqlayers.errors import BackendError, ConfigError
-from eqlayers.forms.program import FormCall
 from eqlayers_kernels.triton import availability
 
 CALL = FormCall(torch.float32, "cpu")

@@ -11,8 +11,8 @@ import torch
 pytest.importorskip("triton")
 
 import eqlayers as eq
-from eqlayers.backends import forms
-from eqlayers.backends import triton as backend
+from eqlayers.core.backends import forms
+from eqlayers.core.backends import triton as backend
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.triton import availability
 

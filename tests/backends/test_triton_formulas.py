@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers.core.forms.keys import register_formula
 from eqlayers.errors import IndexRangeError
-from eqlayers.forms.keys import register_formula
-from eqlayers.functional.formula import run_formula
 from eqlayers.graph import Graph
+from eqlayers.layers.pointwise.run import run_formula
 from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability

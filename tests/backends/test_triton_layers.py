@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.backends import ahead
+from eqlayers.core.backends import ahead
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.run.forms import FormRunner
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner

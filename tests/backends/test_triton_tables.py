@@ -11,8 +11,8 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import eqlayers as eq
-from eqlayers.backends.recording import watching
-from eqlayers.backends.request import Request
+from eqlayers.core.backends.recording import watching
+from eqlayers.core.backends.request import Request
 from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability

@@ -12,8 +12,8 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 
 import eqlayers as eq
-from eqlayers.backends import whole
-from eqlayers.lowering.modes import MODES
+from eqlayers.core.backends import whole
+from eqlayers.irreps.modes import MODES
 from eqlayers_kernels.forms.program import contract as by_hand
 
 EPS = torch.finfo(torch.float64).eps

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eqlayers.algebra import as_irreps, representation_matrix
-from eqlayers.lowering.layout import to_ir_mul, to_mul_ir
+from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
 
 #: How an operand turns: its irreps, or a function of it and of an orthogonal matrix [3, 3].
 Turn = str | Callable[[Tensor, Tensor], Tensor]

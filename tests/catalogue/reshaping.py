@@ -8,7 +8,7 @@ from torch import Tensor
 
 import eqlayers.nn as nn
 from eqlayers.algebra import as_irreps, representation_matrix
-from eqlayers.lowering.layout import to_ir_mul, to_mul_ir
+from eqlayers.irreps.layout import to_ir_mul, to_mul_ir
 
 from .cases import Case, features
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 import eqlayers as eq
+from eqlayers.layers.convolution.interaction import Interaction
+from eqlayers.layers.gate.activation import GatedNonlinearity
+from eqlayers.layers.radial.module import RadialNetwork
 from eqlayers.models import MoleculeNetwork
-from eqlayers.nn.activation import GatedNonlinearity
-from eqlayers.nn.interaction import Interaction
-from eqlayers.nn.radial import RadialNetwork
 from eqlayers_kernels.c.build import compiler
 
 HIDDEN, SH = "4x0e + 4x1o", "0e + 1o"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from eqlayers.graph import Graph, check_range
+from eqlayers.core.graph import Graph, check_range
 from eqlayers.nn import EdgeGeometry, TensorProductConv
 
 SMALL = ["every mode", "product, sparse", "convolution", "fixed scale", "gate", "linear", "radial"]

@@ -19,11 +19,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import eqlayers as eq
-from eqlayers.autograd.form import sorted_edges
+from eqlayers.core.forms.keys import find, text_of
+from eqlayers.core.forms.program import PREFIX, find_form
+from eqlayers.core.forms.program_text import read_program, write_program
+from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import ConfigError
-from eqlayers.forms.keys import find, text_of
-from eqlayers.forms.program import PREFIX, find_form
-from eqlayers.forms.program_text import read_program, write_program
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of tracing

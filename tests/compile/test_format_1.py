@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from eqlayers.forms.keys import find, short
+from eqlayers.core.forms.keys import find, short
 from eqlayers_kernels.forms.content import key_of
 from eqlayers_kernels.forms.formula import Block, Formula, Node, Operand
 from eqlayers_kernels.forms.program import Axis, Program, Slot

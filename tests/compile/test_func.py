@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import eqlayers as eq
-from eqlayers.backends import forms
+from eqlayers.core.backends import forms
 from eqlayers_kernels.c.build import compiler
 
 IN1, IN2, OUT = "3x0e + 1x1o", "0e + 1o", "3x0e + 1x1o + 1x1e"

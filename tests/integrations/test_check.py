@@ -20,7 +20,7 @@ from eqlayers.integrations.modules import (
     AcceleratedTensorProduct,
     Replacement,
 )
-from eqlayers.lowering.plan import ProductPlan
+from eqlayers.layers.tensor_product.plan import ProductPlan
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]
 

@@ -203,7 +203,7 @@ def test_arguments() -> None:
 
 
 def test_a_named_backend_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eqlayers.backends.cpu._no_compiler", lambda: "needs a C compiler")
+    monkeypatch.setattr("eqlayers.core.backends.cpu._no_compiler", lambda: "needs a C compiler")
     model = nn.Sequential(linear(), o3.FullTensorProduct("1o", "1o"))
     with pytest.raises(BackendError, match="backend 'cpu' must accept"):
         accelerate(model, backend="cpu")

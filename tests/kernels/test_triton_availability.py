@@ -10,8 +10,8 @@ import torch
 pytest.importorskip("triton")
 
 import eqlayers as eq
-from eqlayers.backends.registry import select, verdicts
-from eqlayers.forms.program import FormCall
+from eqlayers.core.backends.registry import select, verdicts
+from eqlayers.core.forms.program import FormCall
 from eqlayers_kernels.triton import availability
 
 #: What machines were seen to raise: no Python.h, no libcuda in the loader's list, no compiler, half an installation.

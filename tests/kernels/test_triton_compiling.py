@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.nn.tensor_product import TensorProduct
+from eqlayers.layers.tensor_product.module import TensorProduct
 from eqlayers_kernels.arithmetic.writer import Kind
 from eqlayers_kernels.host import on_device
 from eqlayers_kernels.triton import availability

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
-from eqlayers.lowering.layout import FlatLayout
+from eqlayers.irreps.layout import FlatLayout
 
 IRREPS = st.lists(st.tuples(st.integers(0, 4), st.tuples(st.integers(0, 3), st.sampled_from([1, -1]))), max_size=5).map(
     o3.Irreps

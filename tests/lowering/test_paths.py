@@ -7,8 +7,8 @@ import itertools
 import pytest
 from e3nn import o3
 
-from eqlayers.lowering.modes import MODES
-from eqlayers.lowering.paths import normalise, read_instructions, variances
+from eqlayers.irreps.instructions import normalise, read_instructions, variances
+from eqlayers.irreps.modes import MODES
 
 #: mode -> (muls, weight shape, fan-in), worked out by hand for muls (2, 3, .) or equal muls of 4
 BY_HAND = {

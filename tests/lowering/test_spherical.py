@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import lpmv
 
 from eqlayers.errors import ConfigError, IrrepsError
-from eqlayers.lowering.spherical import LARGEST_DEGREE, SHIFTS, edge_formula, harmonics_formula, read_degrees
+from eqlayers.layers.harmonics.lower import LARGEST_DEGREE, SHIFTS, edge_formula, harmonics_formula, read_degrees
 from eqlayers_kernels.forms.formula import Formula, evaluate
 from tests.each import each
 

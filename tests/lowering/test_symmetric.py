@@ -9,8 +9,16 @@ import pytest
 from e3nn import o3
 
 from eqlayers.algebra import representation_matrix
-from eqlayers.lowering.symmetric import Contraction, Formulas, Mixing, lowered, mixing, polynomials_of, read_tensor
-from eqlayers.lowering.symmetric_basis import dense, from_dense, has_paths, independent, monomials, paths
+from eqlayers.layers.contraction.basis import dense, from_dense, has_paths, independent, monomials, paths
+from eqlayers.layers.contraction.lower import (
+    Contraction,
+    Formulas,
+    Mixing,
+    lowered,
+    mixing,
+    polynomials_of,
+    read_tensor,
+)
 from eqlayers_kernels.forms.formula import evaluate
 
 FOUR = "1x0e+1x1o+1x2e+1x3o"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
+from eqlayers.layers.radial.module import ScalarNetwork
 from eqlayers.models import (
     MACE,
     TFN,
@@ -29,7 +30,6 @@ from eqlayers.models import (
     save_potential,
 )
 from eqlayers.nn import BesselBasis, EdgeGeometry, TabledBasis, TensorProductConv
-from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import ToyNetwork
 
 CUTOFF = 4.0

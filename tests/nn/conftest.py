@@ -13,7 +13,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from eqlayers.lowering.modes import MODES
+from eqlayers.irreps.modes import MODES
 from tests.cases import default_dtype
 
 Dice = random.Random  # seeded by hypothesis: evenly spread, where its own draws crowd around empty and equal cases

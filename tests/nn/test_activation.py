@@ -10,8 +10,8 @@ from e3nn import o3
 from torch import Tensor
 
 from eqlayers.errors import DTypeError, ShapeError
+from eqlayers.layers.gate.activation import ACTIVATIONS, second_moment
 from eqlayers.nn import GatedNonlinearity, NormalizedActivation
-from eqlayers.nn.activation import ACTIVATIONS, second_moment
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.each import each
 

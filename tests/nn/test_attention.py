@@ -15,6 +15,7 @@ from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
 from eqlayers.functional import edge_softmax
 from eqlayers.graph import Graph
+from eqlayers.layers.attention.module import smooth_leaky_relu
 from eqlayers.nn import (
     AttentionAggregate,
     BesselBasis,
@@ -24,7 +25,6 @@ from eqlayers.nn import (
     SmoothCutoff,
     TensorProduct,
 )
-from eqlayers.nn.attention import smooth_leaky_relu
 from eqlayers.testing import check_derivatives
 from eqlayers_kernels.triton import availability
 from tests.each import each
@@ -343,8 +343,8 @@ def test_wrong_arguments(call: Callable[[], object], error: type[Exception], mes
 
 def test_weighted_messages_are_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum over neighbours is part of the kernels, forward and backward."""
-    monkeypatch.setattr("eqlayers.backends.forms.RUNNERS", {})
-    monkeypatch.setattr("eqlayers.backends.forms._row_by_row", lambda *args: pytest.fail("messages in memory"))
+    monkeypatch.setattr("eqlayers.core.backends.forms.RUNNERS", {})
+    monkeypatch.setattr("eqlayers.core.backends.forms._row_by_row", lambda *args: pytest.fail("messages in memory"))
     layer = AttentionAggregate("4x0e + 2x1o", 2)
     values, logits = numbers(6, 10).requires_grad_(), numbers(6, 2).requires_grad_()
     layer(values, logits, Graph(EDGES, 4)).square().sum().backward()

@@ -148,7 +148,7 @@ def test_one_hub_receives_and_sends_everything(twins: Any, operands: dict[str, T
 def test_a_graph_is_sorted_once_and_serves_all_layers(
     edges: Tensor, operands: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eqlayers.autograd import form as tensor_product
+    from eqlayers.core import operator as tensor_product
 
     calls: list[int] = []
     sort = tensor_product.sorted_edges

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import eqlayers as eq
 from eqlayers import TensorProduct, algebra
-from eqlayers.backends import whole
-from eqlayers.lowering import program
+from eqlayers.core.backends import whole
+from eqlayers.layers.tensor_product import lower as program
 from eqlayers.testing import check_derivatives, equivariance_residual
 
 MIXED = ("2x0e + 2x1o", "2x1o + 1x1e", "2x1o + 4x0e + 2x1e")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, DTypeError, ShapeError
 from eqlayers.functional import spherical_harmonics
-from eqlayers.lowering.wigner import SEAM, blocks_start
+from eqlayers.layers.rotation.blocks import SEAM, blocks_start
 from eqlayers.nn import EdgeFrame
 from eqlayers.testing import check_derivatives
 from tests.cases import default_dtype

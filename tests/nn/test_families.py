@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import eqlayers as eq
+from eqlayers.core.forms import keys
 from eqlayers.errors import ConfigError
-from eqlayers.forms import keys
-from eqlayers.lowering import spherical, symmetric
+from eqlayers.layers.contraction import lower as symmetric
+from eqlayers.layers.harmonics import lower as spherical
 from eqlayers.nn import EdgeGeometry, SphericalHarmonics, SymmetricContraction
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 3]])

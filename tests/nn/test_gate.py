@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from eqlayers import to_ir_mul
 from eqlayers.errors import ConfigError
+from eqlayers.layers.gate.activation import second_moment
+from eqlayers.layers.gate.functions import NormalizedFunction
 from eqlayers.nn import Activation, Gate
-from eqlayers.nn._common.functions import NormalizedFunction
-from eqlayers.nn.activation import second_moment
 
 KNOWN = [functional.silu, torch.sigmoid, torch.tanh, torch.nn.SiLU(), None]
 OTHER = [*KNOWN, functional.gelu, torch.cos, torch.relu]

@@ -101,7 +101,7 @@ def test_explain_names_backends_and_reasons() -> None:
     assert text.startswith("TensorProduct on cpu, torch.float32, backend=auto\n")
     assert text.count(": cpu runs") == 1  # all paths in one call
     assert "  all 3 paths: torch runs\n" in TensorProduct(*ARGS, backend="torch").explain()
-    for name in eq.backends.registry.BACKENDS:
+    for name in eq.core.backends.registry.BACKENDS:
         assert f"    {name}: " in text
     assert layer.selected_backend() == "cpu"
     named = TensorProduct(*ARGS, backend="reference")

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from eqlayers import Linear, to_ir_mul, to_mul_ir
 from eqlayers.errors import ConfigError
-from eqlayers.nn._common import linear_paths
+from eqlayers.layers.linear import instructions as linear_paths
 from eqlayers.testing import check_derivatives, equivariance_residual
 from tests.each import each
 

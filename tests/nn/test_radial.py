@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from eqlayers.errors import ConfigError
-from eqlayers.functional import radial
-from eqlayers.functional.radial import sin_over
 from eqlayers.graph import Graph
+from eqlayers.layers.radial import functions as radial
+from eqlayers.layers.radial.functions import sin_over
+from eqlayers.layers.radial.module import ScalarNetwork
 from eqlayers.nn import AgnesiTransform, BesselBasis, PolynomialCutoff, RadialNetwork, SmoothCutoff
-from eqlayers.nn.radial import ScalarNetwork
 from eqlayers.testing import check_derivatives
 from tests.each import each
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from eqlayers.errors import ConfigError, EqlayersError
+from eqlayers.layers.radial.tabled_basis import Knots
+from eqlayers.layers.radial_table.module import Errors, fewest_knots, table_error
 from eqlayers.nn import RadialNetwork, RadialTable
-from eqlayers.nn.radial_table import Errors, fewest_knots, table_error
-from eqlayers.nn.tabled_basis import Knots
 
 
 class Kinked(torch.nn.Module):

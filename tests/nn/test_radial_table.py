@@ -13,10 +13,10 @@ from torch import Tensor
 
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
-from eqlayers.lowering.interpolation import INTERPOLATIONS
+from eqlayers.layers.radial.knots import spline
+from eqlayers.layers.radial.lower import INTERPOLATIONS
+from eqlayers.layers.radial.tabled_basis import Knots
 from eqlayers.nn import BesselBasis, Interaction, KnotBasis, RadialNetwork, RadialTable, TabledBasis, TensorProductConv
-from eqlayers.nn._common.interpolation import spline
-from eqlayers.nn.tabled_basis import Knots
 from eqlayers.testing import check_derivatives
 
 CUTOFF = 4.0

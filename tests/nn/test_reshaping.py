@@ -15,9 +15,9 @@ import eqlayers as eq
 from eqlayers import to_ir_mul, to_mul_ir
 from eqlayers.algebra import representation_matrix
 from eqlayers.errors import ConfigError, DTypeError, IndexRangeError, IrrepsError, ShapeError
-from eqlayers.lowering.layout import FlatLayout
+from eqlayers.irreps.layout import FlatLayout
+from eqlayers.layers.base.columns import Columns, whole_row
 from eqlayers.nn import ChangeOfBasis, Extract, ExtractIr, Identity, Linear, Merge, Separable, Sort, Split
-from eqlayers.nn._common.columns import Columns, whole_row
 from tests.each import each
 
 IRREPS = o3.Irreps("2x1o + 3x0e + 3x1o + 1x2e")

@@ -8,7 +8,8 @@ from e3nn import o3
 from torch.nn.functional import one_hot
 
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
-from eqlayers.nn import Linear, SpeciesLinear, species_linear
+from eqlayers.layers.linear import species_linear
+from eqlayers.nn import Linear, SpeciesLinear
 
 IN, OUT, KIND = "6x0e + 5x1o + 2x0e", "4x0e + 3x1o + 2x2e", torch.tensor([0, 2, 2, 1, 0, 2, 0])
 

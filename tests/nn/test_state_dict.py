@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import eqlayers as eq
 from eqlayers import Linear, TensorProduct
-from eqlayers.backends import whole
+from eqlayers.core.backends import whole
 from eqlayers.models import MoleculeNetwork
 from tests.each import each
 

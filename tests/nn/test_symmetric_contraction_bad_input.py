@@ -84,7 +84,7 @@ def test_degrees_that_e3nn_does_not_know(monkeypatch: pytest.MonkeyPatch) -> Non
     def refuse(*degrees: int) -> None:
         raise NotImplementedError("maximum l implemented is 11")
 
-    monkeypatch.setattr("eqlayers.lowering.symmetric_basis.wigner_3j", refuse)
+    monkeypatch.setattr("eqlayers.layers.contraction.basis.wigner_3j", refuse)
     with pytest.raises(IrrepsError, match=r"must have degrees whose couplings e3nn knows, got 2x12e.*says: maximum"):
         make("2x12e", "2x0e")
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from eqlayers import Graph, TensorProductConv
-from eqlayers.autograd.form import call_form, sorted_edges, sorted_places
-from eqlayers.backends.recording import watching
-from eqlayers.backends.request import Request
+from eqlayers.core.backends.recording import watching
+from eqlayers.core.backends.request import Request
+from eqlayers.core.operator import call_form, sorted_edges, sorted_places
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual

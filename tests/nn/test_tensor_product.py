@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from eqlayers import TensorProduct, to_ir_mul, to_mul_ir
-from eqlayers.lowering.modes import MODES
+from eqlayers.irreps.modes import MODES
 
 #: mode -> irreps of in1, in2, out that show every letter with a length of its own
 PLACES = {

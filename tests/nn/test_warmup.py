@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import eqlayers as eq
-from eqlayers.backends.recording import WATCHERS, watching
+from eqlayers.core.backends.recording import WATCHERS, watching
 from eqlayers_kernels.triton import availability
 
 pytestmark = pytest.mark.kernels  # kernels are what it compiles

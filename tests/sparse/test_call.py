@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eqlayers.dtypes import ACCUMULATE, DTYPES
+from eqlayers.core.dtypes import ACCUMULATE, DTYPES
 from eqlayers.errors import ShapeError
 from eqlayers.info import SparseProductInfo, SparseScaleInfo
 from eqlayers.sparse.call import ProductCall, ScaleCall, check_channels, flatten_batch

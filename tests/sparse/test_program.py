@@ -14,8 +14,8 @@ from torch.autograd import gradcheck, gradgradcheck
 import eqlayers as eq
 from eqlayers import nn
 from eqlayers.backends import BACKENDS
-from eqlayers.forms.program import FormCall
-from eqlayers.lowering.modes import MODES
+from eqlayers.core.forms.program import FormCall
+from eqlayers.irreps.modes import MODES
 from eqlayers.sparse import ProgramInfos, SparseProductInfo
 from eqlayers.sparse.run import WAYS
 

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from eqlayers.dtypes import ACCUMULATE
+from eqlayers.core.dtypes import ACCUMULATE
 from eqlayers.errors import BackendError
 from eqlayers.sparse import SparseProductInfo, SparseScaleInfo, reference, run
 from eqlayers.sparse import segments as backend

@@ -11,7 +11,7 @@ import torch
 from e3nn import o3
 
 from eqlayers.algebra import wigner_3j
-from eqlayers.lowering.paths import Instruction, normalise, read_instructions
+from eqlayers.irreps.instructions import Instruction, normalise, read_instructions
 from eqlayers.testing import excess, linear_magnitude, product_magnitude
 from tests.each import each
 

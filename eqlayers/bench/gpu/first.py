@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...errors import ConfigError
+from ...core.errors import ConfigError
 from ...files import read_json
 from ..config import check_known
 from ..measure import describe, find_device

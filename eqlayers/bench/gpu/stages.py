@@ -23,8 +23,8 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot, compiling, edges, forms
 
+from ...core.graph import Graph as Edges
 from ...files import atomic_write
-from ...graph import Graph as Edges
 from ...nn import TensorProduct, TensorProductConv
 from ..config import find_config
 from ..kernels import DIRECTIONS

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from ...algebra import as_irreps
+from ...irreps.algebra import as_irreps
 from ..config import check_known, find_config, matching, read_config, read_fields, read_goals
 from ..products.suite import DEVICES
 from . import PAIRS

@@ -11,9 +11,9 @@ from e3nn.io import CartesianTensor as TheirTensor
 from torch import Tensor
 
 from ... import nn
-from ...algebra import as_irreps
-from ...graph import Graph
-from ...lowering.path_lists import paths
+from ...core.graph import Graph
+from ...irreps.algebra import as_irreps
+from ...irreps.path_lists import paths
 from ..measure import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 

@@ -11,7 +11,7 @@ from e3nn import o3
 from torch import Tensor
 
 from ... import nn
-from ...algebra import as_irreps, representation_matrix
+from ...irreps.algebra import as_irreps, representation_matrix
 from .pair import Pair, blocks, features, joined, plain, second_features
 
 SILU, TANH, SIGMOID = torch.nn.functional.silu, torch.tanh, torch.sigmoid

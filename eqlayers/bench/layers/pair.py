@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...algebra import as_irreps
-from ...graph import Graph
+from ...core.graph import Graph
+from ...irreps.algebra import as_irreps
 
 #: From the case's irreps, as text, or its other options, to a layer.
 Maker = Callable[[Any], Any]

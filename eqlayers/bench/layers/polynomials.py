@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ... import nn
-from ...algebra import wigner_3j
-from ...graph import Graph
-from ...lowering.spherical import edge_formula, harmonics_formula
-from ...lowering.symmetric import Contraction, lowered, single_copies
+from ...core.graph import Graph
+from ...irreps.algebra import wigner_3j
+from ...layers.contraction.lower import Contraction, lowered, single_copies
+from ...layers.harmonics.lower import edge_formula, harmonics_formula
 from ..products.peers import Refusal
 from ..roofline import operations
 from .pair import Pair, atoms_and_edges, graph_of, species_of

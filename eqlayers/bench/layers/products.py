@@ -9,8 +9,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ... import nn
-from ...algebra import as_irreps
-from ...lowering.path_lists import paths
+from ...irreps.algebra import as_irreps
+from ...irreps.path_lists import paths
 from .pair import Pair, features, plain, second_features, species_of
 
 RANK, SPECIES = 8, 10

@@ -13,7 +13,7 @@ from e3nn.math import soft_one_hot_linspace
 from torch import Tensor
 
 from ... import nn
-from ...graph import Graph
+from ...core.graph import Graph
 from .pair import Maker, Pair, graph_of, lengths, plain, species_of
 
 CUTOFF, NUMBER, POWER = 5.0, 16, 6

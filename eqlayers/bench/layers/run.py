@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...backends import check_backend
-from ...functional.product import chosen
-from ...graph import Graph
+from ...core.backends import check_backend
+from ...core.backends.forms import chosen
+from ...core.graph import Graph
 from ..cases import empty_row, peak_of, start, time_rows
 from ..config import check_known
 from ..measure import Call, default_dtype, find_device, keep_random_state, peak_extra, refusal, release, threads

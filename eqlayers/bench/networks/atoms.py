@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ...errors import ConfigError
+from ...core.errors import ConfigError
 from ...models import Structures
 
 CUTOFF = 4.0  # Angstrom

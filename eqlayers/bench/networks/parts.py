@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...forms.keys import find, take_apart
-from ...torch_internals import TorchDispatchMode
+from ...core.forms.keys import find, take_apart
+from ...core.torch_internals import TorchDispatchMode
 from ..measure import Call, synchronize
 
 #: Kinds of kernels of this package, as :func:`kind_of_form` names them.
@@ -21,7 +21,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "dot")
 
 
 def kind_of_form(key: str) -> str:
-    """The purpose of a form of :mod:`eqlayers.forms.keys`, or of its derivative; one of ``KERNELS``."""
+    """The purpose of a form of :mod:`eqlayers.core.forms.keys`, or of its derivative; one of ``KERNELS``."""
     base = find(take_apart(key)[0])
     if base.family != "formula":
         return "convolutions"  # and products without a graph

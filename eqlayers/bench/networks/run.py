@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ... import models
-from ...checks import check_flag
-from ...errors import ConfigError
+from ...core.checks import check_flag
+from ...core.errors import ConfigError
 from ..config import check_known, find_config, read_config, read_fields
 from ..measure import (
     alternate,

@@ -18,7 +18,7 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ...errors import ConfigError
+from ...core.errors import ConfigError
 from ...integrations import from_mace, from_nequip
 from ...models import Potential
 from ..measure import default_dtype

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...lowering.paths import normalise, read_instructions
+from ...irreps.instructions import normalise, read_instructions
 from ...testing.magnitude import excess, product_magnitude
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
 from .peers import Implementation, e3nn_layer, gathered, short

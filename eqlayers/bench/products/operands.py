@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...algebra import channel_major_order
+from ...irreps.algebra import channel_major_order
 from ..roofline import tensor_bytes
 from .problems import GraphSpec, Problem
 

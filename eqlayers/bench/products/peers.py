@@ -14,9 +14,9 @@ from e3nn import o3
 from torch import Tensor
 
 from ... import nn
-from ...algebra import wigner_3j
-from ...errors import EqlayersError
-from ...graph import Graph
+from ...core.errors import EqlayersError
+from ...core.graph import Graph
+from ...irreps.algebra import wigner_3j
 from ..measure import default_dtype
 from ..results import OURS
 from .operands import Columns, Form, Function, Operands, layout_form

@@ -13,10 +13,10 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ...algebra import as_irreps, wigner_3j
-from ...checks import check_choice
-from ...errors import ConfigError
-from ...lowering.path_lists import paths
+from ...core.checks import check_choice
+from ...core.errors import ConfigError
+from ...irreps.algebra import as_irreps, wigner_3j
+from ...irreps.path_lists import paths
 from ..config import check_known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")

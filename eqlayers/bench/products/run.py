@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ...backends import check_backend
-from ...checks import check_function, check_integer, check_items, check_type
+from ...core.backends import check_backend
+from ...core.checks import check_function, check_integer, check_items, check_type
 from ...nn import TensorProduct
 from ..cases import empty_row, peak_of, start, time_rows
 from ..config import check_known

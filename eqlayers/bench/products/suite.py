@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from itertools import product
 from typing import Any
 
-from ...errors import ConfigError
-from ...lowering.layout import LAYOUTS
+from ...core.errors import ConfigError
+from ...irreps.layout import LAYOUTS
 from ..config import check_known, find_config, matching, read_config, read_fields, read_goals
 from ..results import GOALS
 from .operands import DIRECTIONS

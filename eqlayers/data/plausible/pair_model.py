@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.structures import StructureArrays
-from eqlayers.errors import DataError
 from eqlayers.periodic import neighbor_list
+
+from ...core.errors import DataError
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.elements import symbols_of
-from eqlayers.errors import DataError
+
+from ...core.errors import DataError
 
 IntArray = NDArray[np.int64]
 

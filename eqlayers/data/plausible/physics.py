@@ -10,7 +10,8 @@ from eqlayers.data.plausible.ratios import Ratio, energy_over_forces, stiffness,
 from eqlayers.data.plausible.verdict import Comparison, verdict
 from eqlayers.data.plausible.work import work_between_cells, work_of_forces
 from eqlayers.data.structures import StructureArrays, check_structures
-from eqlayers.errors import DataError
+
+from ...core.errors import DataError
 
 _POWERS = (0, -1, 1)  # of the volume
 

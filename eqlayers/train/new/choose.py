@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...core.errors import DataError
 from ...data.plausible import check_parts
 from ...data.structure_splits import split_structures
 from ...data.structure_statistics import lone_atoms
 from ...elements import SYMBOLS, symbols_of
-from ...errors import DataError
 from .look import Look
 
 #: Angstrom: the cutoff that nothing speaks against.

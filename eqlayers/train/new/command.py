@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from ...arguments import ArgumentParser
+from ...core.errors import ConfigError
 from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
-from ...errors import ConfigError
 from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
 from ..configuration import given_values, near_files

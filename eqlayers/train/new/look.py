@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.errors import ConfigError, DataError
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
 from ...data.flat import rows_of_atoms
 from ...data.neighbors import structure_edges
@@ -19,7 +20,6 @@ from ...data.statistics import regression
 from ...data.structure_statistics import lone_atoms
 from ...data.structures import StructureArrays
 from ...elements import symbols_of
-from ...errors import ConfigError, DataError
 from .units import Guess, guess_units
 
 #: Angstrom: the longest cutoff that is thought of; lists of neighbours reach so far.

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from ase import units as ase_units
 
+from ...core.errors import DataError
 from ...data.flat import rows_of_atoms
 from ...data.plausible import check_physics
 from ...data.structures import StructureArrays
-from ...errors import DataError
 from ...units import unit_size
 
 #: Units that programs write, by how usual they are.

@@ -13,7 +13,7 @@ from ase.data import chemical_symbols
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from ...errors import EqlayersError
+from ...core.errors import EqlayersError
 from ...models import Potential
 from ...pages import Block, Picture, Section, Table, Text, number
 from ...testing import check_potential

@@ -13,7 +13,7 @@ from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
 from eqlayers.bench.layers.run import build, run_layers
 from eqlayers.bench.roofline import limit, operations, peak_rate, product_operations
 from eqlayers.errors import ConfigError, EqlayersError
-from eqlayers.lowering.spherical import harmonics_formula
+from eqlayers.layers.harmonics.lower import harmonics_formula
 
 CPU = torch.device("cpu")
 HARMONICS = LayerCase("a", "SphericalHarmonics", 5, options={"lmax": 3})

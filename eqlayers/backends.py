@@ -1,0 +1,5 @@
+"""Backends: ways to run layers, and the one place where their order is decided."""
+
+from .core.backends import BACKENDS, Backend, check_backend, find, register, select, verdicts
+
+__all__ = ["BACKENDS", "Backend", "check_backend", "find", "register", "select", "verdicts"]

@@ -1,0 +1,1 @@
+"""The base of every layer: descriptions, the operator, backends, graphs, checks and errors."""

@@ -1,0 +1,353 @@
+"""Edges of a graph, sorted once for all the convolutions over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .checks import check_flag, check_floating, check_items, check_tensor, check_type, got, is_integer
+from .errors import DTypeError, IndexRangeError, ShapeError
+from .torch_internals import (
+    assert_later,
+    being_traced,
+    current_trace,
+    is_traced_size,
+    outside_of_func,
+    unwrapped,
+    wrapped_by_func,
+)
+
+__all__ = ["Graph"]
+
+#: Nodes whose tables can be addressed.
+_MOST = 2**48
+
+
+def check_edge_index(edge_index: Any) -> Tensor:
+    """The edges, if they are ``[2, E]`` integers.
+
+    Raises:
+        ShapeError, DTypeError: They are not.
+    """
+    if not isinstance(edge_index, Tensor) or edge_index.dtype not in (torch.int64, torch.int32):
+        came = edge_index.dtype if isinstance(edge_index, Tensor) else got(edge_index)
+        raise DTypeError(
+            f"edge_index must be an int64 or int32 tensor [2, E] or a Graph, got {came}. Convert it with "
+            f"`{'.long()' if isinstance(edge_index, Tensor) else 'torch.as_tensor(...)'}`."
+        )
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        fix = "Pass edge_index.t()." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else "Stack [src, dst]."
+        raise ShapeError(f"edge_index must be [2, E] = [src, dst], got {list(edge_index.shape)}. {fix}")
+    return edge_index
+
+
+def refuse_edges(name: str, value: Any, order: str) -> None:
+    """Raise where numbers are expected and the value is what only edges are: a graph, or integers.
+
+    Args:
+        name: Of the argument.
+        value: What came; anything else passes.
+        order: Names of all arguments, in their order.
+
+    Raises:
+        DTypeError: It looks like edges.
+    """
+    if isinstance(value, Graph) or (isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)):
+        edges = isinstance(value, Graph) or (value.ndim == 2 and value.shape[0] == 2)
+        came = (repr if isinstance(value, Graph) else got)(value) + (", which looks like edge_index" if edges else "")
+        raise DTypeError(
+            f"{name} must be a floating-point tensor, got {came}. The order of arguments is {order}: check it, or pass "
+            f"arguments by their names."
+        )
+
+
+def check_range(name: str, index: Tensor, size: int, what: str) -> None:
+    """Raise IndexRangeError unless all of ``index`` lies in ``[0, size)``; looks on the CPU only.
+
+    Elsewhere a look at the values would stall the stream. In a traced graph the check is a node, and a RuntimeError.
+    """
+    if index.device.type != "cpu":
+        return
+    if being_traced():
+        whole = (index >= 0) & (index < size)
+        assert_later(whole.all(), f"{name} must lie in range, within the number of {what}. Count {what} from 0.")
+        return
+    index = unwrapped(index)
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise IndexRangeError(
+            f"{name} must lie in [0, {size}), the number of {what}, got values from {int(index.min())} to "
+            f"{int(index.max())}. Count {what} from 0, within a batch throughout."
+        )
+
+
+def check_index(name: str, index: Any, rows: int, size: int, what: str) -> Tensor:
+    """An index ``[rows]`` int64 into ``size`` of something.
+
+    Raises:
+        DTypeError, ShapeError: Another tensor. IndexRangeError: See :func:`check_range`.
+    """
+    if check_tensor(name, index, f"[{rows}]").dtype != torch.int64:
+        raise DTypeError(f"{name} must be int64 [{rows}], got {index.dtype}. Convert it with `.long()`.")
+    if index.ndim != 1 or index.shape[0] != rows:
+        raise ShapeError(f"{name} must be [{rows}], got {list(index.shape)}. Give one of the {what} for each row.")
+    check_range(name, index, size, what)
+    return index
+
+
+def check_graph(graph: Any) -> Graph:
+    """A graph, which knows how many nodes there are.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    return check_type("graph", graph, Graph, "an eqlayers.Graph", "Make one: eqlayers.Graph(edge_index, num_src).")
+
+
+def check_lengths(lengths: Any, graph: Graph) -> Tensor:
+    """One length for each edge of a graph.
+
+    Raises:
+        DTypeError, ShapeError: Anything else.
+    """
+    edges = graph.num_edges
+    if check_floating("lengths", lengths, f"[{edges}]").shape != (edges,):
+        raise ShapeError(
+            f"lengths must be [{edges}], one for each edge of the graph, got {list(lengths.shape)}. Take both from one "
+            "neighbour list."
+        )
+    return lengths
+
+
+class Graph:
+    """Edges from senders to receivers. Convolutions over the same graph share its sorting; make one per batch.
+
+    A graph does not change: it keeps a copy of the edges.
+
+    Args:
+        edge_index: ``[2, E]`` int64 or int32, rows (src, dst) as in torch-geometric; in any order.
+        num_src: Number of senders, rows of x.
+        num_dst: Number of receivers, rows of the result; as many as senders if None.
+        copy: Whether to keep a copy of ``edge_index``; without, it must not be changed as long as the graph is used.
+
+    Raises:
+        ShapeError, DTypeError: ``edge_index`` is no ``[2, E]`` tensor of integers, or a number of nodes is no
+            number. Indices outside their nodes are found when a convolution sorts the edges.
+
+    Example:
+        >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 3)
+        Graph(3 edges, 3 senders, 3 receivers)
+    """
+
+    def __init__(self, edge_index: Tensor, num_src: int, num_dst: int | None = None, copy: bool = True) -> None:
+        edge_index = check_edge_index(edge_index)
+        self._edge_index = edge_index.clone() if check_flag("copy", copy) else edge_index
+        self._num_src = _check_number("num_src", num_src)
+        self._num_dst = self._num_src if num_dst is None else _check_number("num_dst", num_dst)
+        self._compiled = torch.compiler.is_compiling()  # made by the code that is compiled, and gone with its call
+        self._in_range = False  # known to be
+        self._tables: Tensor | None = None
+        self._trace: object | None = None  # in which the tables were made
+        self._places: tuple[Tensor, tuple[object, ...], Tensor] | None = None
+        self._halves: tuple[object, Graph, Graph] | None = None
+
+    @property
+    def edge_index(self) -> Tensor:
+        """``[2, E]``."""
+        return self._edge_index
+
+    @property
+    def num_src(self) -> int:
+        """Number of senders."""
+        return self._num_src
+
+    @property
+    def num_dst(self) -> int:
+        """Number of receivers."""
+        return self._num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self._edge_index.shape[1]
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Numbers of edges, senders and receivers."""
+        return self._edge_index.shape[1], self._num_src, self._num_dst
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Senders and receivers of the edges, ``[E]`` int64 each.
+
+        Raises:
+            IndexRangeError: One lies outside its nodes (found on CPU only).
+        """
+        src, dst = self._edge_index.to(torch.int64).unbind(0)
+        traced = being_traced()
+        if traced or not self._in_range:
+            check_range("edge_index[0] (src)", src, self._num_src, "senders")
+            check_range("edge_index[1] (dst)", dst, self._num_dst, "receivers")
+            if not (traced or wrapped_by_func(src)):
+                self._in_range = True
+        return src, dst
+
+    def tables(self, sort: Callable[[Tensor, int, int], Tensor], plain: bool = False) -> Tensor:
+        """The sorted edges, made by ``sort(edge_index, num_src, num_dst)`` when they are first asked for.
+
+        ``plain``: whether the caller knows that nothing is traced or compiled.
+        """
+        if plain and self._tables is not None and self._trace is None:
+            return self._tables
+        trace = current_trace()
+        if self._outlives():
+            known = self._tables if self._trace is None else None
+            return sort(self._edge_index, self._num_src, self._num_dst) if known is None else known
+        if self._tables is None or self._trace is not trace:
+            if wrapped_by_func(self._edge_index):
+                return sort(self._edge_index, self._num_src, self._num_dst)  # differ from sample to sample: not kept
+            self._trace = trace
+            with outside_of_func():
+                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                        self._tables = sort(self._edge_index.clone(), self._num_src, self._num_dst)
+                else:
+                    self._tables = sort(self._edge_index, self._num_src, self._num_dst)
+        return self._tables
+
+    def place_tables(self, place: Tensor, places: int, sort: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sorted edges with those sorted by ``[E]`` places, of so many, behind, made by ``sort(place)``.
+
+        The tables of the latest ``place`` are kept, because all layers of a network share it.
+        """
+        if wrapped_by_func(place) or wrapped_by_func(self._edge_index) or self._outlives():
+            return sort(place)
+        compiling = torch.compiler.is_compiling()
+        changes = 0 if compiling or place.is_inference() else place._version  # in place, since they were sorted
+        kept = current_trace(), not compiling and torch.is_inference_mode_enabled(), places, changes
+        if self._places is None or self._places[0] is not place or self._places[1] != kept:
+            self._places = place, kept, sort(place)
+        return self._places[2]
+
+    def _outlives(self) -> bool:
+        """Whether the graph outlives a call that is being compiled.
+
+        It keeps nothing of such a call then: compiled results may lie in memory that the next call writes to.
+        """
+        return torch.compiler.is_compiling() and not self._compiled
+
+    def halves(self) -> tuple[Graph, Graph]:
+        """Two graphs with the same edges: from senders to the edges themselves, and from these to the receivers.
+
+        Kernels of convolutions then gather and sum what has a row for each edge on the other side. They are kept, so
+        that layers over one graph share their sorting.
+
+        Example:
+            >>> Graph(torch.tensor([[0, 1, 2], [1, 1, 0]]), 4).halves()
+            (Graph(3 edges, 4 senders, 3 receivers), Graph(3 edges, 3 senders, 4 receivers))
+        """
+        trace = current_trace()
+        if self._halves is None or self._halves[0] is not trace:
+            if wrapped_by_func(self._edge_index) or self._outlives():
+                return self._cut(self._edge_index)  # differ from sample to sample: not kept
+            with outside_of_func():
+                if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+                    with torch.inference_mode(False):  # the same graph may be trained with afterwards
+                        self._halves = trace, *self._cut(self._edge_index.clone())
+                else:
+                    self._halves = trace, *self._cut(self._edge_index)
+        return self._halves[1:]
+
+    def _cut(self, edge_index: Tensor) -> tuple[Graph, Graph]:
+        src, dst = edge_index.unbind(0)
+        own, count = torch.arange(edge_index.shape[1], dtype=src.dtype, device=src.device), edge_index.shape[1]
+        first = Graph(torch.stack([src, own]), self._num_src, count, copy=False)
+        return first, Graph(torch.stack([own, dst]), count, self._num_dst, copy=False)
+
+    @classmethod
+    def of(cls, batch: Any) -> Graph:
+        """The edges of a batch of a loader, or of another object with ``edge_index`` and ``num_nodes``.
+
+        Raises:
+            ShapeError, DTypeError: It lacks these, or they are no edges.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> Graph.of(SimpleNamespace(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3))
+            Graph(2 edges, 3 senders, 3 receivers)
+        """
+        edge_index, nodes = (getattr(batch, name, None) for name in ("edge_index", "num_nodes"))
+        return cls(edge_index, nodes, copy=False)  # type: ignore[arg-type]
+
+    @classmethod
+    def joined(cls, graphs: Sequence[Graph]) -> Graph:
+        """Several graphs as one batch, the nodes of each behind the nodes of the one before.
+
+        Loaders of torch-geometric put graphs that are attributes of samples into a list, as all that is no tensor.
+
+        Raises:
+            ShapeError: There is no graph. DTypeError: Something is none.
+
+        Example:
+            >>> pair = Graph(torch.tensor([[0, 1], [1, 0]]), 2)
+            >>> Graph.joined([pair, pair]).edge_index.tolist()
+            [[0, 1, 2, 3], [1, 0, 3, 2]]
+        """
+        given = check_items("graphs", graphs, "a list of graphs", "Pass the graphs of a batch.", DTypeError)
+        if not given:
+            raise ShapeError("graphs must be at least one, got none. Leave out empty batches.")
+        for number, one in enumerate(given):
+            check_type(f"graphs[{number}]", one, Graph, "a Graph", "Build it with Graph(edge_index, n).", DTypeError)
+        src = list(accumulate((g.num_src for g in given), initial=0))
+        dst = list(accumulate((g.num_dst for g in given), initial=0))
+        moved = [
+            g.edge_index + torch.tensor([[a], [b]], dtype=g.edge_index.dtype, device=g.edge_index.device)
+            for g, a, b in zip(given, src, dst, strict=False)
+        ]
+        return cls(torch.cat(moved, 1), src[-1], dst[-1], copy=False)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Graph:
+        """The graph on another device; itself if it is there."""
+        moved = self._edge_index.to(device, non_blocking=non_blocking)
+        return self if moved is self._edge_index else Graph(moved, self._num_src, self._num_dst, copy=False)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.num_edges} edges, {self._num_src} senders, {self._num_dst} receivers)"
+
+
+def _check_number(name: str, value: Any) -> Any:
+    if is_traced_size(value):
+        return value  # torch.jit.trace makes tensors of sizes, to follow them
+    if not is_integer(value) or value < 0:
+        raise ShapeError(f"{name} must be a number of nodes, 0 or more, got {got(value)}. Pass {name}=x.shape[0].")
+    if isinstance(value, int) and value > _MOST:
+        raise ShapeError(
+            f"{name} must be a number of nodes, at most {_MOST}, got {got(value)}. Count the nodes of one batch."
+        )
+    return value
+
+
+def as_graph(edge_index: Any, num_src: int, num_dst: int | None = None) -> Graph:
+    """``edge_index`` as a graph: itself if it is one.
+
+    Raises:
+        ShapeError, DTypeError: Neither a graph of so many nodes nor ``[2, E]`` integers.
+
+    Example:
+        >>> import torch
+        >>> as_graph(torch.tensor([[0, 1], [1, 0]]), num_src=2)
+        Graph(2 edges, 2 senders, 2 receivers)
+    """
+    if not isinstance(edge_index, Graph):
+        return Graph(edge_index, num_src, num_dst, copy=False)
+    # no `in`: torch's tracer takes a size that is known and one that is traced for different ones there
+    if edge_index.num_src != num_src or (num_dst is not None and edge_index.num_dst != num_dst):
+        wanted = f"{num_src} senders" + ("" if num_dst is None else f" and {num_dst} receivers")
+        raise ShapeError(
+            f"the graph must have {wanted}, got {edge_index!r}. Build it with "
+            f"Graph(edge_index, num_src={num_src}, num_dst=...)."
+        )
+    return edge_index

@@ -1,0 +1,92 @@
+"""How the operators of forms run under ``torch.vmap``: the mapped axis becomes rows, and one call serves all.
+
+An operand that the rows of a sample share must be expanded if the samples differ in it, or if its
+gradient is wanted sample by sample; then every row gets its own. That is done where it does not outgrow the other
+operands; else, and for graphs, there is one call per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Operand
+
+from .forms.keys import find, take_apart, with_rows
+from .torch_internals import tree_flatten, tree_unflatten
+
+
+def form_rule(info: Any, in_dims: Any, operands: Any, graph: Any, rows: int, *rest: Any) -> Any:
+    """Rule for ``torch.library.register_vmap``."""
+    (*nodes, key), how = rest[:3], rest[3:]
+    op, form, size, dims = torch.ops.eqlayers.form.default, find(key), info.batch_size, in_dims[0]
+    shared = [one.rows == "one" for one in form.operands]
+    spread = any(one.rows == "one" for one in form.results)
+    spread = spread or any(one and d is not None for one, d in zip(shared, dims, strict=True))
+    if graph is not None or (spread and rows != 1 and _outgrows(form.operands, shared)):
+        return one_by_one(op, size, in_dims, (operands, graph, rows, *rest))
+
+    def flat(t: Tensor, dim: int | None, one: bool) -> Tensor:
+        if one and not spread:
+            return t
+        t = t.movedim(dim, 0) if dim is not None else t.unsqueeze(0)
+        t = t.unsqueeze(1) if one else t
+        return t.expand(size, rows, t.shape[-1]).reshape(size * rows, t.shape[-1])
+
+    given = [flat(*each) for each in zip(operands, dims, shared, strict=True)]
+    root, _, steps = take_apart(key)
+    if spread:
+        base = find(root)
+        key = with_rows(root, *["each"] * (len(base.operands) + len(base.results))) + steps
+    found = op(given, None, size * rows, *nodes, key, *how)
+    parts = [t.unflatten(0, (size, rows)) for t in found]
+    return [t.sum(1) if one.rows == "one" else t for t, one in zip(parts, form.results, strict=True)], [0] * len(found)
+
+
+def _outgrows(operands: Sequence[Operand], shared: Sequence[bool]) -> bool:
+    """Whether the shared operands, expanded to a row per sample, would be larger than all other operands."""
+    more = sum(one.width for one, own in zip(operands, shared, strict=True) if own)
+    return more > sum(one.width for one in operands) - more
+
+
+def one_by_one(op: Any, size: int, in_dims: Sequence[Any], args: Sequence[Any]) -> tuple[Any, Any]:
+    """One call per sample, stacked."""
+    leaves, spec = tree_flatten(list(args))
+    dims = _flat_dims(list(args), list(in_dims))
+    found: list[list[Tensor]] = []
+    for number in range(max(size, 1)):
+        own = [
+            t if not isinstance(t, Tensor) or d is None else _sample(t, d, number)
+            for t, d in zip(leaves, dims, strict=True)
+        ]
+        result = op(*tree_unflatten(own, spec))
+        found.append([result] if isinstance(result, Tensor) else list(result))
+    out = [torch.stack(parts)[:size] for parts in zip(*found, strict=True)]
+    return (out[0], 0) if isinstance(result, Tensor) else (out, [0] * len(out))
+
+
+def _flat_dims(args: Any, dims: Any) -> list[int | None]:
+    """The mapped axis of every leaf of the arguments."""
+    if isinstance(args, (list, tuple)):
+        dims = dims if isinstance(dims, (list, tuple)) else [dims] * len(args)
+        return [dim for each in zip(args, dims, strict=True) for dim in _flat_dims(*each)]
+    return [dims]
+
+
+def _sample(t: Tensor, dim: int, number: int) -> Tensor:
+    if t.shape[dim]:
+        return t.select(dim, number)
+    return t.new_zeros([n for axis, n in enumerate(t.shape) if axis != dim])  # none at all: its shape is wanted
+
+
+def places_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+    """Rule for ``torch.library.register_vmap``."""
+    return one_by_one(torch.ops.eqlayers.place_tables.default, info.batch_size, in_dims, args)
+
+
+def tables_rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+    """Rule for ``torch.library.register_vmap``."""
+    return one_by_one(torch.ops.eqlayers.edge_tables.default, info.batch_size, in_dims, args)

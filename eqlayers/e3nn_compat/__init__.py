@@ -1,0 +1,1 @@
+"""State dicts and TorchScript as e3nn has them."""

@@ -1,0 +1,181 @@
+"""State dicts that e3nn writes load here, and those written here load into e3nn, strictly, in both directions.
+
+e3nn keeps coefficients of its generated code as buffers (``_compiled_main_*._w3j_1_1_0``); which of them exist depends
+on its version and options. Only their signs are read on load; on save the installed e3nn makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+from e3nn.o3 import TensorProduct as TheirProduct
+
+from ..core.checks import got
+from ..core.errors import ConfigError
+from ..irreps.algebra import wigner_3j
+from ..irreps.instructions import Instruction
+
+_GENERATED = "_compiled_main"
+
+
+def check_e3nn_layer(module: Any, kind: str, *attributes: str) -> Any:
+    """A layer of e3nn's, of any version and in any package, told by its attributes.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    common = ("irreps_out", "instructions", "weight", "internal_weights", "shared_weights", "output_mask")
+    if not isinstance(module, torch.nn.Module) or not all(hasattr(module, name) for name in (*attributes, *common)):
+        raise ConfigError(
+            f"module must be an e3nn.o3.{kind}, or of a class derived from it, got {got(module)}. Pass such a layer; "
+            f"for a whole model use eqlayers.accelerate."
+        )
+    return module
+
+
+class E3nnState(torch.nn.Module):
+    """Mixin of layers whose e3nn twin has generated buffers; needs ``irreps_*``, ``instructions``, ``weights``."""
+
+    _state_options: dict[str, Any]
+    _generated: dict[str, torch.Tensor] | None = None
+
+    def _keep_generated(self, module: torch.nn.Module) -> None:
+        """Remember the generated buffers of an e3nn layer, to write the same keys as it does."""
+        self._generated = generated_buffers(module)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        me: Any = self
+        generated = self._generated
+        if generated is None:
+            paths = tuple(tuple(ins)[:5] for ins in me.instructions)
+            irreps = (me.irreps_in1, me.irreps_in2, me.irreps_out)
+            generated = _generated_by_e3nn(irreps, paths, me.shared_weights, tuple(self._state_options.items()))
+        for key, value in generated.items():
+            like = me.output_mask
+            dtype = like.dtype if value.is_floating_point() else value.dtype
+            destination[prefix + key] = value.to(like.device, dtype, copy=True)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        unexpected_keys[:] = [k for k in unexpected_keys if not k.startswith(prefix + _GENERATED)]
+        mine = {key: value for key, value in state_dict.items() if key.startswith(prefix + _GENERATED)}
+        given = {key[len(prefix) :]: value for key, value in mine.items() if value.device.type != "meta"}
+        try:
+            self._follow(given)
+        except ConfigError as error:
+            error_msgs.append(str(error))
+
+    def _follow(self, given: dict[str, torch.Tensor]) -> None:
+        """Take the signs of loaded coefficients, as e3nn does, whose code computes with what it has loaded."""
+        me: Any = self
+        signs = coefficient_signs(given, (me.irreps_in1, me.irreps_in2, me.irreps_out), me.instructions)
+        signed = [
+            old if sign is None else ins._replace(path_weight=ins.path_weight * sign)
+            for sign, ins, old in zip(signs, me.instructions, me.plan.instructions, strict=True)
+        ]
+        if signed != list(me.plan.instructions):
+            me.plan = type(me.plan)(me.plan.irreps, signed, me.plan.layout)
+            self._generated = {key: value.detach().clone() for key, value in given.items()}
+
+
+def generated_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the buffers of an e3nn layer's generated code, by their keys."""
+    return {key: value.detach().clone() for key, value in module.state_dict().items() if key.startswith(_GENERATED)}
+
+
+def _degrees(key: str) -> tuple[int, ...] | None:
+    """The degrees in the name of a generated buffer of Wigner 3j symbols."""
+    name, *degrees = key.rpartition(".")[2].lstrip("_").split("_")
+    return tuple(map(int, degrees)) if name == "w3j" else None
+
+
+def coefficient_signs(
+    generated: dict[str, torch.Tensor],
+    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
+    instructions: Sequence[Instruction],
+) -> list[float | None]:
+    """+1 or -1 per instruction: the sign of a layer's own Wigner 3j symbols relative to the installed e3nn's.
+
+    e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a saved layer keeps the signs of its version.
+    None where the symbols are not among the generated buffers.
+
+    Raises:
+        ConfigError: The layer's symbols are neither the installed ones nor their negatives.
+    """
+    found: dict[tuple[int, ...], float] = {}
+    for key, value, degrees in _symbols(generated):
+        sign, error = _deviation(value, degrees)
+        if not error <= torch.finfo(torch.bfloat16).eps:  # they may once have been rounded to any dtype
+            raise ConfigError(
+                f"the buffer {key} must hold the Wigner 3j symbols of degrees {degrees} up to their sign, got values "
+                f"that differ by {error:.1e}. Load the layer's state anew, or leave it as it is."
+            )
+        found[degrees] = sign
+    triples = [tuple(part[i].ir.l for part, i in zip(irreps, ins[:3], strict=True)) for ins in instructions]
+    return [found.get(triple) for triple in triples]
+
+
+def coefficient_error(module: torch.nn.Module) -> float:
+    """How far the layer's own Wigner 3j symbols are off beyond their dtype's rounding: 0, or the rounding of another.
+
+    e3nn computes them in the default dtype of the time; ``.double()`` of a float32 layer keeps their float32 rounding.
+    """
+    symbols = _symbols(generated_buffers(module))
+    found = [(_deviation(value, degrees)[1], torch.finfo(value.dtype).eps) for _, value, degrees in symbols]
+    return max((error for error, eps in found if error > eps), default=0.0)
+
+
+def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...]]]:
+    for key, value in generated.items():
+        degrees = _degrees(key)
+        if degrees is not None:
+            yield key, value, degrees
+
+
+def _deviation(value: torch.Tensor, degrees: tuple[int, ...]) -> tuple[float, float]:
+    """Sign of the symbols relative to the installed e3nn's, and the largest difference beside it."""
+    theirs, ours = value.double().cpu().numpy(), wigner_3j(*degrees)
+    if theirs.shape != ours.shape:
+        return 1.0, float("inf")
+    sign = 1.0 if float((theirs * ours).sum()) >= 0 else -1.0
+    return sign, float(np.abs(theirs - sign * ours).max())
+
+
+@lru_cache(maxsize=256)
+def _generated_by_e3nn(
+    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
+    paths: tuple[tuple[Any, ...], ...],
+    shared_weights: bool,
+    options: tuple[tuple[str, Any], ...],
+) -> dict[str, torch.Tensor]:
+    """The generated buffers of an e3nn product with the same paths, in float64 on the CPU."""
+    with torch.device("cpu"):
+        try:
+            twin = TheirProduct(
+                *irreps, list(paths), internal_weights=False, shared_weights=shared_weights, **dict(options)
+            )
+        except (NotImplementedError, IndexError):  # compile_right of modes that e3nn has not: no twin, no keys
+            return {}
+        state = {k: v for k, v in twin.state_dict().items() if k.startswith(_GENERATED)}
+        for key in state:
+            degrees = _degrees(key)
+            if degrees is not None:  # e3nn rounded it to the default dtype
+                state[key] = o3.wigner_3j(*degrees, dtype=torch.float64)
+    return state

@@ -1,0 +1,1 @@
+"""Irreps: their algebra, layouts of features, and instructions of products."""

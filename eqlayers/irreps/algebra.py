@@ -1,0 +1,203 @@
+"""Group theory, taken from the installed e3nn and kept in float64: irreps, Clebsch-Gordan blocks, normalisation.
+
+Signs of ``wigner_3j`` differ between e3nn versions, so coefficients are always asked of the e3nn at hand, never read
+from a table of ours. Nothing here knows tensors' layouts, terms or kernels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+
+from ..core.checks import check_integer, check_items, got
+from ..core.errors import IrrepsError
+
+__all__ = ["as_irreps", "channel_major_order", "representation_matrix", "tensor_product_paths", "wigner_3j"]
+
+
+def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
+    """Read irreps: a string, ``o3.Irreps``, or anything that ``o3.Irreps`` accepts.
+
+    Raises:
+        IrrepsError: e3nn cannot read it.
+
+    Example:
+        >>> as_irreps("8x0e + 4x1o").dim
+        20
+    """
+    if isinstance(value, o3.Irreps):
+        return value
+    says = ""
+    try:
+        if value is not None:  # of which e3nn makes no irreps at all
+            return o3.Irreps(value)
+    except Exception as error:
+        says = f" (e3nn says: {' '.join(str(error).split())[:200] or type(error).__name__})"
+    raise IrrepsError(
+        f"{name} must be irreps such as '16x0e + 8x1o' (multiplicity x degree, parity e or o), got {got(value)}{says}. "
+        f"Write them so, or as pairs (multiplicity, irrep)."
+    )
+
+
+def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...]:
+    """The irreps of several operands, one for each name.
+
+    Raises:
+        IrrepsError: Another number of them, or e3nn cannot read one.
+    """
+    what, fix = f"the irreps of {', '.join(names)}", "Give the irreps of each."
+    found = check_items("irreps", values, what, fix, IrrepsError)
+    if len(found) != len(names):
+        raise IrrepsError(f"irreps must be {what}, got {len(found)}. {fix}")
+    return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(found, names, strict=True))
+
+
+def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
+    r"""Clebsch-Gordan coefficients of the installed e3nn as an invariant tensor of Frobenius norm 1.
+
+    .. math:: C_{ijk} = \sum_{abc} D^{l_1}_{ia}(g)\, D^{l_2}_{jb}(g)\, D^{l_3}_{kc}(g)\, C_{abc}
+
+    Args:
+        l1, l2, l3: Degrees with ``|l1 - l2| <= l3 <= l1 + l2``.
+
+    Returns:
+        ``[2 l1 + 1, 2 l2 + 1, 2 l3 + 1]`` float64, read-only. Components as e3nn orders them, l = 1 is (x, y, z).
+
+    Raises:
+        IrrepsError: Degrees that are no counts, or do not fit each other.
+
+    Source:
+        ``e3nn.o3.wigner_3j``; Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> np.round(wigner_3j(1, 1, 0)[:, :, 0] * 3**0.5, 12).tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    l1, l2, l3 = (check_integer(n, l, 0, error=IrrepsError) for n, l in (("l1", l1), ("l2", l2), ("l3", l3)))
+    if not abs(l1 - l2) <= l3 <= l1 + l2:
+        raise IrrepsError(
+            f"l3 must lie in [{abs(l1 - l2)}, {l1 + l2}] for l1={l1} and l2={l2}, got {l3}. Pick one there."
+        )
+    return _wigner_3j(l1, l2, l3)
+
+
+@cache
+def _wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
+    # e3nn builds intermediate tensors on the default device; coefficients belong on the CPU.
+    with torch.device("cpu"):
+        block = o3.wigner_3j(l1, l2, l3, dtype=torch.float64).numpy().copy()
+    block[np.abs(block) < 1e-14] = 0.0  # rounding left by e3nn's change of basis; true entries are far larger
+    block.flags.writeable = False
+    return block
+
+
+def tensor_product_paths(
+    irreps_in1: Any, irreps_in2: Any, filter_ir_out: Any = None
+) -> list[tuple[int, int, o3.Irrep]]:
+    """All allowed ``(i_in1, i_in2, ir_out)``, in1 outermost, with ``ir_out`` in the filter (None: every one).
+
+    Raises:
+        IrrepsError: The filter holds something that is no irrep.
+
+    Example:
+        >>> tensor_product_paths("2x0e + 1o", "1o", ["1o"])
+        [(0, 0, 1o)]
+    """
+    keep = read_filter(filter_ir_out)
+    return [
+        (i, j, ir)
+        for i, (_, ir1) in enumerate(as_irreps(irreps_in1, "irreps_in1"))
+        for j, (_, ir2) in enumerate(as_irreps(irreps_in2, "irreps_in2"))
+        for ir in ir1 * ir2
+        if keep is None or ir in keep
+    ]
+
+
+def read_filter(value: Any) -> list[o3.Irrep] | None:
+    """The irreps of a filter, a list or any other iterable; None for None, which keeps all.
+
+    Raises:
+        IrrepsError: No list, or one that holds something that is no irrep.
+    """
+    if value is None:
+        return None
+    what, fix = "a list of irreps such as ['0e', '1o'], or None", "Pass a list, also for one irrep."
+    found = []
+    for ir in check_items("filter_ir_out", value, what, fix, IrrepsError):
+        try:
+            found.append(o3.Irrep(ir))
+        except Exception:
+            raise IrrepsError(
+                f"filter_ir_out must hold irreps such as '1o', got {got(ir)}. Write each as degree and parity."
+            ) from None
+    return found
+
+
+def channel_major_order(irreps: Any) -> np.ndarray:
+    """Where each entry of the ``ir_mul`` layout stands in the ``mul_ir`` layout, ``[irreps.dim]`` int64.
+
+    Raises:
+        IrrepsError: The irreps cannot be read.
+
+    Example:
+        >>> channel_major_order(o3.Irreps("2x1o")).tolist()
+        [0, 3, 1, 4, 2, 5]
+    """
+    irreps = as_irreps(irreps)
+    blocks = [
+        s.start + np.arange(mul * ir.dim).reshape(mul, ir.dim).T.ravel()
+        for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True)
+    ]
+    return np.concatenate([np.zeros(0, dtype=np.int64), *blocks]).astype(np.int64)
+
+
+def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> torch.Tensor:
+    r"""The matrix by which ``irreps`` turn under an orthogonal 3 x 3 matrix, in float64 whatever the default dtype.
+
+    Degrees above 1 come from :math:`D^l = (2l+1)\, C^T (D^{l-1} \otimes D^1)\, C`; a determinant of -1 adds the parity.
+
+    Args:
+        irreps: Irreps in e3nn's ``mul_ir`` layout.
+        matrix: ``[3, 3]``, orthogonal to 64 roundings of its dtype; of one with fewer digits than float64 the nearest
+            orthogonal matrix is taken.
+
+    Returns:
+        ``[irreps.dim, irreps.dim]`` float64.
+
+    Raises:
+        IrrepsError: The matrix is not orthogonal, or the irreps cannot be read.
+
+    Example:
+        >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()
+        [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
+    """
+    given: Any = matrix
+    if isinstance(matrix, (np.ndarray, list, tuple)):
+        rounding = np.finfo(matrix.dtype).eps if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f" else 0.0
+        try:
+            given = torch.from_numpy(np.array(matrix, dtype=np.float64))
+        except (TypeError, ValueError):
+            given = None
+    if not isinstance(given, torch.Tensor) or given.is_meta or given.is_complex():
+        raise IrrepsError(f"matrix must be a tensor [3, 3] of numbers, got {got(matrix)}. Use torch.eye(3) or another.")
+    if isinstance(matrix, torch.Tensor):
+        rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+    turn = given.detach().to("cpu", torch.float64)
+    unit = torch.eye(3, dtype=torch.float64, device="cpu")
+    if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, rtol=0, atol=max(1e-10, 32 * rounding)):
+        found = turn.tolist() if turn.numel() <= 9 else got(turn)
+        raise IrrepsError(f"matrix must be orthogonal [3, 3], got {found}. Use e3nn.o3.rand_matrix() or its negative.")
+    for _ in range(6 if rounding > np.finfo(np.float64).eps else 0):  # Newton's steps to the nearest orthogonal matrix
+        turn = turn @ (1.5 * unit - 0.5 * turn.T @ turn)
+    sign = 1 if torch.linalg.det(turn) > 0 else -1
+    irreps = as_irreps(irreps)
+    degrees = [torch.eye(1, dtype=torch.float64, device="cpu"), sign * turn]
+    for l in range(2, max([ir.l for _, ir in irreps], default=0) + 1):
+        c = torch.from_numpy(wigner_3j(l - 1, 1, l).copy())
+        degrees.append((2 * l + 1) * torch.einsum("ijk,lmn,il,jm->kn", c, c, degrees[l - 1], degrees[1]))
+    blocks = [degrees[ir.l] * (1 if sign == 1 else ir.p) for mul, ir in irreps for _ in range(mul)]
+    return torch.block_diag(*blocks) if blocks else torch.zeros(0, 0, dtype=torch.float64, device="cpu")

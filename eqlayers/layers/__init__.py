@@ -1,0 +1,1 @@
+"""Layers: one folder for each family."""

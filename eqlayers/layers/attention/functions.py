@@ -1,0 +1,287 @@
+"""Attention over the edges of a graph: weights that vanish smoothly at a cutoff, and forms along edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from ...core.backends import BACKENDS, check_backend
+from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends.rows import Ends, gathered, summed
+from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
+from ...core.dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
+from ...core.errors import DeviceError, IndexRangeError, ShapeError
+from ...core.forms.program import Form, with_rows
+from ...core.graph import Graph, as_graph
+from ...core.operator import call_form, sorted_edges
+from ...core.torch_internals import is_plain, under_autocast
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import LAYOUTS
+from .lower import check_heads, heads_program
+
+
+def edge_softmax(
+    logits: Tensor,
+    edge_index: Any,
+    num_nodes: int | None = None,
+    envelope: Tensor | None = None,
+    sink: Tensor | float = 0.0,
+    *,
+    deterministic: bool = True,
+) -> Tensor:
+    r"""Softmax over the edges into each node, with an envelope within the sums and a sink that has a share as well.
+
+    .. math:: a_e = \frac{f_e\, e^{s_e}}{e^{s_0} + \sum_{k \to i} f_k\, e^{s_k}}
+
+    An edge whose envelope :math:`f_e` goes to 0 leaves the weights of all edges of its node as if it were not there,
+    with as many continuous derivatives as the envelope has. The sink, an edge of logit :math:`s_0` to nowhere, keeps
+    the sum from vanishing, so this holds for the last edge of a node, too. Logits far above the sink move the
+    fall towards the cutoff, to where :math:`f_e \approx e^{s_0 - s_e}`. The weights of a node add up to less than 1.
+
+    The largest exponent of every node is taken off first, so no logit is too large.
+
+    Args:
+        logits: ``[E, H]``, s, for H heads.
+        edge_index: ``[2, E]`` (src, dst) int64 or int32, or a :class:`eqlayers.Graph`; sums are over edges with one
+            dst.
+        num_nodes: Number of receivers; may be left out for a graph.
+        envelope: ``[E]``, f, 0 or more, such as of :class:`eqlayers.nn.PolynomialCutoff`; 1 if None.
+        sink: Logit :math:`s_0`: a number, ``[H]`` or ``[num_nodes, H]``.
+        deterministic: Whether a GPU must keep an order of the sums.
+
+    Returns:
+        ``[E, H]`` weights.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
+        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+
+    Source:
+        Vaswani et al. 2017, arXiv:1706.03762, for the softmax; Xiao et al. 2024, arXiv:2309.17453, for sinks.
+
+    Example:
+        >>> import torch
+        >>> edge_index = torch.tensor([[0, 1, 2], [2, 2, 0]])
+        >>> edge_softmax(torch.zeros(3, 1), edge_index, 3, envelope=torch.tensor([1.0, 0.0, 1.0])).flatten()
+        tensor([0.5000, 0.0000, 0.5000])
+    """
+    check_floating("logits", logits, "[E, H]")
+    if logits.ndim != 2:
+        raise ShapeError(f"logits must be [E, H], a column for each head, got {list(logits.shape)}. Add an axis.")
+    graph = receivers(edge_index, num_nodes)
+    given: dict[str, Tensor] = {"logits": logits}
+    if envelope is not None:
+        given["envelope"] = check_tensor("envelope", envelope, "[E]").unsqueeze(-1)
+    if isinstance(sink, Tensor):
+        given["sink"] = sink
+    else:
+        number = check_number("sink", sink, fix="0.0 is usual.")
+    given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
+    check_same_kind(**given)
+    logits, heads = given["logits"], logits.shape[1]
+    for name, rows in (("logits", logits), ("envelope", given.get("envelope"))):
+        if rows is not None and (rows.ndim != 2 or rows.shape[0] != graph.num_edges):
+            shape = f"[{graph.num_edges}{', H' if name == 'logits' else ''}]"
+            came = list(rows.shape if name == "logits" else rows.shape[:-1])
+            raise ShapeError(f"{name} must be {shape}, a row for each edge, got {came}. Check edge_index.")
+    wide = given["sink"] if "sink" in given else logits.new_full((heads,), number)
+    if wide.ndim not in (1, 2) or wide.shape[-1] != heads or (wide.ndim == 2 and wide.shape[0] != graph.num_dst):
+        raise ShapeError(
+            f"sink must be [{heads}] or [{graph.num_dst}, {heads}], got {list(wide.shape)}. Give a logit for each head."
+        )
+    if graph.edge_index.device != logits.device:
+        raise DeviceError(
+            f"edge_index must be on the device of logits, {logits.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{logits.device}')`."
+        )
+    ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
+    if envelope is not None and envelope.is_cpu and is_plain((envelope,)) and bool((envelope.detach() < 0).any()):
+        raise IndexRangeError(
+            f"envelope must be 0 or more, got {float(envelope.detach().min()):g}. Take one that ends at 0, such as "
+            "eqlayers.nn.PolynomialCutoff."
+        )
+    envelope, dtype, inside = given.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
+    if inside == dtype:
+        return _softmax(logits, ends, envelope, wide, flag)
+    envelope = None if envelope is None else envelope.to(inside)
+    found = _softmax(logits.to(inside), ends, envelope, wide.to(inside), flag)
+    return found if under_autocast(logits.device.type) else found.to(dtype)  # as softmax of torch
+
+
+def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, deterministic: bool) -> Tensor:
+    """The softmax of checked operands; envelope ``[E, 1]``, sink ``[H]`` or ``[N, H]``."""
+    tiny = torch.finfo(logits.dtype).tiny
+    top, each = sink.detach().expand(ends.num_dst, -1), logits.detach()  # the result does not depend on it
+    if envelope is not None:
+        f = envelope.detach()
+        each = torch.where(f > 0, each + f.clamp(min=tiny).log(), -math.inf)
+    top = top.scatter_reduce(0, ends.dst.unsqueeze(1).expand(-1, logits.shape[1]), each, "amax")
+    exponent = logits - gathered("dst", top, ends)
+    if envelope is None:
+        parts = exponent.exp()
+    else:
+        most = -math.log(tiny)  # more can only be where f is 0, as exp(exponent) f is at most 1
+        parts = torch.where(exponent > most, most, exponent).exp() * envelope
+    total = (sink - top).exp() + summed("dst", parts, ends, deterministic)
+    return parts / gathered("dst", total, ends)
+
+
+def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
+    """The graph of edges whose senders are not read.
+
+    Raises:
+        ShapeError, DTypeError: No edges, or another number of nodes than the graph has.
+    """
+    if isinstance(edge_index, Graph):
+        return as_graph(edge_index, edge_index.num_src, num_nodes)
+    if num_nodes is None:
+        raise ShapeError(
+            "num_nodes must be the number of receivers, got None. Pass it, or a Graph in place of the edges."
+        )
+    return as_graph(edge_index, num_nodes, num_nodes)
+
+
+def run_along(
+    form: Form,
+    operands: Sequence[Tensor],
+    rows: tuple[str, str, str, str],
+    graph: Graph,
+    backend: str | None,
+    deterministic: bool = True,
+) -> Tensor:
+    """A form along the edges of a graph, whose operands may have rows of edges or of either end.
+
+    Args:
+        form: A program.
+        operands: x, y and w, of one dtype and device, with the rows and the widths that the form wants.
+        rows: Of x, y, w and of the result: 'each' (edge), 'src', 'dst' or 'one'.
+        graph: The edges.
+        backend: Name of a backend, or None for the first that accepts.
+        deterministic: Whether sums must have a fixed order.
+
+    Returns:
+        ``[E, width]``, or a row for each node.
+    """
+    x = operands[0]
+    if not form.program.paths:
+        count = graph.num_edges if rows[3] == "each" else graph.num_dst if rows[3] == "dst" else graph.num_src
+        return x.new_zeros(count, form.program.widths[3])
+    name = chosen(x.device.type, x.dtype, backend, form.key)
+    whole = BACKENDS[name].whole
+    if whole is None:
+        other = "" if name == BY_DEVICE.get(x.device.type) else name
+        key, how = with_rows(form.key, *rows), (other, deterministic)
+        if "src" in rows or "dst" in rows:
+            tables = graph.tables(sorted_edges)
+            return call_form(operands, tables, graph.num_edges, graph.num_src, graph.num_dst, key, *how)[0]
+        return call_form(operands, None, graph.num_edges, 0, 0, key, *how)[0]
+    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
+    wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
+    return summed(rows[3], whole(form.key, *wide), ends, deterministic)
+
+
+def check_rows(name: str, value: Tensor, rows: int, width: int) -> None:
+    """Raise unless a tensor has a row for each edge.
+
+    Raises:
+        ShapeError, DTypeError: It has not.
+    """
+    check_floating(name, value, f"[{rows}, {width}]")
+    if value.shape != (rows, width):
+        raise ShapeError(
+            f"{name} must be [{rows}, {width}], a row for each edge, got {list(value.shape)}. Check edge_index and the "
+            f"arguments of the layer."
+        )
+
+
+def run_aggregate(
+    form: Form,
+    values: Tensor,
+    logits: Tensor,
+    graph: Graph,
+    heads: int,
+    envelope: Tensor | None,
+    sink: Tensor | float,
+    deterministic: bool,
+    backend: str | None,
+) -> Tensor:
+    """See `attention_aggregate`.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
+    """
+    check_rows("values", values, graph.num_edges, form.program.widths[0])
+    check_rows("logits", logits, graph.num_edges, heads)
+    weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
+    values, weights = widest_under_autocast(values, weights)
+    check_same_kind(values=values, logits=weights)
+    operands = values, weights, values.new_empty(0)
+    # from edges as senders, as which kernels of convolutions sum what has a row for each
+    to_nodes = graph.halves()[1]
+    return run_along(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
+
+
+@lru_cache(maxsize=256)
+def _form(irreps: Irreps, heads: int, layout: str) -> Form:
+    return Form(heads_program(check_heads("irreps", irreps, heads), heads, layout))
+
+
+@torch.compiler.assume_constant_result
+def _read(irreps: Any, heads: int, layout: str) -> Form:
+    """Made outside of the trace of a compiler."""
+    heads = check_integer("heads", heads, 1, fix="4 is usual.")
+    return _form(as_irreps(irreps), heads, check_choice("layout", layout, LAYOUTS))
+
+
+def attention_aggregate(
+    values: Tensor,
+    logits: Tensor,
+    irreps: Any,
+    heads: int,
+    edge_index: Any,
+    num_nodes: int | None = None,
+    envelope: Tensor | None = None,
+    sink: Tensor | float = 0.0,
+    *,
+    deterministic: bool = True,
+    layout: str = "mul_ir",
+    backend: str | None = None,
+) -> Tensor:
+    """Sum of messages over the edges into each node by `edge_softmax`, as :class:`eqlayers.nn.AttentionAggregate`.
+
+    Args:
+        values: ``[E, irreps.dim]``, the messages.
+        logits: ``[E, heads]``.
+        irreps: Of the messages and of the result.
+        heads: Number of heads, which divides every multiplicity.
+        edge_index, num_nodes, envelope, sink, deterministic: See `edge_softmax`.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[num_nodes, irreps.dim]``; zero for nodes without edges.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps, heads or options that do not fit.
+        ShapeError, DTypeError, DeviceError: The inputs do not fit each other.
+        IndexRangeError: An edge has an end outside its nodes (found on CPU only).
+
+    Source:
+        Fuchs et al. 2020, arXiv:2006.10503, eq. 10; Xiao et al. 2024, arXiv:2309.17453, for sinks.
+
+    Example:
+        >>> import torch
+        >>> edge_index = torch.tensor([[0, 1, 2], [2, 2, 0]])
+        >>> attention_aggregate(torch.ones(3, 10), torch.zeros(3, 2), "4x0e + 2x1o", 2, edge_index, 3)[:, 0]
+        tensor([0.5000, 0.0000, 0.6667])
+    """
+    check_backend(backend)
+    heads = fixed(heads)
+    form, graph = _read(irreps, heads, layout), receivers(edge_index, num_nodes)
+    return run_aggregate(form, values, logits, graph, heads, envelope, sink, deterministic, backend)

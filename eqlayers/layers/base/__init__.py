@@ -1,0 +1,1 @@
+"""The base of all layers, and their weights."""

@@ -1,0 +1,134 @@
+"""The base of all layers: backend, layout, and the words in which they describe themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ...core.backends import check_backend, select, verdicts
+from ...core.checks import check_device, check_dtype
+from ...core.forms.keys import register_formula
+from ...core.forms.program import FormCall
+from ...e3nn_compat.torchscript import refuse_torchscript
+
+
+class KeepsFloat64(torch.nn.Module):
+    """Mixin: the buffers named in ``kept_in_float64`` keep their dtype under ``.float()``, ``.half()`` and so on.
+
+    A total energy in float32 is off by a meV; its shifts must survive a change of the network's dtype.
+    """
+
+    kept_in_float64: tuple[str, ...] = ()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        kept = {name: self.get_buffer(name) for name in self.kept_in_float64}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            moved = self.get_buffer(name)
+            kept_value = torch.empty_like(moved, dtype=value.dtype) if value.is_meta else value.to(moved.device)
+            setattr(self, name, kept_value)  # also where ``to_empty`` would have left anything in it
+        return self
+
+
+class EquivariantModule(torch.nn.Module):
+    """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why.
+
+    Args:
+        layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+    """
+
+    num_paths: int = 0
+
+    def __init__(self, layout: str = "mul_ir", backend: str | None = None) -> None:
+        super().__init__()
+        check_backend(backend)
+        self.layout = layout
+        self.backend = backend
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All paths as one call, labelled, which some backends run; None for layers of dense work."""
+        return None
+
+    def formulas(self) -> tuple[Formula, ...]:
+        """The formulas that it may run, of which the derivatives are made."""
+        return ()
+
+    def dense_paths(self) -> int:
+        """Number of paths that are matrix products of torch, beside the calls above."""
+        return 0
+
+    def called_layers(self) -> Iterable[torch.nn.Module]:
+        """Layers inside that the call goes through; others are there for the keys of e3nn's state dict."""
+        return self.children()
+
+    def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+        """Names of the backends that would run on ``device``, joined by '+'; 'torch' for dense layers.
+
+        They include the backends of the layers inside it, as in :func:`eqlayers.explain`.
+
+        Raises:
+            DeviceError, DTypeError: There is no such device or dtype. BackendError: The named backend refuses.
+        """
+        whole = self.whole_call(check_dtype("dtype", dtype), check_device("device", device))
+        names = [] if whole is None else [select(whole[1], self.backend).name]
+        names += ["torch"] * (self.dense_paths() > 0)
+        for layer in self.called_layers():
+            names += layer.selected_backend(device, dtype).split("+") if isinstance(layer, EquivariantModule) else []
+        return "+".join(dict.fromkeys(names)) or "torch"
+
+    def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
+        """Which backend runs the layer, and what the others say.
+
+        Raises:
+            DeviceError, DTypeError: There is no such device or dtype.
+        """
+        dtype, device = check_dtype("dtype", dtype), check_device("device", device)
+        lines = [f"{type(self).__name__} on {device}, {dtype}, backend={self.backend or 'auto'}"]
+        whole = self.whole_call(dtype, device)
+        if whole is not None:
+            answers = verdicts(whole[1], self.backend)
+            runs = next((f"{name} runs" for name, answer in answers.items() if answer == "runs"), "")
+            if not runs:
+                runs = f"{self.backend} was named and refuses, so that the layer raises BackendError"
+            lines += [f"  {whole[0]}: {runs}", *(f"    {name}: {answer}" for name, answer in answers.items())]
+        if self.dense_paths():
+            lines.append(f"  {self.dense_paths()} of {self.num_paths} paths: torch.matmul")
+        elif len(lines) == 1:
+            lines.append("  dense layer: torch.matmul")
+        return "\n".join(lines)
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """The module that ``torch.jit.script`` takes in its place, for layers that have one.
+
+        Raises:
+            ConfigError: This one has none.
+        """
+        refuse_torchscript(self)
+
+    def _kind(self) -> str:
+        return f"{self.layout}, backend {self.backend or 'auto'}"
+
+
+class FormulaModule(EquivariantModule):
+    """Base of the layers that are formulas, which every backend runs in one call."""
+
+    _formulas: Any
+
+    def formulas(self) -> tuple[Formula, ...]:
+        """All that it may run, of which the derivatives are made."""
+        return tuple(self._formulas)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the formulas known to the process that loads them: torch.compile, which may come first, cannot."""
+        super().__setstate__(state)
+        for base in self.formulas() if "_formulas" in vars(self) else ():
+            register_formula(base)
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """The formula."""
+        return "one formula", FormCall(dtype, device.type)

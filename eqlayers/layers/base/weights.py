@@ -1,0 +1,153 @@
+"""Weights: who owns them, their one flat order (instruction after instruction, row-major), and what they reach."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.checks import check_flag, check_optional, check_tensor, got, is_integer
+from ...core.errors import ConfigError, IndexRangeError, ShapeError
+from ...core.graph import refuse_edges
+
+#: The order of the arguments that layers are called with.
+ORDER = {"TensorProduct": "x, y, weight", "TensorProductConv": "x, edge_attr, weight, edge_index"}
+
+
+class Weights:
+    """Reads the weights of a call, and cuts a flat vector into the weights of paths.
+
+    Args:
+        owner: Name of the layer, for messages.
+        instructions: Instructions with ``path_shape``; those whose ``has_weight`` is False take no place.
+    """
+
+    def __init__(self, owner: str, instructions: Sequence[Any]) -> None:
+        self.owner = owner
+        self.shapes = [tuple(i.path_shape) if getattr(i, "has_weight", True) else () for i in instructions]
+        self.has = [getattr(i, "has_weight", True) for i in instructions]
+        self.sizes = self._sizes()
+        self.offsets = [sum(self.sizes[:i]) for i in range(len(self.sizes) + 1)]
+        self.numel = self.offsets[-1]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read a file, of an earlier version too, which lacks the sizes."""
+        self.__dict__.update(state)
+        self.sizes = self._sizes()
+
+    def _sizes(self) -> list[int]:
+        return [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
+
+    def read(self, weight: Tensor | list[Tensor] | None, own: Tensor, internal: bool, shared: bool) -> Tensor:
+        """The flat weight of a call: given, listed by instruction, or the layer's own.
+
+        Raises:
+            ShapeError: None is given and the layer has none, or the shape does not fit.
+            DTypeError: No tensor, or one of integers.
+        """
+        if isinstance(weight, (list, tuple)):
+            weight = self.joined(weight, shared)
+        if weight is None:
+            if self.numel > 0 and not internal:
+                raise ShapeError(
+                    f"{self.owner} must be given weight of shape [..., {self.numel}], it has no internal weights, got "
+                    f"None. Pass weight=, or build it with internal_weights=True."
+                )
+            return own
+        if (
+            isinstance(weight, Tensor)
+            and (weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel)
+            and (self.numel == 0 or weight.is_floating_point())
+        ):
+            return weight
+        if self.owner in ORDER:
+            refuse_edges(f"weight of {self.owner}", weight, ORDER[self.owner])
+        want = f"[{self.numel}]" if shared else f"[..., {self.numel}] with at least one batch axis"
+        check_tensor(f"weight of {self.owner}", weight, f"{want}, or a list of tensors")
+        fix = "Build the layer with shared_weights=False for weights per sample." if shared else "Add a batch axis."
+        raise ShapeError(f"weight of {self.owner} must be {want}, got {list(weight.shape)}. {fix}")
+
+    def joined(self, weights: Tensor | list[Tensor] | None, shared: bool) -> Tensor | None:
+        """One flat tensor for a list with one tensor per weighted instruction, None for an empty list; others as is.
+
+        Raises:
+            ShapeError: The list does not fit the instructions.
+        """
+        if not isinstance(weights, (list, tuple)):
+            return weights
+        shapes = [s for s, has in zip(self.shapes, self.has, strict=True) if has]
+        if len(weights) != len(shapes):
+            raise ShapeError(
+                f"a list of weights must have {len(shapes)} tensors, one per weighted instruction, got {len(weights)}. "
+                f"Give one for each."
+            )
+        if not shapes:
+            return None
+        flat = []
+        for number, (w, shape) in enumerate(zip(weights, shapes, strict=True)):
+            size = math.prod(shape)
+            fits = isinstance(w, Tensor) and (w.numel() == size if shared else size == 0 or w.numel() % size == 0)
+            if not fits:
+                got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
+                raise ShapeError(
+                    f"weight {number} of the list must be a tensor {list(shape)}{'' if shared else ' per sample'}, "
+                    f"got {got}. Order the list as the instructions."
+                )
+            if size:
+                flat.append(w.reshape(size) if shared else w.reshape(-1, size))
+        return torch.cat(flat, -1) if flat else weights[0].reshape(0 if shared else (1, 0))
+
+    def parts(self, weight: Tensor) -> list[Tensor]:
+        """The views of all instructions, which all have weights: one node of the tape, and one sum behind it."""
+        pieces = (weight,) if len(self.shapes) == 1 else weight.split_with_sizes(self.sizes, -1)
+        return [piece.view(*piece.shape[:-1], *shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def view(self, weight: Tensor, instruction: int) -> Tensor:
+        """View ``[..., *path_shape]`` of one instruction.
+
+        Raises:
+            IndexRangeError: There is no such instruction. ShapeError: The instruction has no weight.
+        """
+        if not is_integer(instruction) or not 0 <= instruction < len(self.has):
+            raise IndexRangeError(
+                f"instruction must lie in [0, {len(self.has)}), the instructions of {self.owner}, got "
+                f"{got(instruction)}. Count them as in the attribute instructions."
+            )
+        if not self.has[instruction]:
+            raise ShapeError(
+                f"instruction {instruction} of {self.owner} must have a weight to be viewed, got one without. "
+                f"Use weight_views() for those that have."
+            )
+        start, shape = self.offsets[instruction], self.shapes[instruction]
+        return weight.narrow(-1, start, math.prod(shape)).unflatten(-1, shape)
+
+
+def ownership(internal: bool | None, shared: bool | None, has_weights: bool) -> tuple[bool, bool]:
+    """e3nn's defaults for internal and shared weights.
+
+    Raises:
+        ConfigError: Internal weights that are not shared, or no flag.
+    """
+    internal = check_optional(check_flag, "internal_weights", internal)
+    shared = check_optional(check_flag, "shared_weights", shared)
+    if shared is False and internal is None:
+        internal = False
+    if shared is None:
+        shared = True
+    if internal is None:
+        internal = shared and has_weights
+    if internal and not shared:
+        raise ConfigError(
+            "internal_weights=True must come with shared_weights=True, got shared_weights=False. "
+            "Pass weights per sample, or share them."
+        )
+    return internal, shared
+
+
+def output_mask(irreps: Any, reached: set[int]) -> Tensor:
+    """``[irreps.dim]``: 1 in the groups that are reached, else 0."""
+    parts = [torch.full((mul * ir.dim,), float(i in reached)) for i, (mul, ir) in enumerate(irreps)]
+    return torch.cat([torch.ones(0), *parts])

@@ -1,0 +1,1 @@
+"""Changes of basis of features."""

@@ -1,0 +1,1 @@
+"""Symmetric contractions, as MACE has them."""

@@ -1,0 +1,303 @@
+r"""MACE's symmetric contraction as two formulas: weights to coefficients, and polynomials with these coefficients.
+
+.. math:: z_{k m} = \sum_{\nu} \sum_{i_1 \le \dots \le i_\nu} a^{(k)}_{m i_1 \dots i_\nu}\, x_{i_1} \cdots x_{i_\nu},
+    \qquad a^{(k)}_t = \sum_p S_{t p}\, W_{z p}
+
+for every channel alike. The sum over paths p goes through a basis of the independent polynomials, which has fewer
+entries, and coefficients that are equal but for their signs are one. The polynomials are nested, one product per
+monomial: :math:`\sum_i x_i (b_i + \sum_{j \ge i} x_j (c_{ij} + \dots))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from e3nn import o3
+
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+
+from ...core.forms.keys import register_formula
+from ...irreps.layout import slots_of
+from .basis import Irrep, cleaned, from_dense, independent, monomials, paths
+
+#: Highest number of factors: with five and more, the polynomials are longer than any kernel should be.
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How paths are made of the independent polynomials of one irrep and degree: ``[R, P]``, as text of its bytes.
+
+    Attributes:
+        data: float64.
+        shape: R and P.
+    """
+
+    data: bytes
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, matrix: np.ndarray) -> Mixing:
+        """From ``[R, P]``."""
+        return cls(np.ascontiguousarray(matrix, dtype=np.float64).tobytes(), (matrix.shape[0], matrix.shape[1]))
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """``[R, P]`` float64."""
+        return np.frombuffer(self.data, dtype=np.float64).reshape(self.shape)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether there is no polynomial."""
+        return not self.matrix.any()
+
+
+@lru_cache(maxsize=256)
+def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
+    """The mixing of MACE's paths.
+
+    Example:
+        >>> mixing("0e+1o+2e+3o", (1, -1), 3, False).shape
+        (12, 51)
+    """
+    return made_of(text, ir_out, degree, paths(text, ir_out, degree, reduced))[0]
+
+
+def made_of(text: str, ir_out: Irrep, degree: int, polynomials: np.ndarray) -> tuple[Mixing, float]:
+    """The independent polynomials in others, ``[2 l + 1, monomials, P]``, and what is left of these."""
+    basis = independent(text, ir_out, degree)
+    flat, given = basis.reshape(-1, basis.shape[-1]), polynomials.reshape(-1, polynomials.shape[-1])
+    matrix = cleaned(np.linalg.lstsq(flat, given, rcond=None)[0])
+    return Mixing.of(matrix), float(np.abs(flat @ matrix - given).max(initial=0.0))
+
+
+def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.ndarray:
+    """The polynomials that the weights multiply, ``[2 l + 1, monomials, P]``."""
+    return cleaned(independent(text, ir_out, degree) @ mixed.matrix)
+
+
+def read_tensor(text: str, ir_out: Irrep, degree: int, own: Mixing, tensor: np.ndarray) -> Mixing | None:
+    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere; ``own`` if it is equal to rounding.
+
+    None if the tensor is no equivariant one.
+    """
+    return _read(text, ir_out, degree, (own,), from_dense(tensor, o3.Irreps(text).dim, degree))
+
+
+def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
+    """Like `read_tensor`, for any number of paths; the mixing of MACE's own paths, full or reduced, if it matches.
+
+    None as well if its shape is another one.
+    """
+    dim = o3.Irreps(text).dim
+    if tensor.shape[:-1] != (2 * ir_out[0] + 1, *[dim] * degree):
+        return None
+    known = (mixing(text, ir_out, degree, reduced) for reduced in (False, True))
+    same = tuple(mixed for mixed in known if mixed.shape[1] == tensor.shape[-1])
+    return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree))
+
+
+def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], given: np.ndarray) -> Mixing | None:
+    scale = float(np.abs(given).max(initial=0.0))
+    for own in known:
+        rest = np.abs(given - polynomials_of(text, ir_out, degree, own))
+        if float(rest.max(initial=0.0)) <= 1e-6 * max(scale, 1.0):
+            return own
+    mixed, left = made_of(text, ir_out, degree, given)
+    return mixed if left <= 1e-5 * scale else None
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """All that a symmetric contraction computes.
+
+    Attributes:
+        irreps_in, irreps_out: As texts.
+        correlation: Highest degree.
+        mixings: For every irrep of the result, the mixings of the degrees 1 to ``correlation``.
+        layout: Of flat features.
+    """
+
+    irreps_in: str
+    irreps_out: str
+    correlation: int
+    mixings: tuple[tuple[Mixing, ...], ...]
+    layout: str
+
+
+class Gathered(NamedTuple):
+    """x and coefficients to the result, with the coefficients of each row's sender, or of the row itself."""
+
+    by_species: Formula
+    by_row: Formula
+
+
+@dataclass(frozen=True)
+class Formulas:
+    """The formulas of a contraction.
+
+    Attributes:
+        fold: Weights to coefficients, rows are species. For every irrep of the result its highest degree comes first.
+        packed, flat: x and coefficients to the result, for ``[N, C, D]`` and for flat features, by species and by row.
+        order: Of the weights: pairs (irrep of the result, degree).
+        terms: Monomials that occur, of all components of the result.
+        coefficients: Per species and channel.
+    """
+
+    fold: Formula
+    packed: Gathered
+    flat: Gathered
+    order: tuple[tuple[int, int], ...]
+    terms: int
+    coefficients: int
+
+    def __iter__(self) -> Iterator[Formula]:
+        yield from (self.fold, *self.packed, *self.flat)
+
+
+Signed = tuple[int, int]  # number of a coefficient, and its sign
+
+
+class _Coefficients:
+    """Collects the coefficients, one for all that are equal but for the sign."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, np.ndarray]] = []  # the group of polynomials that each mixes, and the factors
+        self._known: dict[tuple[int, tuple[float, ...]], int] = {}
+
+    def add(self, group: int, row: np.ndarray) -> Signed:
+        """Number and sign of a coefficient."""
+        sign = 1 if row[np.flatnonzero(row)[0]] > 0 else -1
+        key = (group, tuple(np.round(sign * row, 10) + 0.0))
+        number = self._known.setdefault(key, len(self.rows))
+        if number == len(self.rows):
+            self.rows.append((group, sign * row))
+        return number, sign
+
+
+def single_copies(irreps: o3.Irreps) -> str:
+    """One copy of each group.
+
+    Example:
+        >>> single_copies(o3.Irreps("8x0e + 8x1o"))
+        '1x0e+1x1o'
+    """
+    return str(o3.Irreps([(1, ir) for _, ir in irreps]))
+
+
+@lru_cache(maxsize=64)
+def lowered(what: Contraction) -> Formulas:
+    """The formulas of a contraction.
+
+    Example:
+        >>> mixings = tuple(mixing("0e+1o+2e+3o", (0, 1), n, False) for n in (1, 2, 3))
+        >>> lowered(Contraction("8x0e+8x1o+8x2e+8x3o", "8x0e", 3, (mixings,), "mul_ir")).terms
+        94
+    """
+    irreps_in, irreps_out = o3.Irreps(what.irreps_in), o3.Irreps(what.irreps_out)
+    text, channels = single_copies(irreps_in), irreps_in[0].mul
+    dim = o3.Irreps(text).dim
+    coefficients = _Coefficients()
+    order: list[tuple[int, int]] = []
+    results: list[dict[tuple[int, ...], Signed]] = []
+    for k, (_, ir) in enumerate(irreps_out):
+        components: list[dict[tuple[int, ...], Signed]] = [{} for _ in range(ir.dim)]
+        for degree in range(what.correlation, 0, -1):
+            reached = what.mixings[k][degree - 1].matrix.any(1)  # the other polynomials have no weight
+            basis = independent(text, (ir.l, ir.p), degree) * reached
+            for m, number in zip(*np.nonzero(basis.any(-1)), strict=True):
+                components[m][monomials(dim, degree)[number]] = coefficients.add(len(order), basis[m, number])
+            order.append((k, degree))
+        results += components
+    mixings = [what.mixings[k][degree - 1] for k, degree in order]
+    places = _in_order(results, dim, len(coefficients.rows))
+    fold = _fold(coefficients.rows, places, mixings, channels)
+    packed = (Block(0, dim, 1, dim),)
+    out = _blocks(irreps_out, what.layout)
+    both = [
+        _polynomials(results, places, dim, channels, blocks, out)
+        for blocks in (packed, _blocks(irreps_in, what.layout))
+    ]
+    terms = sum(map(len, results))
+    made = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))
+    for base in made:
+        register_formula(base)
+    return made
+
+
+def _in_order(results: Sequence[dict[tuple[int, ...], Signed]], dim: int, count: int) -> list[int]:
+    """Places of the coefficients: in the order in which the nested sums first read them."""
+    place: dict[int, int] = {}
+    for terms in results:
+        for factors in sorted(terms):
+            place.setdefault(terms[factors][0], len(place))
+    return [place[number] for number in range(count)]
+
+
+def _blocks(irreps: o3.Irreps, layout: str) -> tuple[Block, ...]:
+    ir_mul = layout == "ir_mul"
+    return tuple(Block(s.start, s.dim, s.mul if ir_mul else 1, 1 if ir_mul else s.dim) for s in slots_of(irreps))
+
+
+def _fold(
+    rows: Sequence[tuple[int, np.ndarray]], places: Sequence[int], mixings: Sequence[Mixing], channels: int
+) -> Formula:
+    """Weights to coefficients, through the independent polynomials."""
+    expr = Expression()
+
+    def combined(factors: np.ndarray, values: Sequence[int]) -> int:
+        return expr.add(*(expr.scale(float(factors[i]), values[i]) for i in np.flatnonzero(factors).tolist()))
+
+    loads = [[expr.load(number, p) for p in range(m.shape[1])] for number, m in enumerate(mixings)]
+    groups = [[combined(row, loads[number]) for row in m.matrix] for number, m in enumerate(mixings)]
+    outputs = [expr.zero] * len(rows)
+    for (group, row), place in zip(rows, places, strict=True):
+        outputs[place] = combined(row, groups[group])
+    weights = [_columns(f"weights {number}", m.shape[1], channels) for number, m in enumerate(mixings)]
+    return formula(expr, weights, [_columns("coefficients", len(rows), channels)], [outputs], channels)
+
+
+def _columns(name: str, components: int, channels: int, rows: str = "each") -> Operand:
+    return Operand(name, components * channels, (Block(0, components, channels, 1),), rows)
+
+
+def _polynomials(
+    results: Sequence[dict[tuple[int, ...], Signed]],
+    places: Sequence[int],
+    dim: int,
+    channels: int,
+    blocks: tuple[Block, ...],
+    out: tuple[Block, ...],
+) -> Gathered:
+    expr = Expression()
+    outputs = [_nested(expr, {f: (places[number], sign) for f, (number, sign) in t.items()}) for t in results]
+    x = Operand("x", dim * channels, blocks)
+    z = Operand("z", len(results) * channels, out)
+    coefficients = _columns("coefficients", len(places), channels, "src")
+    by_species = formula(expr, [x, coefficients], [z], [outputs], channels)
+    return Gathered(by_species, by_species.with_rows(("each", "each")))
+
+
+def _nested(expr: Expression, terms: dict[tuple[int, ...], Signed]) -> int:
+    """The nested sum of some monomials."""
+    below: dict[tuple[int, ...], list[int]] = {}
+    for factors in sorted(terms):
+        for n in range(len(factors)):
+            following = below.setdefault(factors[:n], [])
+            if factors[n] not in following:
+                following.append(factors[n])
+
+    def value(factors: tuple[int, ...]) -> int:
+        parts = []
+        if factors in terms:
+            place, sign = terms[factors]
+            parts.append(expr.scale(float(sign), expr.load(1, place)))
+        for i in below.get(factors, ()):
+            parts.append(expr.multiply(expr.load(0, i), value((*factors, i))))
+        return expr.add(*parts)
+
+    return value(())

@@ -1,0 +1,382 @@
+"""MACE's symmetric contraction: equivariant polynomials of the features of each atom, with weights of its species."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Any, NamedTuple
+
+import torch
+from e3nn import o3
+from torch import Tensor
+from torch.cuda import is_current_stream_capturing
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ...core.checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
+from ...core.dtypes import ACCUMULATE, of_one_kind
+from ...core.errors import ConfigError, DeviceError, DTypeError, IrrepsError, ShapeError
+from ...core.graph import Graph, check_range
+from ...core.torch_internals import being_traced, is_plain, outside_of_autocast, outside_of_func, wrapped_by_func
+from ...e3nn_compat.torchscript import is_tracing, refuse_torchscript
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import LAYOUTS, slots_of
+from ..base.module import FormulaModule
+from ..pointwise.run import run_formula
+from .lower import MOST, Contraction, Formulas, Gathered, lowered, single_copies
+from .weights import ContractionWeights
+
+
+class Species(NamedTuple):
+    """The species of atoms.
+
+    Attributes:
+        graph: From species to atoms.
+        there: Numbers of the species that occur, if the graph has these alone.
+    """
+
+    graph: Graph
+    there: Tensor | None
+
+
+_Looked = tuple[Tensor, tuple[object, ...], Species | None]
+#: What was found in the last y, and a copy of that: layers of a network are given equal ones, step by step.
+_LAST: dict[str, _Looked] = {}
+#: The same of tensors on a device, whose values nothing waits for: kept while the tensor lives and its version stays.
+_ON_DEVICE: MutableMapping[Tensor, tuple[tuple[object, ...], Species]] = WeakTensorKeyDictionary()
+
+
+class SymmetricContraction(FormulaModule):
+    r"""Polynomials of the features of each atom: the product basis of MACE, with its numbers and its state dict.
+
+    .. math:: z_{k c m} = \sum_{\nu = 1}^{N} \sum_p W^{(k \nu)}_{z p c} \sum_{i_1 \dots i_\nu}
+        U^{(k \nu)}_{m i_1 \dots i_\nu p}\, x_{c i_1} \cdots x_{c i_\nu}
+
+    Weights are folded into one coefficient per species, channel and monomial; 94 monomials of 0e + 1o + 2e + 3o make
+    the scalars of correlation 3.
+
+    Args:
+        irreps_in: Irreps of the features. The largest multiplicity is C, the number of channels; irreps of fewer copies
+            are part of the first channels alone, and 0 in the others.
+        irreps_out: Irreps of the result, of C copies at most: of fewer, the first channels are kept.
+        correlation: Highest number of factors, 1 to 4.
+        num_elements: Number of species, Z.
+        use_reduced_cg: Whether to take as many weights as there are independent polynomials. MACE has more, of all
+            couplings from left to right; its checkpoints have either. None is False. The independent ones are the
+            weights of cuequivariance up to degree 3 for usual irreps; others in a state dict are read with their
+            weights.
+        irrep_normalization, path_normalization: 'component' and 'element', all that MACE computes.
+        internal_weights, shared_weights: True; MACE has no others.
+        cueq_config, oeq_config: None; other packages' kernels cannot be asked for here.
+        one_hot: Whether rows of y ``[N, Z]`` have a single 1. None: look at them; where that would wait for a device or
+            break a traced graph, take them for one-hot unless y requires a gradient. Rows that are taken for one-hot
+            and are not give NaN. With True y gets no gradient. False: mix the weights of species with y, slow and
+            general.
+        layout: Layout of flat features, 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        contractions: For every irrep of the result its weights, with MACE's names.
+        num_terms: Monomials that occur, of all components of the result.
+        weight_numel: Number of weights.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that are not supported.
+
+    Source:
+        Batatia, Kovacs, Simm, Ortner, Csanyi, MACE, NeurIPS 2022, arXiv:2206.07697, equations 10 and 11.
+
+    Example:
+        >>> layer = SymmetricContraction("2x0e + 2x1o", "2x0e", correlation=3, num_elements=2)
+        >>> layer
+        SymmetricContraction(2x0e+2x1o -> 2x0e, correlation 3 | 2 species | 9 terms | 28 weights | mul_ir, backend auto)
+        >>> layer(torch.ones(5, 2, 4), torch.tensor([0, 1, 1, 0, 0])).shape
+        torch.Size([5, 2])
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any,
+        correlation: int,
+        num_elements: int,
+        *,
+        use_reduced_cg: bool | None = False,
+        irrep_normalization: str | None = None,
+        path_normalization: str | None = None,
+        internal_weights: bool | None = None,
+        shared_weights: bool | None = None,
+        cueq_config: None = None,
+        oeq_config: None = None,
+        one_hot: bool | None = None,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(check_choice("layout", layout, LAYOUTS), backend)
+        text = self._set_irreps(irreps_in, irreps_out)
+        self.correlation = check_integer("correlation", correlation, 1, MOST)
+        self.num_elements = check_integer("num_elements", num_elements, 1, what="a number of species")
+        self.use_reduced_cg = bool(check_optional(check_flag, "use_reduced_cg", use_reduced_cg))
+        self.one_hot = check_optional(check_flag, "one_hot", one_hot)
+        _check_only("irrep_normalization", irrep_normalization, "component")
+        _check_only("path_normalization", path_normalization, "element")
+        for name, flag in {"internal_weights": internal_weights, "shared_weights": shared_weights}.items():
+            if check_optional(check_flag, name, flag) is False:
+                raise ConfigError(f"{name} must be True, got False. The layer owns its weights, as MACE's does.")
+        for name, config in {"cueq_config": cueq_config, "oeq_config": oeq_config}.items():
+            if config is not None:
+                raise ConfigError(f"{name} must be None, got {got(config)}. Choose by backend= what runs the layer.")
+        options = (self.correlation, self.num_elements, self.channels, self.use_reduced_cg)
+        try:
+            self.contractions = torch.nn.ModuleList(ContractionWeights(text, ir, *options) for _, ir in self.irreps_out)
+        except NotImplementedError as error:  # of e3nn, beyond l = 11
+            raise IrrepsError(
+                f"irreps_in must have degrees whose couplings e3nn knows, got {self.irreps_in} and {self.irreps_out} "
+                f"(e3nn says: {error}). Use lower degrees, or a lower correlation."
+            ) from None
+        self._lower()
+        self.num_paths = sum(mixed.shape[1] for one in self._weights_of for mixed in one.mixings)
+        self.register_load_state_dict_post_hook(_lower_again)
+
+    def _set_irreps(self, irreps_in: Any, irreps_out: Any) -> str:
+        """Irreps and what follows from them alone; the input's, of one copy each, as text."""
+        self.irreps_in, self.irreps_out = _filled("irreps_in", irreps_in), _filled("irreps_out", irreps_out)
+        self.channels = max(mul for mul, _ in self.irreps_in)
+        if max(mul for mul, _ in self.irreps_out) > self.channels:
+            raise IrrepsError(
+                f"irreps_out must have at most the copies of irreps_in, {self.channels}, got {self.irreps_out}. "
+                f"Channels are not mixed here: put an eqlayers.Linear behind."
+            )
+        whole_in, whole_out = (
+            o3.Irreps([(self.channels, ir) for _, ir in i]) for i in (self.irreps_in, self.irreps_out)
+        )
+        self._whole = str(whole_in), str(whole_out)
+        self._width_in, self._width_out, self._whole_width = self.irreps_in.dim, self.irreps_out.dim, whole_out.dim
+        self._picked: dict[str, list[int] | None] = {
+            "x": _columns(self.irreps_in, whole_in, self.layout, fill=True),
+            "z": _columns(self.irreps_out, whole_out, self.layout, fill=False),
+        }
+        self.dim = o3.Irreps(single_copies(whole_in)).dim
+        return single_copies(whole_in)
+
+    def _lower(self) -> None:
+        """Formulas of the weights' bases."""
+        mixings = tuple(one.mixings for one in self._weights_of)
+        what = Contraction(*self._whole, self.correlation, mixings, self.layout)
+        self._formulas: Formulas = lowered(what)
+
+    @property
+    def _weights_of(self) -> list[ContractionWeights]:
+        return list(self.contractions)  # type: ignore[arg-type]
+
+    @property
+    def num_terms(self) -> int:
+        """Monomials that occur, of all components of the result."""
+        return self._formulas.terms
+
+    @property
+    def weight_numel(self) -> int:
+        """Number of weights, of all species."""
+        return sum(p.numel() for p in self.parameters())
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Contract the features of every atom.
+
+        Args:
+            x: ``[N, C, D]``, the components of all irreps side by side (of equal multiplicities), or flat
+                ``[N, irreps_in.dim]``.
+            y: Species, ``[N]`` integers, or one-hot ``[N, Z]`` of any dtype. The result is linear in y, as MACE's is,
+                where rows are not one-hot or y requires a gradient; see ``one_hot``.
+
+        Returns:
+            ``[N, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError, IndexRangeError: The inputs do not fit the layer or each other.
+        """
+        if is_tracing():
+            refuse_torchscript(self)
+        flat, polynomials = self._read_features(x)
+        known = self._looked_at(y, flat)
+        if known is None:
+            self._check_species(y, x)
+        z = self._contract(flat, polynomials, y, known)
+        return z if self._picked["z"] is None or not self.num_terms else z[:, self._picked["z"]]
+
+    def _contract(self, flat: Tensor, polynomials: Gathered, y: Tensor, known: _Looked | None) -> Tensor:
+        """The contraction of all channels."""
+        named = {"x": flat}
+        for number, (k, degree) in enumerate(self._formulas.order):
+            named[f"weights {number} of SymmetricContraction"] = self._weight(k, degree)
+        flat, *weights = of_one_kind(**named)
+        if not self._formulas.terms:  # no polynomial has the irreps of the result
+            return flat.new_zeros(flat.shape[0], self._width_out)
+        if flat.shape[0] == 0:  # torch 2.6 would take `not` for a question what the size is
+            read = [flat, *weights, *([y] if y.is_floating_point() else [])]
+            return flat.new_zeros(0, self._whole_width) + 0 * sum(t.sum().to(flat.dtype) for t in read)
+        dtype, wide = flat.dtype, ACCUMULATE[flat.dtype]
+        if dtype is not wide:
+            flat, weights = flat.to(wide), [w.to(wide) for w in weights]
+        found = self._species_of(y) if known is None else known[2]
+        if found is None:
+            with outside_of_autocast(flat.device.type):
+                mixed = y.to(wide) @ self._fold(weights)
+            return run_formula(polynomials.by_row, (flat, mixed), None, self.backend)[0].to(dtype)
+        if found.there is not None:
+            weights = [w.index_select(0, found.there) for w in weights]
+        z = run_formula(polynomials.by_species, (flat, self._fold(weights)), found.graph, self.backend)[0].to(dtype)
+        if y.ndim == 2 and (self.one_hot or _is_hidden(y)):
+            z = torch.where(_is_one_hot(y).unsqueeze(1), z, torch.nan)
+        return z
+
+    def _fold(self, weights: list[Tensor]) -> Tensor:
+        """``[Z, coefficients * C]`` of weights ``[Z, P, C]``."""
+        return run_formula(self._formulas.fold, [w.flatten(1) for w in weights], None, self.backend)[0]
+
+    def _weight(self, k: int, degree: int) -> Tensor:
+        return self.contractions[k].of_degree(degree)  # type: ignore[operator]
+
+    def _looked_at(self, y: Tensor, flat: Tensor) -> _Looked | None:
+        """The facts kept of equal species on a CPU, which were checked before; None of others."""
+        if not is_plain((y, flat)) or not (y.is_cpu and flat.is_cpu) or y.layout is not torch.strided:
+            return None
+        last, rows = _LAST.get("y"), flat.shape[:1]
+        if last is None or y.shape[:1] != rows or last[1] != self._asked(y) or not torch.equal(last[0], y):
+            return None
+        return last
+
+    def _asked(self, y: Tensor) -> tuple[object, ...]:
+        return y.dtype, self.num_elements, self.one_hot, y.requires_grad
+
+    def _species_of(self, y: Tensor) -> Species | None:
+        """The species of each atom; None if the result has to be linear in y. What was found is kept for an equal y."""
+        if _is_hidden(y):
+            return None if y.ndim == 2 and self._must_mix(y) else self._sort_on_device(y)
+        asked, last = self._asked(y), _LAST.get("y")
+        if last is None or last[1] != asked or not torch.equal(last[0], y):
+            with outside_of_func(), torch.inference_mode(False):
+                own = y.detach().clone()
+                last = (own, asked, None if y.ndim == 2 and self._must_mix(y) else self._sort(own))
+            _LAST["y"] = last
+        return last[2]
+
+    def _sort_on_device(self, y: Tensor) -> Species:
+        """Kept for the next layer, unless the call is traced or captured: a graph sorts the species that come later."""
+        if being_traced() or wrapped_by_func(y) or y.is_inference() or (y.is_cuda and is_current_stream_capturing()):
+            return self._sort(y)
+        stream = torch.cuda.current_stream(y.device).cuda_stream if y.is_cuda else None
+        asked = (y._version, y.data_ptr(), self.num_elements, stream, torch.is_inference_mode_enabled())
+        kept = _ON_DEVICE.get(y)
+        if kept is None or kept[0] != asked:
+            kept = _ON_DEVICE[y] = asked, self._sort(y)
+        return kept[1]
+
+    def _sort(self, y: Tensor) -> Species:
+        """Atoms by species, and the species that occur, where to fold the weights of those alone is less work."""
+        species, count, there = y.long() if y.ndim == 1 else y.float().argmax(1), self.num_elements, None
+        if not _is_hidden(species) and species.shape[0] < count:  # in this order: a size that is asked for is fixed
+            there, species = torch.unique(species, return_inverse=True)
+            count = there.shape[0]
+        ends = torch.stack([species, torch.arange(species.shape[0], device=species.device)])
+        return Species(Graph(ends, count, species.shape[0], copy=False), there)
+
+    def _read_features(self, x: Tensor) -> tuple[Tensor, Gathered]:
+        """Rows of features, and the formulas for their order."""
+        picked, width = self._picked["x"], self._width_in
+        want = f"[N, {self.channels}, {self.dim}] or [N, {width}]" if picked is None else f"[N, {width}]"
+        check_tensor("x", x, want)
+        if x.ndim == 3 and x.shape[1:] == (self.channels, self.dim) and picked is None:
+            return x.reshape(x.shape[0], self.channels * self.dim), self._formulas.packed
+        if x.ndim == 2 and x.shape[1] == width:
+            return x if picked is None else torch.nn.functional.pad(x, (0, 1))[:, picked], self._formulas.flat
+        fix = f"Build the layer for these irreps; it has {self.irreps_in}."
+        if x.ndim == 3 and x.shape[1:] == (self.dim, self.channels):
+            fix = "Channels come before components: pass `x.transpose(1, 2)`."
+        raise ShapeError(f"x must be {want}, got {list(x.shape)}. {fix}")
+
+    def _check_species(self, y: Tensor, x: Tensor) -> None:
+        want = f"[N] of integers or [N, {self.num_elements}]"
+        check_tensor("y", y, want)
+        if y.ndim == 1 and (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool):
+            raise DTypeError(f"y must be {want}, got [N] of {y.dtype}. Convert it with `.long()`.")
+        if y.shape != (x.shape[0],) and y.shape != (x.shape[0], self.num_elements):
+            raise ShapeError(
+                f"y must be {want} with N = {x.shape[0]}, the rows of x, got {list(y.shape)}. "
+                f"Give every row of x a species, of {self.num_elements}."
+            )
+        if y.is_complex():
+            raise DTypeError(f"y must be {want}, got {y.dtype}. Pass the species, or their one-hot rows.")
+        if y.device != x.device:
+            raise DeviceError(
+                f"y must be on the device of x, {x.device}, got {y.device}. Move it with `.to('{x.device}')`."
+            )
+        if y.ndim == 1:
+            check_range("y", y, self.num_elements, "species")
+
+    def _must_mix(self, y: Tensor) -> bool:
+        """Whether the result has to be linear in y."""
+        if self.one_hot is not None:
+            return not self.one_hot
+        return y.requires_grad or not (_is_hidden(y) or bool(_is_one_hot(y).all()))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the formulas, which are made again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_formulas"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the formulas."""
+        super().__setstate__(state)
+        self._lower()
+
+    def __repr__(self) -> str:  # in one line: the weights' modules are there for their names alone
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+    def extra_repr(self) -> str:
+        """Irreps, correlation, species, terms, weights, layout and backend."""
+        return (
+            f"{self.irreps_in} -> {self.irreps_out}, correlation {self.correlation} | {self.num_elements} species | "
+            f"{self.num_terms} terms | {self.weight_numel} weights | {self._kind()}"
+        )
+
+
+def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
+    """After a state dict has been loaded, which may hold another basis."""
+    layer._lower()
+
+
+def _filled(name: str, irreps: Any) -> o3.Irreps:
+    """Irreps that are there."""
+    found = as_irreps(irreps, name)
+    if not found or 0 in {mul for mul, _ in found}:
+        raise IrrepsError(
+            f"{name} must have one copy of each irrep or more, got {found or 'none'}. Leave out irreps without copies."
+        )
+    return found
+
+
+def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
+    """Columns of irreps of fewer copies among the columns of all channels; None if they are the same.
+
+    With ``fill`` the other way round: for each column of all channels its own, or the one behind the last.
+    """
+    if irreps == whole:
+        return None
+    out = [irreps.dim] * (whole.dim if fill else irreps.dim)
+    for own, all_of in zip(slots_of(irreps), slots_of(whole), strict=True):
+        columns, places = own.columns(layout), all_of.columns(layout)[:, : own.mul]
+        for column, place in zip(columns.ravel().tolist(), places.ravel().tolist(), strict=True):
+            out[place if fill else column] = column if fill else place
+    return out
+
+
+def _check_only(name: str, value: Any, only: str) -> None:
+    if value is not None and value != only:
+        raise ConfigError(f"{name} must be {only!r}, all that MACE computes, got {got(value)}. Leave it out.")
+
+
+def _is_one_hot(y: Tensor) -> Tensor:
+    """``[N]``: whether a row has a single 1 and nothing else but 0."""
+    return ((y == 1).sum(1) == 1) & ((y != 0).sum(1) == 1)
+
+
+def _is_hidden(t: Tensor) -> bool:
+    """Whether a look at values would wait for a device, or cannot be."""
+    return t.device.type != "cpu" or being_traced() or wrapped_by_func(t)

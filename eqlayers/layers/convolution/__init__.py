@@ -1,0 +1,1 @@
+"""Tensor products over the edges of a graph, summed at the receivers."""

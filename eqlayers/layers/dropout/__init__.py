@@ -1,0 +1,1 @@
+"""Parts left out in training."""

@@ -1,0 +1,168 @@
+"""Activations scaled to unit second moment, and the gate that applies them equivariantly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+from torch import Tensor
+
+from ...core.apply import as_rows
+from ...core.checks import check_choice, check_floating
+from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import FlatLayout
+from ..base.module import FormulaModule
+from ..pointwise.run import formula_at_once, run_formula
+from .lower import gate_formula
+
+#: name -> (function, whether f(-x) = -f(x), so that it may act on odd scalars)
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
+    "silu": (torch.nn.functional.silu, False),
+    "sigmoid": (torch.sigmoid, False),
+    "tanh": (torch.tanh, True),
+}
+
+
+@cache
+def second_moment(name: str) -> float:
+    r"""Mean of :math:`f(z)^2` for standard normal z, by Gauss-Hermite quadrature in float64.
+
+    Example:
+        >>> round(second_moment("silu"), 6)
+        0.355776
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    values = ACTIVATIONS[name][0](torch.from_numpy(nodes)).numpy()
+    return float((weights * values**2).sum() / weights.sum())
+
+
+class NormalizedActivation(torch.nn.Module):
+    r"""An activation divided by the root of its second moment, so that unit variance stays unit variance.
+
+    Args:
+        name: 'silu', 'sigmoid' or 'tanh'.
+
+    Raises:
+        ConfigError: Another name.
+
+    Example:
+        >>> NormalizedActivation("tanh")(torch.zeros(2)).tolist()
+        [0.0, 0.0]
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = check_choice("activation", name, ACTIVATIONS)
+        self.factor = second_moment(name) ** -0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise, any shape."""
+        return ACTIVATIONS[self.name][0](check_floating("x", x, "[...]")) * self.factor
+
+    def extra_repr(self) -> str:
+        """Name."""
+        return self.name
+
+
+class GatedNonlinearity(FormulaModule):
+    r"""Applies an activation to scalars, and multiplies each other irrep by an activated scalar.
+
+    The input carries, before the irreps of the output, one even scalar per irrep copy that is gated. All of it is one
+    pass over the rows, forward and in every derivative; a second input that is to be added before, and one that is to
+    be added after, are read in the same pass. Activations are part of that formula: modules that the layer holds under
+    their names are not called.
+
+    Args:
+        irreps_out: Irreps of the output; even scalars get ``even``, odd ones ``odd``.
+        even, odd, gate: Activations of even scalars, odd scalars and gates.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        irreps_in: Gates, then ``irreps_out``.
+
+    Raises:
+        ConfigError: An unknown activation, or one for odd scalars that is not odd.
+
+    Source:
+        Weiler et al. 2018, arXiv:1807.02547, section 4.
+
+    Example:
+        >>> GatedNonlinearity("8x0e + 4x1o").irreps_in
+        4x0e+8x0e+4x1o
+    """
+
+    def __init__(
+        self,
+        irreps_out: Any,
+        even: str = "silu",
+        odd: str = "tanh",
+        gate: str = "sigmoid",
+        *,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_out = as_irreps(irreps_out, "irreps_out")
+        check_choice("odd", odd, [name for name, (_, is_odd) in ACTIVATIONS.items() if is_odd])
+        gates = sum(mul for mul, ir in self.irreps_out if ir.l > 0)
+        self.irreps_in = o3.Irreps([(gates, "0e")] if gates else []) + self.irreps_out
+        self.num_paths = len(self.irreps_out)
+        self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
+        self.even, self.odd, self.gate = (NormalizedActivation(name) for name in (even, odd, gate))
+        acts = {(0, 1): self.even, (0, -1): self.odd}
+        groups = []
+        for mul, ir in self.irreps_out:
+            act = acts.get((ir.l, ir.p))
+            groups.append((mul, ir.dim, "" if act is None else act.name, 1.0 if act is None else act.factor))
+        #: By whether something is added before, and whether after.
+        self._formulas = [
+            gate_formula(tuple(groups), (gate, self.gate.factor), layout, 1 + before, after)
+            for before in (False, True)
+            for after in (False, True)
+        ]
+
+    def forward(self, x: Tensor, added: Tensor | None = None, residual: Tensor | None = None) -> Tensor:
+        """Activate the input, or the sum of two inputs, and add a third to the output.
+
+        Args:
+            x: ``[..., irreps_in.dim]``.
+            added: The same, added to x first; None for nothing.
+            residual: ``[..., irreps_out.dim]``, added to the output; None for nothing.
+
+        Returns:
+            ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
+        """
+        base = self._formulas[2 * (added is not None) + (residual is not None)]
+        if self._out.dim and (found := formula_at_once(base, (x, *_there(added, residual)), None, self.backend)):
+            return found[0]
+        self._flat.check("x", x)
+        there: dict[str, Tensor] = {"x": x}
+        for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):
+            if value is not None:
+                layout.check(name, value)
+                there[name] = value
+        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
+        check_same_kind(**there)
+        lead = broadcast_lead(**{name: value.shape[:-1] for name, value in there.items()})
+        if not self._out.dim:
+            return x.new_zeros(*lead, 0)
+        (z,) = run_formula(base, [as_rows(value, lead) for value in there.values()], None, self.backend)
+        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+    def extra_repr(self) -> str:
+        """Irreps, layout and backend."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self._kind()}"
+
+
+def _there(*tensors: Tensor | None) -> list[Tensor]:
+    """Without those that are None."""
+    return [t for t in tensors if t is not None]

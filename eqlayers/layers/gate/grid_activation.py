@@ -1,0 +1,230 @@
+"""Functions of signals on the sphere and on the rotations, point by point on grids, with e3nn's numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor
+
+from ...core.checks import check_choice, check_flag, check_integer, check_number, got
+from ...core.errors import ConfigError, IrrepsError
+from ...e3nn_compat.torchscript import TracedLayer, checked
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import FlatLayout
+from ..base.module import EquivariantModule
+from ..rotation.module import WignerD
+from .functions import NormalizedFunction
+from .grids import Grid, constants_of, rotation_constants, sphere_constants
+
+
+@compile_mode("script")  # for e3nn.util.jit
+class S2Activation(TracedLayer, EquivariantModule):
+    r"""A function of the signal on the sphere, point by point; a drop-in for ``e3nn.nn.S2Activation``.
+
+    .. math:: A^l \mapsto \int \phi\Big(\sum_k A^k \cdot Y^k(x)\Big)\, Y^l(x)\, dx
+
+    The integral is a sum over a grid. It is exact for the signal itself; what the function adds above the degrees of
+    the grid folds back, so that the layer is equivariant up to an error that falls with ``res``.
+
+    Args:
+        irreps: One irrep of each degree from 0, of parity :math:`p\, q^l`: a signal on the sphere.
+        act: The function, scaled as e3nn scales it; odd or even for signals with p = -1.
+        res: Points in beta, even and at least 2 lmax + 2, which has one point less in alpha; or both numbers.
+        normalization: 'component', 'norm' or 'integral'.
+        lmax_out: Highest degree of the output; None for the input's.
+        random_rot: Whether every call turns the grid by a rotation drawn from torch's generator; up to degree 12.
+
+    Attributes:
+        irreps_in, irreps_out: Of input and output.
+        to_s2, from_s2: Constants of the grid, with the keys of e3nn's state dict.
+
+    Raises:
+        IrrepsError, ConfigError: The irreps are no such signal, or an option.
+
+    Source:
+        Cohen et al. 2018, arXiv:1801.10130; e3nn, arXiv:2207.09453.
+
+    Example:
+        >>> act = S2Activation("0e + 1o + 2e", torch.tanh, 10)
+        >>> act(torch.randn(5, 9)).shape
+        torch.Size([5, 9])
+    """
+
+    def __init__(
+        self,
+        irreps: Any,
+        act: Callable[[Tensor], Tensor],
+        res: int | tuple[int, int],
+        normalization: str = "component",
+        lmax_out: int | None = None,
+        random_rot: bool = False,
+    ) -> None:
+        super().__init__()
+        self.irreps_in = as_irreps(irreps).simplify()
+        p, q = _signal(self.irreps_in)
+        lmax = self.irreps_in.lmax
+        lmax_out = lmax if lmax_out is None else check_integer("lmax_out", lmax_out, 0)
+        normalization = check_choice("normalization", normalization, ("component", "norm", "integral"))
+        points = _points(res, lmax, lmax_out)
+        self.random_rot = check_flag("random_rot", random_rot)
+        self.act = NormalizedFunction(act)
+        if p == -1:
+            p = self.act.parity(1e-10, relative=True)
+            if p == 0:
+                raise ConfigError(
+                    f"act must be even or odd for a signal of parity -1, got {self.act.extra_repr()}. Use torch.tanh."
+                )
+        self.irreps_out = o3.Irreps([(1, (l, p * q**l)) for l in range(lmax_out + 1)])
+        self.to_s2 = Grid(sphere_constants, lmax, *points, normalization, None)
+        self.from_s2 = Grid(sphere_constants, lmax_out, *points, normalization, lmax)
+        self._flat = FlatLayout(self.irreps_in, "mul_ir")
+        self._set_turns()
+
+    def _set_turns(self) -> None:
+        """Make what turns the grid, also of a layer whose ``random_rot`` has been set later."""
+        if self.random_rot and "turn_in" not in self._modules:
+            self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The features do not fit the layer.
+        """
+        features = checked(self._flat, "features", features)
+        self._set_turns()
+        angles = self._angles(features) if self.random_rot else None
+        if angles is not None:
+            features = features @ self.turn_in(angles).type_as(features).T
+        sha, shb = constants_of(self.to_s2, features, "sha", "shb")
+        orders, betas, _ = shb.shape
+        # matrix products in place of e3nn's Fourier transforms, which are slower at the sizes of grids
+        by_order = (features @ shb.flatten(0, 1).T).unflatten(-1, (orders, betas)).transpose(-1, -2)
+        values = self.act.f(by_order @ sha.T)
+        sha, shb = constants_of(self.from_s2, values, "sha", "shb")
+        by_order = (values @ sha).transpose(-1, -2).flatten(-2)
+        out: Tensor = (by_order @ shb.flatten(0, 1)) * self.act.cst
+        return out if angles is None else out @ self.turn_out(angles).type_as(out)
+
+    @staticmethod
+    def _angles(features: Tensor) -> Tensor:
+        """Angles of a random rotation, as `o3.rand_angles` draws them, which torch.func cannot trace; float64."""
+        kind: dict[str, Any] = {"dtype": features.dtype, "device": features.device}
+        alpha, gamma = (2 * math.pi * torch.rand(2, **kind)).double()
+        beta = torch.rand((), **kind).double().mul(2).sub(1).acos()
+        return torch.stack([alpha, beta, gamma])
+
+    def extra_repr(self) -> str:
+        """Irreps and points."""
+        points = [len(self.to_s2.get_buffer(name)) for name in ("betas", "alphas")]
+        return f"{self.irreps_in} -> {self.irreps_out}, res={points}{', random_rot' if self.random_rot else ''}"
+
+
+def _signal(irreps: o3.Irreps) -> tuple[int, int]:
+    """The parities of a signal's values and of its argument."""
+    if len(irreps) and all(mul == 1 for mul, _ in irreps) and irreps.ls == list(range(len(irreps))):
+        p = irreps[0].ir.p
+        for q in (1, -1):
+            if all(ir.p == p * q**ir.l for _, ir in irreps):
+                return p, q
+    raise IrrepsError(
+        f"irreps must be one of each degree from 0, all of one parity or of alternating ones, got '{irreps}'. "
+        f"Use irreps such as '0e + 1o + 2e'."
+    )
+
+
+def _points(res: Any, lmax: int, lmax_out: int) -> tuple[int, int]:
+    """Points of the grid in beta and in alpha."""
+    least = 2 * max(lmax, lmax_out) + 2
+    fix = f"Use an even number of at least {least}."
+    if isinstance(res, (tuple, list)):
+        if len(res) != 2:
+            raise ConfigError(f"res must be a number of points, or those in beta and in alpha, got {got(res)}. {fix}")
+        beta, alpha = check_integer("res", res[0], least, fix=fix), check_integer("res", res[1], 1)
+    else:
+        beta = check_integer("res", res, least, fix=fix)
+        alpha = max(2 * lmax + 1, beta - 1)
+    if beta % 2:
+        raise ConfigError(f"res must be even, got {beta}. {fix}")
+    return beta, alpha
+
+
+@compile_mode("script")  # for e3nn.util.jit
+class SO3Activation(TracedLayer, EquivariantModule):
+    r"""A function of the signal on the rotations, point by point; a drop-in for ``e3nn.nn.SO3Activation``.
+
+    A signal is the sum of Wigner matrices times coefficients: 2l + 1 copies of each degree l. See
+    :class:`S2Activation` for the error of the grid.
+
+    Args:
+        lmax_in, lmax_out: Highest degrees of input and output.
+        act: The function, scaled as e3nn scales it.
+        resolution: Of the grid, which has ``2 resolution`` points in beta.
+        normalization: 'component'.
+        aspect_ratio: ``2 aspect_ratio resolution`` are the points in alpha and in gamma.
+
+    Attributes:
+        irreps_in, irreps_out: ``1x0e + 3x1e + 5x2e + ...``.
+        grid_in, grid_out: Constants of the grid, with the keys of e3nn's state dict.
+
+    Raises:
+        ConfigError: An option.
+
+    Source:
+        Cohen et al. 2018, arXiv:1801.10130; e3nn, arXiv:2207.09453.
+
+    Example:
+        >>> act = SO3Activation(1, 1, torch.tanh, 2)
+        >>> act(torch.randn(5, 10)).shape
+        torch.Size([5, 10])
+    """
+
+    def __init__(
+        self,
+        lmax_in: int,
+        lmax_out: int,
+        act: Callable[[Tensor], Tensor],
+        resolution: int,
+        *,
+        normalization: str = "component",
+        aspect_ratio: float = 2,
+    ) -> None:
+        super().__init__()
+        check_choice("normalization", normalization, ("component",))
+        resolution = check_integer("resolution", resolution, 1)
+        ratio = check_number("aspect_ratio", aspect_ratio, at_least=0.5, fix="Use 2.")
+        self._set_degrees(check_integer("lmax_in", lmax_in, 0), check_integer("lmax_out", lmax_out, 0))
+        self.grid_in = Grid(rotation_constants, self.lmax_in, resolution, ratio)
+        self.grid_out = Grid(rotation_constants, self.lmax_out, resolution, ratio)
+        self.act = NormalizedFunction(act)
+        self.resolution = resolution
+
+    def _set_degrees(self, lmax_in: int, lmax_out: int) -> None:
+        self.lmax_in, self.lmax_out = lmax_in, lmax_out
+        self.irreps_in, self.irreps_out = (
+            o3.Irreps([(2 * l + 1, (l, 1)) for l in range(lmax + 1)]) for lmax in (lmax_in, lmax_out)
+        )
+        self._dims = self.irreps_in.dim, self.irreps_out.dim  # numbers: sizes are tensors of float32 in a traced power
+        self._flat = FlatLayout(self.irreps_in, "mul_ir")
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The features do not fit the layer.
+        """
+        features = checked(self._flat, "features", features)
+        (there,) = constants_of(self.grid_in, features, "D")
+        values = self.act.f((features * self._dims[0] ** -0.5) @ there.flatten(0, 2).T)
+        back, weights = constants_of(self.grid_out, values, "D", "qw")
+        out: Tensor = values @ (back * weights[:, None, None]).flatten(0, 2)
+        return out * (self.act.cst * self._dims[1] ** 0.5)
+
+    def extra_repr(self) -> str:
+        """Degrees and resolution."""
+        return f"lmax {self.lmax_in} -> {self.lmax_out}, resolution={self.resolution}"

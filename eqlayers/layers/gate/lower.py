@@ -1,0 +1,161 @@
+r"""Gates as formulas: scalars through activations, other irreps times an activated scalar, in one pass over the rows.
+
+Channels are what the multiplicities have in common: irreps of 64, 32 and 16 copies are 4, 2 and 1 blocks of 16.
+Where they have little in common, every copy is a component, and rows have no channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.forms.program import Slot
+
+from ...core.forms.keys import register_formula
+from ..pointwise.lower import FEWEST
+
+#: Multiplicity, components of one copy, and the name of the activation with its factor; gates have none.
+Group = tuple[int, int, str, float]
+#: Name of an activation and a factor behind it; '' for the value itself.
+Act = tuple[str, float]
+AS_IT_IS: Act = ("", 1.0)
+
+
+class Source(NamedTuple):
+    """The source of copies: an operand, a slot, and the first copy in this slot."""
+
+    slot: Slot
+    first: int = 0
+    operand: int = 0
+
+
+class Part(NamedTuple):
+    """So many copies of a source, activated, times activated scalars if there is a gate.
+
+    They stand in the output behind the part before, or where ``out`` says.
+    """
+
+    mul: int
+    source: Source
+    act: Act = AS_IT_IS
+    gate: Source | None = None
+    gate_act: Act = AS_IT_IS
+    out: Source | None = None
+
+
+def common_channels(muls: Iterable[int]) -> int:
+    """Channels of rows with groups of so many copies; 0 where they have too little in common."""
+    channels = math.gcd(*muls)
+    return channels if channels >= FEWEST else 0
+
+
+def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Block]:
+    """Blocks of some copies, so many channels at a time; copy by copy without channels."""
+    (start, copies, dim), first, _ = source
+    step = max(channels, 1)
+    out = []
+    for place in range(first, first + mul, step):
+        if layout == "ir_mul":
+            out.append(Block(start + place, dim, copies, 1 if channels else 0))
+        else:
+            out.append(Block(start + place * dim, dim, 1, dim if channels else 0))
+    return out
+
+
+def activated(expr: Expression, act: Act, value: int) -> int:
+    """A value through an activation."""
+    name, factor = act
+    if not name:
+        return expr.scale(factor, value)
+    found: int = expr.multiply(value, expr.sigmoid(value)) if name == "silu" else getattr(expr, name)(value)
+    return expr.scale(factor, found)
+
+
+@lru_cache(maxsize=256)
+def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str, added: int, kept: bool) -> Formula:
+    """The formula from operands to the parts, one behind the other.
+
+    Args:
+        parts: Of the output, which they fill; each of at least one copy.
+        widths: Columns of the operands that sources name.
+        layout: 'ir_mul' or 'mul_ir'.
+        added: Operands that are added up to the first, 1 or more.
+        kept: Whether a further operand, of the output's columns, is added to the output.
+
+    Returns:
+        The formula: the operands that are added up, all others, the one that is kept.
+    """
+    channels = common_channels(part.mul for part in parts)
+    expr, each = Expression(), max(channels, 1)
+    places: dict[tuple[Source, int], int] = {}  # of the copies, by source without its first
+    blocks: list[list[Block]] = [[] for _ in widths]
+    counts = [0] * len(widths)
+
+    def place(source: Source, mul: int) -> int:
+        """Number of the first component in its operand; copies that were asked for before are there already."""
+        found = places.get((source, mul))
+        if found is None:
+            found = places[source, mul] = counts[source.operand]
+            new = blocks_of(source, mul, channels, layout)
+            blocks[source.operand] += new
+            counts[source.operand] += len(new) * source.slot.dim
+        return found
+
+    numbers = [number + added - 1 if number else 0 for number in range(len(widths))]
+    outputs, outward, width = [], [], 0
+    for mul, source, act, gate, gate_act, out in parts:
+        dim = source.slot.dim
+        outward += blocks_of(out or Source(Slot(width, mul, dim)), mul, channels, layout)
+        width += mul * dim
+        start, gates = place(source, mul), 0 if gate is None else place(gate, mul)
+
+        def load(source: Source, component: int) -> int:
+            number = numbers[source.operand]
+            terms = range(added) if source.operand == 0 else (number,)
+            return expr.add(*(expr.load(one, component) for one in terms))
+
+        for k in range(mul // each):
+            factor = None if gate is None else activated(expr, gate_act, load(gate, gates + k))
+            for i in range(k * dim, (k + 1) * dim):
+                value = activated(expr, act, load(source, start + i))
+                outputs.append(value if factor is None else expr.multiply(value, factor))
+    operands = [Operand(f"x{n}" if n else "x", widths[0], tuple(blocks[0])) for n in range(added)]
+    operands += [Operand(f"given{n}", widths[n], tuple(blocks[n])) for n in range(1, len(widths))]
+    if kept:
+        outputs = [expr.add(value, expr.load(len(operands), i)) for i, value in enumerate(outputs)]
+        operands.append(Operand("kept", width, tuple(outward)))
+    return register_formula(formula(expr, operands, [Operand("z", width, tuple(outward))], [outputs], channels))
+
+
+def gate_formula(groups: Sequence[Group], gate: Act, layout: str, added: int, kept: bool) -> Formula:
+    """The formula from gates and groups to groups; groups that are not activated have a gate for each copy.
+
+    Args:
+        groups: Of the output, in order. Scalars have one component.
+        gate: Activation of the gates, and its factor.
+        layout: 'ir_mul' or 'mul_ir'.
+        added: Operands that are added up to the input, 1 or more.
+        kept: Whether a further operand, of the output's columns, is added to the output.
+
+    Returns:
+        The formula.
+
+    Example:
+        >>> base = gate_formula(((8, 1, "silu", 1.0), (4, 3, "", 1.0)), ("sigmoid", 1.0), "ir_mul", 1, False)
+        >>> base.channels, base.operands[0].width, base.results[0].width
+        (4, 24, 20)
+    """
+    gates = Slot(0, sum(mul for mul, _, name, _ in groups if not name), 1)
+    parts, start, used = [], gates.mul, 0
+    for mul, dim, name, factor in groups:
+        source = Source(Slot(start, mul, dim))
+        start += mul * dim
+        if mul and name:
+            parts.append(Part(mul, source, (name, factor)))
+        elif mul:
+            parts.append(Part(mul, source, gate=Source(gates, used), gate_act=gate))
+        used += 0 if name else mul
+    return gated_formula(tuple(parts), (start,), layout, added, kept)

@@ -1,0 +1,184 @@
+"""Spherical harmonics of vectors and of edges: checked, brought to rows, and run as one formula."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ...core.backends import check_backend
+from ...core.backends.rows import taken
+from ...core.checks import check_choice, check_flag, check_floating, check_tensor, fixed
+from ...core.dtypes import ACCUMULATE, check_same_kind
+from ...core.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ...core.graph import Graph, check_range
+from ...core.torch_internals import is_plain
+from ..pointwise.run import run_formula
+from .lower import NORMALIZATIONS, harmonics_formula, read_degrees
+
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
+    """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``.
+
+    Raises:
+        ShapeError, DTypeError: x is no such tensor.
+    """
+    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.dtype not in ACCUMULATE:
+        check_same_kind(x=check_floating("x", x, "[..., 3]"))
+    shape = x.shape
+    if not shape or shape[-1] != 3:
+        raise ShapeError(f"x must be [..., 3], vectors along the last axis, got {list(shape)}. Move the axis there.")
+    if len(shape) == 2:
+        return run_formula(base, (x,), None, backend)[0]
+    (y,) = run_formula(base, (x.reshape(-1, 3),), None, backend)
+    return y.reshape(*shape[:-1], y.shape[-1])
+
+
+class Shift(NamedTuple):
+    """Shifts of the receivers of edges into other cells, as `edge_formula` reads them."""
+
+    kind: str
+    operands: tuple[Tensor, ...]
+
+
+def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
+    """Shifts of edges from what the caller has: none, vectors, or lattice vectors of one cell or of several.
+
+    Args:
+        pos: ``[N, 3]``.
+        graph: Of E edges.
+        shifts: ``[E, 3]``, vectors without a cell, else numbers of lattice vectors; or None.
+        cell: ``[3, 3]``, one lattice vector a row, or ``[B, 3, 3]``; or None.
+        batch: ``[N]`` integers, the cell of each node; None for one cell.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError, IndexRangeError: They do not fit each other.
+    """
+    if shifts is None:
+        if cell is not None:
+            raise ShapeError(
+                "shifts must be [E, 3], how many lattice vectors an edge crosses, where there is a cell, got None. "
+                "Pass zeros for none, or no cell."
+            )
+        return Shift("none", ())
+    check_tensor("shifts", shifts, "[E, 3]")
+    if shifts.shape != (graph.num_edges, 3):
+        raise ShapeError(
+            f"shifts must be [{graph.num_edges}, 3], a row for each edge, got {list(shifts.shape)}. Check edge_index."
+        )
+    if cell is None:
+        if shifts.dtype in _INTEGERS:
+            raise DTypeError(
+                f"shifts must be vectors of {pos.dtype} without a cell, got {shifts.dtype}. Pass the cell as well."
+            )
+        check_same_kind(pos=pos, shifts=shifts)
+        return Shift("vector", (shifts,))
+    check_same_kind(pos=pos, cell=check_floating("cell", cell, "[3, 3] or [B, 3, 3]"))
+    if cell.ndim not in (2, 3) or cell.shape[-2:] != (3, 3):
+        raise ShapeError(
+            f"cell must be [3, 3] or [B, 3, 3], one lattice vector a row, got {list(cell.shape)}. Reshape it."
+        )
+    if shifts.dtype in _INTEGERS:
+        _check_size(shifts, pos.dtype)
+        shifts = shifts.to(pos.dtype)
+    check_same_kind(pos=pos, shifts=shifts)
+    if cell.ndim == 2 or (batch is None and cell.shape[0] == 1):
+        return Shift("cell", (shifts, cell.reshape(9)))
+    return Shift("cells", (shifts, _of_nodes(cell, batch, pos.shape[0])))
+
+
+def _check_size(shifts: Tensor, dtype: torch.dtype) -> None:
+    """Raise where a number of lattice vectors is not one of ``dtype``; looks on the CPU only, and not in a trace."""
+    most = int(2 / torch.finfo(dtype).eps)
+    if shifts.is_cpu and shifts.numel() and is_plain((shifts,)):
+        least, largest = (int(end) for end in shifts.aminmax())
+        if least < -most or largest > most:
+            raise IndexRangeError(
+                f"shifts must be from {-most} to {most}, the integers that {dtype} holds, got {least} to {largest}. "
+                "Fold the positions into the cell, or look for numbers that were never written."
+            )
+
+
+def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
+    """``[N, 9]``: the cell of every node."""
+    if batch is None or check_tensor("batch", batch, f"[{nodes}]").shape != (nodes,):
+        came = "None" if batch is None else str(list(batch.shape))
+        raise ShapeError(
+            f"batch must be [{nodes}], the number of each node's cell among {cell.shape[0]}, got {came}. "
+            f"Pass it, or one cell [3, 3]."
+        )
+    if batch.dtype not in (torch.int32, torch.int64):
+        raise DTypeError(f"batch must be an int64 or int32 tensor [{nodes}], got {batch.dtype}. Use `.long()`.")
+    if batch.device != cell.device:
+        raise DeviceError(f"batch must be on the device of cell, {cell.device}, got {batch.device}. Move it there.")
+    check_range("batch", batch, cell.shape[0], "cells")
+    return taken(cell.reshape(-1, 9), batch)
+
+
+def check_positions(pos: Any) -> Tensor:
+    """``[N, 3]`` of a supported dtype.
+
+    Raises:
+        ShapeError, DTypeError: Anything else.
+    """
+    check_same_kind(pos=check_floating("pos", pos, "[N, 3]"))
+    if pos.ndim != 2 or pos.shape[1] != 3:
+        raise ShapeError(f"pos must be [N, 3], a row for each node, got {list(pos.shape)}. Flatten batch axes into N.")
+    return pos
+
+
+def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
+    """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``.
+
+    Raises:
+        DeviceError: The graph is elsewhere than the positions.
+    """
+    if graph.edge_index.device != pos.device:
+        raise DeviceError(
+            f"edge_index must be on the device of pos, {pos.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{pos.device}')`."
+        )
+    vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
+    return vectors, lengths.squeeze(1), directions, harmonics
+
+
+def spherical_harmonics(
+    l: Any, x: Tensor, normalize: bool, normalization: str = "integral", *, backend: str | None = None
+) -> Tensor:
+    r"""Real spherical harmonics :math:`Y_l(x)`, as ``e3nn.o3.spherical_harmonics``.
+
+    Args:
+        l: Irreps, one degree or a list of degrees, in any order, each up to 20.
+        x: ``[..., 3]``.
+        normalize: Whether of the direction of x; else polynomials of x, homogeneous of degree l.
+        normalization: 'integral', 'component' or 'norm'; see :class:`eqlayers.nn.SphericalHarmonics`, also for the
+            zero vector.
+        backend: Name of a backend, or None for the best of the device.
+
+    Returns:
+        ``[..., sum(2 l + 1)]``.
+
+    Raises:
+        IrrepsError, ConfigError: Degrees, options or a backend that there are not.
+        ShapeError, DTypeError: x is no such tensor.
+
+    Example:
+        >>> import torch
+        >>> spherical_harmonics([0, 1], torch.tensor([0.0, 2.0, 0.0]), True, "component")
+        tensor([1.0000, 0.0000, 1.7321, 0.0000])
+    """
+    check_backend(backend)
+    kind = check_choice("normalization", normalization, NORMALIZATIONS)
+    base = _harmonics(fixed(l), check_flag("normalize", normalize), kind)
+    return run_harmonics(base, x, backend)
+
+
+@torch.compiler.assume_constant_result
+def _harmonics(l: Any, normalize: bool, normalization: str) -> Formula:
+    """Made outside of the trace of a compiler, which may come first."""
+    return harmonics_formula(read_degrees(l)[0], normalize, normalization)

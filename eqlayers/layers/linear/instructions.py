@@ -1,0 +1,216 @@
+"""Instructions and biases of a linear map: reading, checking and normalising them, exactly as e3nn does."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from eqlayers_kernels.forms.program import Slot
+
+from ...core.checks import check_flag, check_integer, check_items, is_integer
+from ...core.errors import ConfigError, IndexRangeError, IrrepsError
+from ...core.torch_internals import is_plain, on_tape, under_autocast
+
+#: Bytes of the rows that are mapped at a time where nothing records it: with their copies they stay in the cache.
+PART = 2**21
+#: Rows from which a matrix product has its speed.
+LEAST_ROWS = 128
+
+
+class LinearInstruction(NamedTuple):
+    """One path of a linear map, with e3nn's fields; a bias has ``i_in = -1``."""
+
+    i_in: int
+    i_out: int
+    path_shape: tuple[int, ...]
+    path_weight: float
+
+
+class LinearSlices(NamedTuple):
+    """Where the weights of one instruction stand in the flat vector, and the shape of their matrix; e3nn's fields."""
+
+    slice_1D: slice
+    shape_2D: tuple[int, ...]
+
+
+def read_linear(
+    irreps_in: Irreps, irreps_out: Irreps, instructions: Any, path_normalization: str, channels: int
+) -> list[LinearInstruction]:
+    """Check pairs ``(i_in, i_out)`` and give each its coefficient; None stands for all pairs of equal irreps.
+
+    Args:
+        irreps_in, irreps_out: Irreps of input and output.
+        instructions: The pairs.
+        path_normalization: 'element' or 'path'.
+        channels: Length of the further axis that is summed over, 1 without one.
+
+    Raises:
+        IrrepsError: Two irreps differ, or something is no pair. IndexRangeError: An index names no irreps group.
+    """
+    if instructions is None:
+        instructions = [
+            (i, o)
+            for i, (_, ir_in) in enumerate(irreps_in)
+            for o, (_, ir_out) in enumerate(irreps_out)
+            if ir_in == ir_out
+        ]
+    what, fix = "a list of pairs (i_in, i_out) of groups, or None for all", "Pass a list, also for one pair."
+    given = check_items("instructions", instructions, what, fix, IrrepsError)
+    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in given]
+    for number, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(is_integer(index) for index in pair):
+            raise IrrepsError(
+                f"instruction {number} must be a pair (i_in, i_out) of groups, got {pair}. Pass a list of such pairs."
+            )
+        i, o = pair
+        if not (0 <= i < len(irreps_in) and 0 <= o < len(irreps_out)):
+            raise IndexRangeError(
+                f"instruction {number} must name groups (i_in < {len(irreps_in)}, i_out < {len(irreps_out)}), "
+                f"got {(i, o)}. Count irreps groups, not single irreps."
+            )
+        if irreps_in[i].ir != irreps_out[o].ir:
+            raise IrrepsError(
+                f"instruction {number} must connect equal irreps, got {irreps_in[i].ir} -> "
+                f"{irreps_out[o].ir}. A linear map that mixes irreps is not equivariant: drop it."
+            )
+    muls = [(irreps_in[i].mul, irreps_out[o].mul) for i, o in pairs]
+    out = []
+    for (i, o), shape in zip(pairs, muls, strict=True):
+        arriving = [m for (_, other), (m, _) in zip(pairs, muls, strict=True) if other == o]
+        fan = sum(arriving) if path_normalization == "element" else len(arriving) * shape[0]
+        fan *= channels
+        out.append(LinearInstruction(i, o, shape, (fan or 1) ** -0.5))
+    return out
+
+
+def check_channels(f_in: int | None, f_out: int | None) -> None:
+    """Raise unless both or none of the lengths of a further channel axis are given.
+
+    Raises:
+        ConfigError: One without the other, or no count.
+    """
+    if (f_in is None) != (f_out is None):
+        raise ConfigError(
+            f"f_in and f_out must be given together, got {f_in} and {f_out}. "
+            f"Give both, 1 for an axis to be summed or made."
+        )
+    for name, length in (("f_in", f_in), ("f_out", f_out)):
+        if length is not None:
+            check_integer(name, length, 1, what="a number of channels or None")
+
+
+def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> list[bool]:
+    """One flag per irreps group: whether it gets a bias.
+
+    Raises:
+        IrrepsError: A bias on irreps that turn, or another number of flags than of groups.
+    """
+    if biases is None or isinstance(biases, (str, bytes)) or not isinstance(biases, Iterable) or np.ndim(biases) == 0:
+        wanted = biases is not None and check_flag("biases", biases)
+        return [wanted and ir.is_scalar() for _, ir in irreps_out]
+    given = check_items("biases", biases, "a flag or a list of flags", "Pass biases=True for all 0e groups.")
+    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(given)]
+    wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
+    if len(flags) != len(irreps_out) or wrong:
+        raise IrrepsError(
+            f"biases must be a flag, or {len(irreps_out)} flags, True for 0e groups only (another bias "
+            f"breaks equivariance), got {flags} for {irreps_out}. Pass biases=True for all 0e groups."
+        )
+    return flags
+
+
+def weight_slices(instructions: Sequence[LinearInstruction]) -> list[LinearSlices]:
+    """Places of all instructions one after the other, biases after the weights, as e3nn lists them."""
+    out, start = [], 0
+    for ins in instructions:
+        stop = start + math.prod(ins.path_shape)
+        out.append(LinearSlices(slice(start, stop), ins.path_shape))
+        start = stop
+    return out
+
+
+def has_channel_axes(module: Any) -> bool:
+    """Whether an ``e3nn.o3.Linear`` was built with ``f_in`` and ``f_out``, which it does not keep."""
+    # its generated code alone knows, which then cuts two axes off the shape of the features
+    code = getattr(getattr(module, "_compiled_main", None), "code", "")
+    return re.search(r"(?:None|0), -2\b", code) is not None
+
+
+def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
+    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from the shape of its own weight.
+
+    Raises:
+        ConfigError: It has them, but no weight of its own.
+    """
+    if not has_channel_axes(module):
+        return getattr(module, "f_in", None), getattr(module, "f_out", None)
+    if module.weight.ndim != 3:
+        raise ConfigError(
+            f"a Linear with f_in and f_out must have a weight of its own, which alone tells them, got one of shape "
+            f"{list(module.weight.shape)}. Build eqlayers.Linear with the same arguments instead."
+        )
+    return module.weight.shape[0], module.weight.shape[1]
+
+
+def mixed(block: Tensor, matrix: Tensor, slot: Slot, shared: bool, further: bool, layout: str) -> Tensor:
+    """``[n(, f), mul * dim]`` times ``[(n, )(f, g, )mul, w]``: a matrix product per irrep.
+
+    Args:
+        block, matrix: Of one path.
+        slot: Where the block stands.
+        shared: Whether the matrix has no axis n.
+        further: Whether there are the axes f and g.
+        layout: Of the block and of the result.
+    """
+    ir_mul, shape = layout == "ir_mul", (slot.dim, slot.mul) if layout == "ir_mul" else (slot.mul, slot.dim)
+    if shared and not further:
+        if slot.dim == 1:
+            return block @ matrix
+        # one product: with a matrix that needs no gradient torch would make one per sample, many times slower
+        block = block.reshape(block.shape[0], *shape)  # unflatten goes through Python
+        rows = (block if ir_mul else block.mT).reshape(block.shape[0] * slot.dim, slot.mul) @ matrix
+        return rows if ir_mul else rows.reshape(block.shape[0], slot.dim, rows.shape[1]).mT
+    f, g = ("f", "g") if further else ("", "")
+    n = "" if shared else "n"
+    inner, outer = ("du", "dw") if ir_mul else ("ud", "wd")
+    return torch.einsum(f"n{f}{inner},{n}{f}{g}uw->n{g}{outer}", block.unflatten(-1, shape), matrix)
+
+
+def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor, width: int, moved: bool) -> Tensor:
+    """``[n, ..., width]``: the columns of a map, side by side; without a tape on a CPU some rows at a time.
+
+    Args:
+        columns: From rows of x to columns of the result.
+        x: ``[n, ...]``.
+        weights: What else the columns depend on.
+        width: Of all columns.
+        moved: Whether columns are copied anyhow, so that parts of the rows may be put into place.
+    """
+    if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
+        rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))
+        if rows > most and is_plain((x, weights)):
+            rows = math.ceil(rows / math.ceil(rows / most))  # in parts of one size
+            y = x.new_empty(x.shape[0], width)
+            for part, into in zip(x.split(rows), y.split(rows), strict=True):
+                torch.cat(columns(part), -1, out=into)
+            return y
+    found = columns(x)
+    return found[0] if len(found) == 1 else torch.cat(found, -1)
+
+
+def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:
+    """Results plus the biases of the groups that have some."""
+    parts, start = [], 0
+    for flag, slot in zip(flags, slots, strict=True):
+        size = slot.mul * slot.dim
+        parts.append(bias.narrow(-1, start, size) if flag else bias.new_zeros(*bias.shape[:-1], size))
+        start += size if flag else 0
+    return y + torch.cat(parts, -1).to(y.dtype)  # of another dtype under autocast

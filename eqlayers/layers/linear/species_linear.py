@@ -1,0 +1,137 @@
+"""Linear maps with weights for each species, as the self-connections of potentials have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.backends.rows import taken
+from ...core.checks import check_integer, check_tensor
+from ...core.errors import DeviceError, DTypeError, ShapeError
+from ...core.graph import check_range
+from ...core.torch_internals import being_traced, unwrapped
+from ...irreps.algebra import as_irreps
+from ...sparse import ProgramInfos
+from ..base.module import EquivariantModule
+from .module import Linear
+
+#: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
+WEIGHTS_OF_A_MAP = 40_000
+#: Species of which each maps all atoms where a look at them is not allowed; of more the weights are gathered.
+MASKED = 4
+#: Gathered weights at once, 0.5 GiB in float32.
+GATHERED = 1 << 27
+
+
+class SpeciesLinear(EquivariantModule):
+    r"""A :class:`Linear` with own weights for each species: :math:`z_i = W_{k_i} x_i`.
+
+    It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros: atoms are gathered
+    by species, and each species is one matrix product; for a few atoms the weights are gathered. On a GPU, in a trace
+    or under vmap species cannot be read, and sizes must not depend on them: there weights are gathered for all atoms,
+    or each of up to four species maps all atoms and the others are masked.
+
+    Args:
+        irreps_in, irreps_out: Irreps of the features before and after.
+        num_species: Number of species.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Attributes:
+        weight: ``[num_species, linear.weight_numel]``, each row as the weights of :class:`Linear`.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or a number that there cannot be.
+
+    Example:
+        >>> layer = SpeciesLinear("4x0e + 4x1o", "2x0e + 2x1o", 3)
+        >>> layer(torch.randn(5, 16), torch.tensor([0, 2, 2, 1, 0])).shape
+        torch.Size([5, 8])
+    """
+
+    def __init__(
+        self, irreps_in: Any, irreps_out: Any, num_species: int, *, layout: str = "mul_ir", backend: str | None = None
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_in, self.irreps_out = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        self.num_species = check_integer("num_species", num_species, 1, fix="Count the elements of the data.")
+        self.linear = Linear(
+            self.irreps_in,
+            self.irreps_out,
+            internal_weights=False,
+            shared_weights=True,
+            layout=layout,
+            backend=backend,
+        )
+        self.num_paths, self._width = self.linear.num_paths, self.irreps_in.dim  # irreps cannot be read in a trace
+        self.weight = torch.nn.Parameter(torch.randn(self.num_species, self.linear.weight_numel))
+
+    def forward(self, features: Tensor, kind: Tensor) -> Tensor:
+        """Map the features of every atom by the weights of its species.
+
+        Args:
+            features: ``[A, irreps_in.dim]``.
+            kind: ``[A]`` int64, from 0 to num_species - 1.
+
+        Returns:
+            ``[A, irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
+        """
+        check_tensor("features", features, f"[A, {self._width}]")
+        if check_tensor("kind", kind, "[A]").dtype != torch.int64:
+            raise DTypeError(f"kind must be int64 [A], got {kind.dtype}. Convert it with `.long()`.")
+        if features.ndim != 2 or kind.shape != features.shape[:1]:
+            raise ShapeError(
+                f"features and kind must be [A, {self._width}] and [A], got {list(features.shape)} and "
+                f"{list(kind.shape)}. Give one row per atom."
+            )
+        if self.num_species == 1:
+            check_range("kind", kind, 1, "species")
+            return self.linear(features, self.weight[0])
+        check_range("kind", kind, self.num_species, "species")
+        if kind.device != features.device:
+            raise DeviceError(
+                f"kind must be on the device of features, {features.device}, got {kind.device}. Move it with "
+                f"`.to('{features.device}')`."
+            )
+        atoms, numel = kind.shape[0], self.linear.weight_numel
+        if being_traced() or not kind.is_cpu or (own := unwrapped(kind)).ndim != 1:
+            return self._of_any_species(features, kind)
+        if not atoms * numel:
+            return self.linear(features, self.weight[0])
+        sizes = torch.bincount(own, minlength=self.num_species).tolist()  # a look that torch.func allows
+        if atoms * numel <= WEIGHTS_OF_A_MAP * sum(map(bool, sizes)):
+            self.linear._in.check("features", features)
+            return self.linear._by_row(features, self.weight[kind])
+        order = kind.argsort(stable=True)
+        sorted_rows = features.index_select(0, order).split(sizes)
+        mapped = [self.linear(rows, w) for rows, w in zip(sorted_rows, self.weight, strict=True) if len(rows)]
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
+        return torch.cat(mapped).index_select(0, back)
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """The map as infos of sparse products; see :attr:`Linear.infos`. The weights of a row are ``weight[kind]``."""
+        return self.linear.infos
+
+    def _of_any_species(self, features: Tensor, kind: Tensor) -> Tensor:
+        """Without a look at the species, by one and the same sequence of operations."""
+        if self.num_species <= MASKED:
+            parts = [self.linear(features, self.weight[n]) for n in range(self.num_species)]
+            chosen = [part * (kind == n)[:, None].to(part.dtype) for n, part in enumerate(parts)]
+            return torch.stack(chosen).sum(0)
+        self.linear._in.check("features", features)
+        if being_traced() or features.shape[0] * self.linear.weight_numel <= GATHERED:
+            return self.linear._by_row(features, taken(self.weight, kind))
+        rows = max(1, GATHERED // self.linear.weight_numel)
+        pairs = zip(features.split(rows), kind.split(rows), strict=True)
+        return torch.cat([self.linear._by_row(x, taken(self.weight, k)) for x, k in pairs])
+
+    def extra_repr(self) -> str:
+        """Irreps, species, weights."""
+        numel = self.num_species * self.linear.weight_numel
+        return f"{self.irreps_in} -> {self.irreps_out} | {self.num_species} species | {numel} weights | {self._kind()}"

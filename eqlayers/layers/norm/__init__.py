@@ -1,0 +1,1 @@
+"""Norms of irreps, and normalisation."""

@@ -1,0 +1,32 @@
+"""The definitions of norms of copies and of normalisation by them, in float64, for features in 'mul_ir'."""
+
+from __future__ import annotations
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+
+def copies(x: Tensor, irreps: Irreps) -> list[Tensor]:
+    """``[N, irreps.dim]`` as one ``[N, mul, 2 l + 1]`` for each group."""
+    return [x[:, s].reshape(len(x), mul, ir.dim) for s, (mul, ir) in zip(irreps.slices(), irreps, strict=True) if mul]
+
+
+def norm(x: Tensor, irreps: Irreps) -> Tensor:
+    """The norm of each copy, ``[N, num_irreps]``."""
+    return torch.cat([one.pow(2).sum(-1).sqrt() for one in copies(x, irreps)], 1)
+
+
+def layer_norm(x: Tensor, irreps: Irreps, eps: float, centred: bool = True) -> Tensor:
+    """Each group over the root of its mean square; the mean over copies and components. Without `centred`, RMS norm.
+
+    The mean of even scalars is taken off before if `centred`.
+
+    Source:
+        Liao and Smidt 2023, arXiv:2206.11990, section 4.1.
+    """
+    parts = []
+    for one, (_, ir) in zip(copies(x, irreps), [group for group in irreps if group.mul], strict=True):
+        rest = one - one.mean(1, keepdim=True) if centred and ir.is_scalar() else one
+        parts.append((rest / (rest.pow(2).mean((1, 2), keepdim=True) + eps).sqrt()).flatten(1))
+    return torch.cat(parts, 1)

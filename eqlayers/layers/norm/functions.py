@@ -1,0 +1,341 @@
+"""Norms of irrep copies: squares, and features times a number for each copy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from ...core.apply import as_rows
+from ...core.backends import check_backend
+from ...core.checks import check_choice, check_flag, check_floating, check_number
+from ...core.dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
+from ...core.errors import ShapeError
+from ...core.torch_internals import under_autocast
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import LAYOUTS, FlatLayout
+from ..pointwise.run import run_formula
+from .lower import CopyGroup, scaled_formula, squares_formula
+
+NORMALIZATIONS = ("component", "norm")
+
+
+class CopyPlan:
+    """Where the copies of irreps stand, and the formulas that compute with a number for each.
+
+    Args:
+        irreps: Of the features.
+        layout: 'mul_ir' or 'ir_mul'.
+        apart: Whether even scalars are apart: they have means and biases.
+        normalization: 'component' for squared norms over 2l + 1, 'norm' for squared norms.
+
+    Attributes:
+        groups: One for each irreps group.
+        counts: Copies of each group that is not empty, of those that are apart (True) and of the others.
+        ranges: First and number of the copies that are apart, and of the others, among all copies.
+        squares: Formula of the squares.
+        scaled: Formulas of scaled features, by numbers for each row or for all.
+    """
+
+    def __init__(self, irreps: Irreps, layout: str, apart: bool = False, normalization: str = "norm") -> None:
+        self.flat = FlatLayout(irreps, layout)
+        by_component = check_choice("normalization", normalization, NORMALIZATIONS) == "component"
+        self.groups = tuple(
+            CopyGroup(mul, ir.dim, apart and ir.is_scalar(), 1 / ir.dim if by_component else 1.0) for mul, ir in irreps
+        )
+        self.counts = {flag: [g.mul for g in self.groups if g.apart == flag and g.mul] for flag in (True, False)}
+        self.ranges: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+        first = 0
+        for flag, group in groupby((g for g in self.groups if g.mul), lambda g: g.apart):
+            count = sum(g.mul for g in group)
+            self.ranges[flag].append((first, count))
+            first += count
+        self.squares = squares_formula(self.groups, layout)
+        self.scaled = {rows: scaled_formula(self.groups, layout, rows) for rows in ("each", "one")}
+
+
+_plan = lru_cache(maxsize=256)(CopyPlan)
+
+
+def root(squares: Tensor) -> Tensor:
+    """Square roots, with derivatives of every order 0 where the square is 0."""
+    none = squares <= 0  # not so of NaN, which stays
+    zero = squares.new_zeros(())
+    # two choices: a derivative of the root of 0, infinite or NaN, would get through a single one
+    return torch.where(none, zero, torch.where(none, 1 + zero, squares).sqrt())
+
+
+def in_float32(**given: Tensor | None) -> tuple[list[Tensor | None], torch.dtype]:
+    """Operands of a norm in float32 at least, and the dtype of its result: theirs, or under autocast what they are in.
+
+    In float16 the square of 300 is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
+
+    Raises:
+        DTypeError, DeviceError: They are not of one kind.
+    """
+    there = {name: value for name, value in given.items() if value is not None}
+    first = next(iter(there.values()))
+    mixed = under_autocast(first.device.type)
+    if mixed:
+        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
+        first = next(iter(there.values()))
+    check_same_kind(**there)
+    wide = ACCUMULATE[first.dtype]
+    if wide == first.dtype and not mixed:
+        return list(given.values()), wide
+    found = [None if value is None else there[name].to(wide) for name, value in given.items()]
+    return found, wide if mixed else first.dtype
+
+
+def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
+    """Select from numbers of all copies ``[..., num_irreps]`` the copies that are apart, or the others."""
+    parts = [numbers.narrow(-1, first, count) for first, count in plan.ranges[apart]]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(parts, -1) if parts else numbers.narrow(-1, 0, 0)
+
+
+def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, Tensor]:
+    """``[..., dim]`` to the scalars that are apart and the squares of the other copies, each ``[..., copies]``."""
+    none = x.narrow(-1, 0, 0)
+    if not plan.counts[False]:
+        return x, none
+    lead = x.shape[:-1]
+    found = run_formula(plan.squares, [as_rows(x, lead)], None, backend)
+    found = found if len(lead) == 1 else tuple(t.reshape(*lead, t.shape[-1]) for t in found)
+    return (found[0], found[1]) if len(found) == 2 else (none, found[0])
+
+
+def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
+    """Copies of ``[..., dim]`` times a number each, for each row or for all ``[copies]``; the scalars as given."""
+    if not plan.counts[False]:
+        return scalars
+    lead = x.shape[:-1]
+    shared = numbers.ndim == 1 and len(lead) > 0
+    operands = [as_rows(x, lead), numbers if shared else as_rows(numbers, lead)]
+    if plan.counts[True]:
+        operands.append(as_rows(scalars, lead))
+    (z,) = run_formula(plan.scaled["one" if shared else "each"], operands, None, backend)
+    return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+
+def group_means(numbers: Tensor, muls: Sequence[int]) -> Tensor:
+    """Means ``[..., groups]`` of numbers of copies over each group of so many."""
+    if min(muls) == max(muls):  # of one size, groups are an axis: an operation for all of them
+        return numbers.reshape(*numbers.shape[:-1], len(muls), muls[0]).mean(-1)
+    return torch.cat([part.mean(-1, keepdim=True) for part in numbers.split(muls, -1)], -1)
+
+
+def _spread(factors: Tensor, muls: Sequence[int], weight: Tensor | None) -> Tensor:
+    """One number for each group ``[..., groups]`` to one for each copy, times its weight ``[copies]``."""
+    lead = factors.shape[:-1]
+    if min(muls) == max(muls):
+        wide, shape = factors.unsqueeze(-1), (len(muls), muls[0])
+        wide = wide.expand(*lead, *shape) if weight is None else wide * weight.reshape(shape)
+        return wide.reshape(*lead, sum(muls))
+    pieces = zip(factors.split(1, -1), muls, strict=True)
+    spread = torch.cat([one.expand(*lead, mul) for one, mul in pieces], -1)
+    return spread if weight is None else spread * weight
+
+
+def run_layer_norm(
+    plan: CopyPlan, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, backend: str | None
+) -> Tensor:
+    """See ``nn.LayerNorm``; of a plan whose scalars are apart.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The features do not fit.
+    """
+    FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
+    (given, weight, bias), dtype = in_float32(x=x, weight=weight, bias=bias)
+    assert given is not None
+    if not given.numel():
+        return given.to(dtype, copy=True)
+    scalars, squares = squares_of(plan, given, backend)
+    if plan.counts[True]:
+        own = None if weight is None else numbers_of(plan, weight, True)
+        scalars = _standard(scalars, plan.counts[True], own, bias, eps)
+    if muls := plan.counts[False]:
+        own = None if weight is None else numbers_of(plan, weight, False)
+        squares = _spread((group_means(squares, muls) + eps).rsqrt(), muls, own)
+    return scaled_by(plan, given, squares, scalars, backend).to(dtype)
+
+
+def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Torch's layer norm of each group."""
+    if len(muls) == 1:  # splitting takes as long as a norm of few rows
+        return torch.layer_norm(scalars, muls, weight, bias, eps).to(scalars.dtype)
+    weights, biases = ([None] * len(muls) if all_of is None else all_of.split(muls, -1) for all_of in (weight, bias))
+    parts = [
+        torch.layer_norm(part, [mul], w, b, eps).to(scalars.dtype)
+        for part, mul, w, b in zip(scalars.split(muls, -1), muls, weights, biases, strict=True)
+    ]
+    return torch.cat(parts, -1)
+
+
+def run_rms_norm(
+    plan: CopyPlan, x: Tensor, weight: Tensor | None, over: str, eps: float, backend: str | None
+) -> Tensor:
+    """See ``nn.RMSNorm``.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The features do not fit.
+    """
+    FlatLayout.check(plan.flat, "x", x)
+    (given, weight), dtype = in_float32(x=x, weight=weight)
+    assert given is not None
+    if not given.numel():
+        return given.to(dtype, copy=True)
+    muls = plan.counts[False]
+    means = group_means(squares_of(plan, given, backend)[1], muls)
+    if over == "all":
+        means, muls = means.mean(-1, keepdim=True), [sum(muls)]
+    numbers = _spread((means + eps).rsqrt(), muls, weight)
+    return scaled_by(plan, given, numbers, given.narrow(-1, 0, 0), backend).to(dtype)
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified: bool = False) -> CopyPlan:
+    """Made outside of the trace of a compiler."""
+    found, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
+    normalization = check_choice("normalization", normalization, NORMALIZATIONS)
+    return _plan(found.simplify() if simplified else found, layout, apart, normalization)
+
+
+def _check_numbers(name: str, given: Tensor | None, count: int) -> None:
+    if given is not None and check_floating(name, given, f"[{count}]").shape != (count,):
+        raise ShapeError(f"{name} must be [{count}], got {list(given.shape)}. Give a number for each copy, or None.")
+
+
+def norm(
+    x: Tensor, irreps: Any, squared: bool = False, *, layout: str = "mul_ir", backend: str | None = None
+) -> Tensor:
+    r"""Norm of each irrep copy, :math:`\sqrt{\sum_m x_{um}^2}`, as :class:`eqlayers.nn.Norm`.
+
+    The gradient of the norm of a zero is zero.
+
+    Args:
+        x: ``[..., irreps.dim]``.
+        irreps: Irreps of the features; simplified first.
+        squared: Whether to return squares of norms.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., irreps.num_irreps]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+        ShapeError, DTypeError: The features do not fit the irreps.
+
+    Source:
+        e3nn, arXiv:2207.09453, ``o3.Norm``.
+
+    Example:
+        >>> norm(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0]), "2x1o").tolist()
+        [5.0, 2.0]
+    """
+    check_backend(backend)
+    squared, plan = check_flag("squared", squared), _read(irreps, layout, False, "norm", True)
+    FlatLayout.check(plan.flat, "x", x)
+    (wide,), dtype = in_float32(x=x)
+    assert wide is not None
+    squares = squares_of(plan, wide, backend)[1]
+    return (squares if squared else root(squares)).to(dtype)
+
+
+def layer_norm(
+    x: Tensor,
+    irreps: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    normalization: str = "component",
+    *,
+    layout: str = "mul_ir",
+    backend: str | None = None,
+) -> Tensor:
+    """Layer norm of each irreps group, as in :class:`eqlayers.nn.LayerNorm`, which has the formula.
+
+    Args:
+        x: ``[..., irreps.dim]``.
+        irreps: Irreps of the features; a group of them is normalised as one.
+        weight: ``[num_irreps]``, or None for none.
+        bias: ``[number of even scalars]``, or None for none.
+        eps: Added to the mean squares.
+        normalization: 'component' (squares over 2l + 1) or 'norm'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., irreps.dim]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+        ShapeError, DTypeError, DeviceError: The tensors do not fit the irreps or each other.
+
+    Source:
+        Liao and Smidt 2023, Equiformer, arXiv:2206.11990, section 4.1.
+
+    Example:
+        >>> layer_norm(torch.tensor([1.0, 3.0, 0.0, 3.0, 4.0]), "2x0e + 1o", normalization="norm")
+        tensor([-1.0000,  1.0000,  0.0000,  0.6000,  0.8000])
+    """
+    check_backend(backend)
+    plan, eps = _read(irreps, layout, True, normalization), check_number("eps", eps, above=0.0, fix="Use 1e-5.")
+    scalars = sum(plan.counts[True])
+    _check_numbers("weight", weight, scalars + sum(plan.counts[False]))
+    _check_numbers("bias", bias, scalars)
+    return run_layer_norm(plan, x, weight, bias, eps, backend)
+
+
+def rms_norm(
+    x: Tensor,
+    irreps: Any,
+    weight: Tensor | None = None,
+    over: str = "irrep",
+    eps: float = 1e-5,
+    normalization: str = "component",
+    *,
+    layout: str = "mul_ir",
+    backend: str | None = None,
+) -> Tensor:
+    """Features over the root of a mean square, as in :class:`eqlayers.nn.RMSNorm`, which has the formula.
+
+    Args:
+        x: ``[..., irreps.dim]``.
+        irreps: Irreps of the features; a group of them is normalised as one.
+        weight: ``[num_irreps]``, or None for none.
+        over: 'irrep' for the mean square of each group, or 'all' for one for all of them.
+        eps: Added to the mean squares.
+        normalization: 'component' (squares over 2l + 1) or 'norm'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., irreps.dim]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+        ShapeError, DTypeError, DeviceError: The tensors do not fit the irreps or each other.
+
+    Source:
+        Liao et al. 2024, EquiformerV2, arXiv:2306.12059; Zhang and Sennrich 2019, arXiv:1910.07467.
+
+    Example:
+        >>> rms_norm(torch.tensor([1.0, 3.0, 0.0, 0.0]), "1x0e + 1x1o", over="all", eps=1e-12)
+        tensor([0.7071, 2.1213, 0.0000, 0.0000])
+    """
+    check_backend(backend)
+    over, eps = check_choice("over", over, ("irrep", "all")), check_number("eps", eps, above=0.0, fix="Use 1e-5.")
+    plan = _read(irreps, layout, False, normalization)
+    _check_numbers("weight", weight, sum(plan.counts[False]))
+    return run_rms_norm(plan, x, weight, over, eps, backend)

@@ -1,0 +1,137 @@
+r"""Formulas of norms: squares of irrep copies, and copies times a number each.
+
+The numbers of a copy are few beside its components. So a layer reads its features twice, once for the squares and once
+for the result, and what stands between is torch on one number for each copy. Scalars that are *apart* go through torch
+as they are: they have means and biases.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
+from eqlayers_kernels.forms.program import Slot
+
+from ...core.forms.keys import register_formula
+from ..gate.lower import Source, blocks_of, common_channels
+
+
+class CopyGroup(NamedTuple):
+    """An irreps group: its copies, their components, whether it is apart, and the factor of its squares."""
+
+    mul: int
+    dim: int
+    apart: bool = False
+    factor: float = 1.0
+
+
+class _Row:
+    """Allocates consecutive blocks of a row."""
+
+    def __init__(self) -> None:
+        self.width, self.components = 0, 0
+        self.blocks: list[Block] = []
+
+    def place(self, mul: int, dim: int, channels: int, layout: str) -> list[list[int]]:
+        """The components of the next group, for each block of its copies."""
+        new = blocks_of(Source(Slot(self.width, mul, dim)), mul, channels, layout)
+        self.blocks += new
+        self.width += mul * dim
+        first = self.components
+        self.components += len(new) * dim
+        return [list(range(start, start + dim)) for start in range(first, self.components, dim)]
+
+    def operand(self, name: str, rows: str = "each") -> Operand:
+        """The row as an operand or a result."""
+        return Operand(name, self.width, tuple(self.blocks), rows)
+
+
+@lru_cache(maxsize=256)
+def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
+    """Features to the scalars that are apart, if any, and to the squared norm of every other copy, if any.
+
+    Example:
+        >>> base = squares_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
+        >>> [result.width for result in base.results]
+        [8, 4]
+    """
+    groups = tuple(group for group in groups if group.mul)
+    channels = common_channels(group.mul for group in groups)
+    expr, x, kept, squares = Expression(), _Row(), _Row(), _Row()
+    values: tuple[list[int | None], list[int | None]] = ([], [])
+    for mul, dim, apart, factor in groups:
+        (kept if apart else squares).place(mul, 1, channels, layout)
+        for block in x.place(mul, dim, channels, layout):
+            loads = [expr.load(0, i) for i in block]
+            values[not apart].append(
+                loads[0] if apart else expr.scale(factor, expr.add(*(expr.multiply(v, v) for v in loads)))
+            )
+    rows = [(kept.operand("scalars"), values[0]), (squares.operand("squares"), values[1])]
+    there = [(row, found) for row, found in rows if row.width]
+    results, outputs = [row for row, _ in there], [found for _, found in there]
+    return register_formula(formula(expr, [x.operand("x")], results, outputs, channels))
+
+
+@lru_cache(maxsize=256)
+def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
+    """Features, a number for each copy that is not apart, and what the scalars that are apart become, to features.
+
+    Args:
+        groups: Of the features.
+        layout: 'ir_mul' or 'mul_ir'.
+        rows: Whether there are numbers for 'each' row, or for all: 'one'.
+
+    Returns:
+        The formula; operands of no column are left out.
+
+    Example:
+        >>> base = scaled_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir", "each")
+        >>> [operand.width for operand in base.operands]
+        [20, 4, 8]
+    """
+    groups = tuple(group for group in groups if group.mul)
+    channels = common_channels(group.mul for group in groups)
+    expr, x, numbers, scalars = Expression(), _Row(), _Row(), _Row()
+    outputs: list[int | None] = []
+    some = any(not group.apart for group in groups)
+    for mul, dim, apart, _ in groups:
+        places = (scalars if apart else numbers).place(mul, 1, channels, layout)
+        for block, (k,) in zip(x.place(mul, dim, channels, layout), places, strict=True):
+            if apart:
+                outputs.append(expr.load(1 + some, k))
+            else:
+                outputs += [expr.multiply(expr.load(0, i), expr.load(1, k)) for i in block]
+    there = [x.operand("x"), numbers.operand("numbers", rows), scalars.operand("scalars")]
+    operands = [row for row in there if row.width or row.name == "x"]
+    return register_formula(formula(expr, operands, [x.operand("z")], [outputs], channels))
+
+
+@lru_cache(maxsize=256)
+def centred_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
+    """Features, a number for each copy, and means and biases of the scalars that are apart, to features.
+
+    All but the features serve all rows. Operands of no column are left out.
+
+    Example:
+        >>> base = centred_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
+        >>> [operand.width for operand in base.operands]
+        [20, 12, 8, 8]
+    """
+    groups = tuple(group for group in groups if group.mul)
+    channels = common_channels(group.mul for group in groups)
+    expr, x, numbers, means = Expression(), _Row(), _Row(), _Row()
+    outputs: list[int | None] = []
+    for mul, dim, apart, _ in groups:
+        factors = [expr.load(1, k) for (k,) in numbers.place(mul, 1, channels, layout)]
+        blocks = x.place(mul, dim, channels, layout)
+        if apart:
+            for (i,), (k,), factor in zip(blocks, means.place(mul, 1, channels, layout), factors, strict=True):
+                centred = expr.add(expr.load(0, i), expr.scale(-1.0, expr.load(2, k)))
+                outputs.append(expr.add(expr.multiply(centred, factor), expr.load(3, k)))
+        else:
+            for block, factor in zip(blocks, factors, strict=True):
+                outputs += [expr.multiply(expr.load(0, i), factor) for i in block]
+    operands = [x.operand("x"), numbers.operand("numbers", "one")]
+    operands += [means.operand(name, "one") for name in ("means", "biases") if means.width]
+    return register_formula(formula(expr, operands, [x.operand("z")], [outputs], channels))

@@ -1,0 +1,1 @@
+"""Formulas evaluated row by row."""

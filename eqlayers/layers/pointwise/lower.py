@@ -1,0 +1,243 @@
+"""A formula from a function of Python, which is called once, with values that write down what is done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from e3nn.o3 import Irreps
+
+from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, evaluate, formula
+
+from ...core.checks import check_integer, got
+from ...core.errors import ConfigError, IrrepsError
+from ...core.forms.keys import register_formula
+from ...irreps.algebra import representation_matrix
+from ...irreps.layout import slots_of
+
+#: Fewer channels than this do not fill a vector: lanes are rows then.
+FEWEST = 4
+
+#: Difference between turning before and after, relative to the size of the results, that is rounding.
+_ROUNDING = 1e-9
+
+
+class Value:
+    """A number of a formula that is being written: sums, products, whole powers, and a few functions of it.
+
+    Example:
+        >>> expr = Expression()
+        >>> x = Value(expr, expr.load(0, 0))
+        >>> expr.nodes[(2 * x**2).node].kind
+        'multiply'
+    """
+
+    __slots__ = ("expr", "node")
+
+    def __init__(self, expr: Expression, node: int) -> None:
+        self.expr, self.node = expr, node
+
+    def _of(self, other: Any) -> int:
+        if isinstance(other, Value) and other.expr is self.expr:
+            return other.node
+        if isinstance(other, (int, float, np.integer, np.floating)) and not isinstance(other, bool):
+            return self.expr.constant(float(other))
+        raise ConfigError(
+            f"a formula must be made of its operands and of numbers, got {got(other)}. Use +, -, *, whole powers, "
+            f"division by numbers, and the methods of Value."
+        )
+
+    def __add__(self, other: Any) -> Value:
+        return Value(self.expr, self.expr.add(self.node, self._of(other)))
+
+    def __mul__(self, other: Any) -> Value:
+        return Value(self.expr, self.expr.multiply(self.node, self._of(other)))
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __neg__(self) -> Value:
+        return -1.0 * self
+
+    def __sub__(self, other: Any) -> Value:
+        return self + Value(self.expr, self.expr.scale(-1.0, self._of(other)))
+
+    def __rsub__(self, other: Any) -> Value:
+        return -self + other
+
+    def __truediv__(self, other: Any) -> Value:
+        number = self.expr.nodes[self._of(other)]
+        if number.kind != "constant" or number.args[0] == 0:
+            raise ConfigError(
+                "a formula must divide by numbers other than 0 only, got a value. Use inverse_length, which is smooth "
+                "but at zero."
+            )
+        return self * (1.0 / number.args[0])
+
+    def _refuse(self, *others: Any) -> Any:
+        raise ConfigError(
+            f"a formula must do the same for all values, got a comparison or another function of {got(self)}. "
+            f"Use +, -, *, whole powers, division by numbers, and the methods of Value."
+        )
+
+    __bool__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __abs__ = __float__ = __rtruediv__ = _refuse
+    __rpow__ = __mod__ = __floordiv__ = __matmul__ = __int__ = __index__ = _refuse
+    __hash__ = object.__hash__
+
+    def __pow__(self, power: Any) -> Value:
+        product = Value(self.expr, self.expr.one)
+        for _ in range(check_integer("power", power, 0, 64, what="a whole number")):
+            product = product * self
+        return product
+
+    def sigmoid(self) -> Value:
+        """1 / (1 + exp(-x))."""
+        return Value(self.expr, self.expr.sigmoid(self.node))
+
+    def tanh(self) -> Value:
+        """Hyperbolic tangent."""
+        return Value(self.expr, self.expr.tanh(self.node))
+
+    def silu(self) -> Value:
+        """Itself times its sigmoid."""
+        return self * self.sigmoid()
+
+    def inverse_length(self, *others: Value) -> Value:
+        """One over the length of the vector of this and the others, 0 of the zero vector."""
+        return Value(self.expr, self.expr.inverse_length(self.node, *map(self._of, others)))
+
+
+class Rows(NamedTuple):
+    """An operand or a result: its name, irreps and rows."""
+
+    name: str
+    irreps: Irreps
+    rows: str
+
+
+def traced_formula(
+    function: Callable[..., Any], operands: Sequence[Rows], results: Sequence[Rows], layout: str, several: bool
+) -> Formula:
+    """The formula of a function of the components of one channel.
+
+    Args:
+        function: From the components of each operand, in the order of its irreps, to the components of the result.
+        operands, results: All of equal multiplicities.
+        layout: 'mul_ir' or 'ir_mul'.
+        several: Whether the function returns one list for each result; else the list of the only one.
+
+    Raises:
+        ConfigError: Multiplicities that differ, or something else than so many values.
+
+    Example:
+        >>> x, z = Rows("x", Irreps("8x1o"), "each"), Rows("z", Irreps("8x0e"), "each")
+        >>> traced_formula(lambda x: [x[0] ** 2 + x[1] ** 2 + x[2] ** 2], [x], [z], "mul_ir", False).channels
+        8
+    """
+    muls = {mul for one in (*operands, *results) for mul, _ in one.irreps}
+    if len(muls) != 1 or 0 in muls:
+        raise ConfigError(
+            f"irreps of operands and results must have one multiplicity, the number of channels, got "
+            f"{[str(one.irreps) for one in (*operands, *results)]}. For products of features and single irreps use "
+            f"eqlayers.TensorProduct."
+        )
+    copies = muls.pop()
+    channels = copies if copies >= FEWEST else 0
+    expr = Expression()
+    outputs: list[list[int]] = [[] for _ in results]
+    for copy in range(1 if channels else copies):  # few channels are components: lanes are rows then
+        widths = [sum(ir.dim for _, ir in one.irreps) for one in operands]
+        values = [
+            [Value(expr, expr.load(number, copy * width + i)) for i in range(width)]
+            for number, width in enumerate(widths)
+        ]
+        found = function(*values)
+        for target, one, part in zip(outputs, results, _lists(found, len(results), several), strict=True):
+            target += _nodes(expr, one, part)
+    parts = [
+        Operand(one.name, one.irreps.dim, _blocks(one.irreps, copies, channels, layout), one.rows)
+        for one in (*operands, *results)
+    ]
+    return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
+
+
+def _lists(found: Any, count: int, several: bool) -> Sequence[Any]:
+    parts = found if several else [found]
+    if not isinstance(parts, (list, tuple)) or len(parts) != count:
+        raise ConfigError(f"function must return {count} lists, one for each result, got {got(parts)}. Return a tuple.")
+    return parts
+
+
+def _nodes(expr: Expression, one: Rows, part: Any) -> list[int]:
+    """The values that a function returned for a result."""
+    wanted = sum(ir.dim for _, ir in one.irreps)
+    if not isinstance(part, (list, tuple)) or len(part) != wanted:
+        came = len(part) if isinstance(part, (list, tuple)) else got(part)
+        raise ConfigError(
+            f"function must return a list of the {wanted} components of one channel of {one.name}, {one.irreps}, got "
+            f"{came}. Order them as the irreps."
+        )
+    return [(Value(expr, expr.zero) + value).node for value in part]
+
+
+def _blocks(irreps: Irreps, copies: int, channels: int, layout: str) -> tuple[Block, ...]:
+    slots = slots_of(irreps)
+    if channels:
+        steps = [(slot.mul, 1) if layout == "ir_mul" else (1, slot.dim) for slot in slots]
+        return tuple(Block(slot.start, slot.dim, *step) for slot, step in zip(slots, steps, strict=True))
+    return tuple(
+        Block(slot.start + copy, slot.dim, slot.mul)
+        if layout == "ir_mul"
+        else Block(slot.start + copy * slot.dim, slot.dim)
+        for copy in range(copies)
+        for slot in slots
+    )
+
+
+class _Numbers:
+    """The functions of formulas on arrays."""
+
+    @staticmethod
+    def inverse_length(*vector: Any) -> Any:
+        return 1.0 / np.sqrt(sum(v * v for v in vector))
+
+    @staticmethod
+    def sigmoid(value: Any) -> Any:
+        return 1.0 / (1.0 + np.exp(-value))
+
+    @staticmethod
+    def tanh(value: Any) -> Any:
+        return np.tanh(value)
+
+
+def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequence[Rows]) -> None:
+    """Raise unless turned operands give turned results, for one channel and a few rows of numbers.
+
+    Raises:
+        IrrepsError: They do not, under rotations or under the inversion.
+    """
+    made = np.random.default_rng(0)
+    turn = np.linalg.qr(made.normal(size=(3, 3)))[0]
+    turn *= np.sign(np.linalg.det(turn))
+    single = [Irreps([(1, ir) for _, ir in one.irreps]) for one in (*operands, *results)]
+    given = [made.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
+
+    def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        def load(operand: int, component: int) -> np.ndarray:
+            return values[operand][component % len(values[operand])]  # the same for all channels
+
+        found = evaluate(base, load, _Numbers)
+        parts = [part[: irreps.dim] for part, irreps in zip(found, single[len(operands) :], strict=True)]
+        return [np.stack([np.zeros(5) if v is None else np.broadcast_to(v, (5,)) for v in part]) for part in parts]
+
+    plain = run(given)
+    for what, matrix in (("rotations", turn), ("the inversion", -turn)):
+        turned = [representation_matrix(irreps, matrix).numpy() for irreps in single]
+        after = run([m @ value for m, value in zip(turned, given, strict=False)])
+        for one, m, a, b in zip(results, turned[len(operands) :], after, plain, strict=True):
+            difference = np.abs(a - m @ b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1.0)
+            if not difference <= _ROUNDING:
+                raise IrrepsError(
+                    f"function must commute with {what}, got {one.name} off by {difference:.2g} of its size. Correct "
+                    f"it or the irreps, or pass check=False."
+                )

@@ -1,0 +1,70 @@
+"""Formulas on tensors: through the operator of forms, or node by node in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ...core.backends import BACKENDS
+from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends.operands import check_operands
+from ...core.backends.rows import Ends
+from ...core.backends.torch_formulas import run_in_torch
+from ...core.dtypes import ACCUMULATE
+from ...core.forms.keys import describe
+from ...core.graph import Graph
+from ...core.operator import at_once, call_form, sorted_edges
+from ...core.torch_internals import is_plain
+
+
+def formula_at_once(
+    base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
+) -> tuple[Tensor, ...] | None:
+    """The results of a formula whose operands a kernel reads as they are; None of others."""
+    if not is_plain(operands):
+        return None
+    found = at_once(describe(base.key), operands, graph, backend)
+    return None if found is None else tuple(found)
+
+
+def run_formula(
+    base: Formula, operands: Sequence[Tensor], graph: Graph | None = None, backend: str | None = None
+) -> tuple[Tensor, ...]:
+    """Run a formula, differentiable to any order.
+
+    Args:
+        base: The formula to compute, registered by `forms.keys.register_formula`.
+        operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
+        graph: Sender and receiver of each row of the batch, for operands or results with rows of those.
+        backend: Name of the backend that runs it; None for the best of the operands' device.
+
+    Returns:
+        ``[rows, width]`` of every result, ``[width]`` of one that is summed over all rows.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
+        BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
+    """
+    if is_plain(operands):
+        found = at_once(describe(base.key), operands, graph, backend)
+        if found is not None:
+            return tuple(found)
+    first = operands[0]
+    dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
+    if graph is None:
+        sizes = 1 if base.batch is None else operands[base.batch].shape[0], 0, 0
+    else:
+        sizes = graph.num_edges, graph.num_src, graph.num_dst
+    if dtype not in ACCUMULATE:  # which is not for lack of a compiler
+        check_operands(base, operands, graph is not None, sizes)
+    name = chosen(device, dtype, backend, "")
+    if BACKENDS[name].whole is not None:
+        check_operands(base, operands, graph is not None, sizes)
+        ends = None if graph is None else Ends(*graph.ends, graph.num_src, graph.num_dst)
+        return tuple(run_in_torch(base, operands, ends, term_by_term=name == "reference"))
+    tables = None if graph is None else graph.tables(sorted_edges)
+    other = "" if name == BY_DEVICE.get(device) else name
+    return tuple(call_form(operands, tables, *sizes, base.key, other))

@@ -1,0 +1,194 @@
+"""Radial bases besides Bessel functions: bumps around equally spaced lengths, waves and polynomials."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...core.checks import check_flag
+from . import functions
+from .module import RadialBasis
+
+
+class _Spaced(RadialBasis):
+    """Bases of e3nn: with ``inside``, functions that are 0 at both ends, or nearly so."""
+
+    _fewest = 2  # functions of those that reach the ends
+
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int | None = 6,
+        *,
+        start: float = 0.0,
+        inside: bool = True,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__(num_basis, cutoff, p, start=start, envelope=envelope)
+        self.inside = check_flag("inside", inside)
+        functions.check_num_basis(num_basis, cutoff, 1 if self.inside else self._fewest)
+        if self.envelope is None and not self.inside:
+            self.continuous = -1
+
+    def extra_repr(self) -> str:
+        """Number and ends, and what is not the default."""
+        return super().extra_repr() + ("" if self.inside else ", on the ends")
+
+
+class GaussianBasis(_Spaced):
+    r"""Gaussians around equally spaced lengths: :math:`b_n(r) = e^{-(r - r_n)^2 / \Delta^2} f(r) / 1.12`.
+
+    Without the envelope it is ``e3nn.math.soft_one_hot_linspace(..., basis="gaussian", cutoff=inside)``: the squares
+    add up to about 1.
+
+    Args:
+        num_basis: Number of functions.
+        cutoff: Where they end, in Angstrom.
+        p: Power of the envelope f, see :class:`PolynomialCutoff`; None for no envelope.
+        start: Where they begin, in Angstrom.
+        inside: Whether the lengths :math:`r_n` lie between start and cutoff, or from the one to the other.
+        envelope: Another envelope in place of that.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Source:
+        Schuett et al. 2018, arXiv:1712.06113, eq. 9; widths and factor of e3nn.
+
+    Example:
+        >>> GaussianBasis(8, 5.0)(torch.rand(10)).shape
+        torch.Size([10, 8])
+    """
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.gaussian(x, self.num_basis, self.cutoff - self.start, self.inside)
+
+
+class CosineBasis(_Spaced):
+    r"""Half waves around equally spaced lengths: :math:`b_n(r) = \cos(\tfrac{\pi}{2} d)\, f(r)` where :math:`|d| < 1`.
+
+    Here :math:`d = (r - r_n) / \Delta`. Without the envelope it is ``e3nn.math.soft_one_hot_linspace(...,
+    basis="cosine", cutoff=inside)``: the squares add up to 1. Slopes jump where a function ends, at :math:`d = \pm 1`,
+    so forces do, too; at these places the derivatives are those from the right. Prefer another basis for potentials.
+
+    Args:
+        num_basis, cutoff, p, start, inside, envelope: See :class:`GaussianBasis`.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Source:
+        e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> CosineBasis(3, 4.0, p=None)(torch.tensor([1.0, 2.5])).square().sum(-1)
+        tensor([1.0000, 1.0000])
+    """
+
+    _ends = 0
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.cosine(x, self.num_basis, self.cutoff - self.start, self.inside)
+
+
+class SmoothFiniteBasis(_Spaced):
+    r"""Bumps with continuous derivatives of every order: :math:`b_n(r) = 1.14136\, e^{-2 d^2 / (1 - d^2)}`.
+
+    Here :math:`d = (r - r_n) / \Delta`, and a function is 0 where :math:`|d| \ge 1`. It is
+    ``e3nn.math.soft_one_hot_linspace(..., basis="smooth_finite", cutoff=inside)``: the squares add up to about 1. All
+    derivatives are 0 at the cutoff, so no envelope is needed.
+
+    Args:
+        num_basis, cutoff, start, inside, envelope: See :class:`GaussianBasis`.
+        p: Power of a polynomial envelope, None for none.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Source:
+        e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> SmoothFiniteBasis(3, 4.0)(torch.tensor([2.0, 4.0])).tolist()[1]
+        [0.0, 0.0, 0.0]
+    """
+
+    _ends = math.inf
+
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int | None = None,
+        *,
+        start: float = 0.0,
+        inside: bool = True,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__(num_basis, cutoff, p, start=start, inside=inside, envelope=envelope)
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.smooth_finite(x, self.num_basis, self.cutoff - self.start, self.inside)
+
+
+class FourierBasis(_Spaced):
+    r"""Waves between start and cutoff: :math:`b_n(r) = \sin(n \pi u)\, f(r) / \sqrt{1/4 + N/2}`, from n = 1.
+
+    Here :math:`u = (r - r_0) / (r_c - r_0)`, and the functions are 0 outside. With ``inside=False`` they are cosines
+    from n = 0, which go on. Without the envelope it is ``e3nn.math.soft_one_hot_linspace(..., basis="fourier",
+    cutoff=inside)``.
+
+    Args:
+        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`.
+        inside: Sines, or cosines.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Source:
+        e3nn, Geiger and Smidt 2022, arXiv:2207.09453.
+
+    Example:
+        >>> FourierBasis(2, 4.0, p=None)(torch.tensor([1.0, 4.0]))
+        tensor([[0.6325, 0.8944],
+                [0.0000, 0.0000]])
+    """
+
+    _ends, _fewest = 0, 1
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.fourier(x, self.num_basis, self.cutoff - self.start, self.inside)
+
+
+class ChebyshevBasis(RadialBasis):
+    r"""Chebyshev polynomials with an envelope: :math:`b_n(r) = T_n(1 - 2u)\, f(r)`, from n = 0.
+
+    Here :math:`u = (r - r_0) / (r_c - r_0)`. They are computed by their recurrence, so that they are polynomials at the
+    ends, too, where the arc cosine has no derivatives.
+
+    Args:
+        num_basis, cutoff, p, start, envelope: See :class:`GaussianBasis`.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Source:
+        Shapeev 2016, arXiv:1512.06054, section 5.
+
+    Example:
+        >>> ChebyshevBasis(4, 4.0, p=None)(torch.tensor([0.0, 4.0])).tolist()
+        [[1.0, 1.0, 1.0, 1.0], [1.0, -1.0, 1.0, -1.0]]
+    """
+
+    _grows = True
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        return functions.chebyshev(x, self.num_basis, self.cutoff - self.start)

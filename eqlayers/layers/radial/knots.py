@@ -1,0 +1,210 @@
+"""The rows of a table from values at its knots, and slopes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...core.errors import ConfigError
+from ...core.torch_internals import is_plain
+
+
+def knot_rows(values: Tensor, derivatives: Sequence[Tensor], behind: Sequence[Tensor] = ()) -> Tensor:
+    """Rows ``[..., orders * K, W]`` of a table from ``[..., K, W]`` values and derivatives at its knots.
+
+    Args:
+        values: At equally spaced knots.
+        derivatives: Of every order that the interpolation needs, in units of the distance of knots.
+        behind: Derivatives at the end of the interval that begins at a knot, if they differ from the next knot's.
+
+    Example:
+        >>> knot_rows(torch.tensor([[3.0], [1.0], [0.0]]), [torch.zeros(3, 1)]).flatten().tolist()
+        [0.0, 3.0, -2.0, 0.0, 1.0, -1.0, 0.0, 0.0, 0.0]
+    """
+    steps = torch.cat([values[..., 1:, :] - values[..., :-1, :], torch.zeros_like(values[..., :1, :])], -2)
+    return torch.stack([*derivatives, values, steps, *behind], -2).flatten(-3, -2)
+
+
+def spline_rows(values: Tensor, end: str, kink: int | None = None) -> Tensor:
+    """Rows of a table of a cubic spline near ``[..., K, W]`` values.
+
+    Args:
+        values: At equally spaced knots.
+        end: As of `spline`.
+        kink: The knot at which the second derivative jumps; the rows at both sides depend on no value beyond it.
+    """
+    if kink is None:
+        return knot_rows(*_at_knots(spline(values, end)))
+    sides = [_at_knots(spline(values[..., : kink + 1, :], "open")), _at_knots(spline(values[..., kink:, :], end))]
+    both = [  # two estimates of the value and of the slope at the kink
+        torch.cat([left[..., :-1, :], (left[..., -1:, :] + right[..., :1, :]) / 2, right[..., 1:, :]], -2)
+        for left, right in zip(*[(one[0], *one[1]) for one in sides], strict=True)
+    ]
+    return knot_rows(both[0], both[1:])
+
+
+def spline(values: Tensor, end: str) -> Tensor:
+    """Coefficients ``[..., K + 2, W]`` of a cubic spline near ``[..., K, W]`` values.
+
+    With second differences d, the interpolating spline has the coefficients (1 + d / 6)^-1, of which three terms of the
+    series are taken: they are exact for cubic polynomials, and each is a sum over five knots, so that a table that is
+    made in every step solves nothing. Values are continued by a cubic before the first knot.
+
+    Args:
+        values: At equally spaced knots.
+        end: Behind the last knot, 'open': they are continued by a cubic. 'level' and 'flat': value and slope are 0 at
+            the last knot, and the curvature there comes from the values or is 0.
+
+    Source:
+        de Boor, A Practical Guide to Splines, 1978, chapter XII: approximations that reproduce polynomials.
+
+    Example:
+        >>> spline(torch.ones(8, 1), "open").flatten()
+        tensor([1., 1., 1., 1., 1., 1., 1., 1., 1., 1.])
+    """
+    continued = values.new_tensor(_CONTINUED)
+    back = torch.zeros_like(values[..., :1, :])
+    if end == "open":
+        back = continued.flip(0, 1) @ values[..., -4:, :]
+    values = torch.cat([continued @ values[..., :4, :], values, back], -2)
+    near = [values.narrow(-2, n, values.shape[-2] - 4) for n in range(5)]
+    found = (near[1] + near[3]) * _SPLINE[1] + near[2] * _SPLINE[2]
+    found = found.add(near[0] + near[4], alpha=_SPLINE[0])
+    if end == "open":
+        return found
+    if end == "flat":
+        return torch.cat([found[..., :-1, :], torch.zeros_like(found[..., :3, :])], -2)
+    v = [values.narrow(-2, values.shape[-2] - n, 1) for n in (3, 4, 5)]  # from the last knot but one backwards
+    last = 2 * v[0] - 0.5 * v[1] + (2 / 27) * v[2]  # a third of the curvature at the end
+    return torch.cat([found[..., :-1, :], last, -0.5 * last, last], -2)
+
+
+#: Coefficients of a spline from values two knots away, one away, and at the knot.
+_SPLINE = (1 / 36, -10 / 36, 54 / 36)
+#: Three values before the first knot, from the first four by a cubic.
+_CONTINUED = ((20.0, -45.0, 36.0, -10.0), (10.0, -20.0, 15.0, -4.0), (4.0, -6.0, 4.0, -1.0))
+
+
+def _at_knots(coefficients: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Values and slopes at the knots of a spline, from its coefficients."""
+    before, at, behind = (coefficients.narrow(-2, n, coefficients.shape[-2] - 2) for n in range(3))
+    return (before + 4 * at + behind) / 6, [(behind - before) / 2]
+
+
+def rows_of_coefficients(coefficients: Tensor) -> Tensor:
+    """Rows of a table from the coefficients of a spline, which tables held before version 2 of their modules."""
+    return knot_rows(*_at_knots(coefficients))
+
+
+def lagrange_rows(values: Tensor) -> Tensor:
+    """Rows of a table of cubics through the four values around each interval, or the first or last four."""
+    near = torch.stack([values.narrow(-2, n, values.shape[-2] - 3) for n in range(4)], -1)
+    ends = values.new_tensor(_FOUR)  # slopes at each of four points
+    first, inner, last = near[..., :1, :, :], near, near[..., -1:, :, :]
+    left = torch.cat([first @ ends[0], inner @ ends[1], last @ ends[2]], -2)
+    right = torch.cat([first @ ends[1], inner @ ends[2], last @ ends[3]], -2)
+    none = torch.zeros_like(values[..., :1, :])
+    return knot_rows(values, [torch.cat([left, none], -2)], [torch.cat([right, none], -2)])
+
+
+#: Slope of a cubic at each of four points, from its values there.
+_FOUR = (
+    (-11 / 6, 3.0, -3 / 2, 1 / 3), (-1 / 3, -1 / 2, 1.0, -1 / 6),
+    (1 / 6, -1.0, 1 / 2, 1 / 3), (-1 / 3, 3 / 2, -3.0, 11 / 6),
+)  # fmt: skip
+
+
+class Kept:
+    """A table that is made again only where the tensors that it was made of have other numbers.
+
+    Numbers are compared, not versions: averages of weights are put in and out without a trace. Copies keep nothing.
+
+    Example:
+        >>> kept, weight, made = Kept(), torch.ones(2), []
+        >>> for factor in (1.0, 1.0, 2.0):
+        ...     rows = kept([factor * weight], lambda: made.append(0) or factor * weight)
+        >>> len(made), rows.tolist()
+        (2, [2.0, 2.0])
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[list[Tensor], Tensor] | None = None  # set at once, as threads may share a model
+
+    def __call__(self, tensors: Sequence[Tensor], make: Callable[[], Tensor]) -> Tensor:
+        """The table of ``make``, which depends on ``tensors`` alone, without a graph."""
+        now = [t.detach() for t in tensors]
+        last = self._last
+        if last is None or not _same(last[0], now):
+            with torch.inference_mode(False), torch.no_grad():
+                last = self._last = [t.clone() for t in now], make()
+        return last[1]
+
+    def __deepcopy__(self, memo: Any) -> Kept:
+        return Kept()
+
+    def __reduce__(self) -> Any:
+        return Kept, ()
+
+
+def untrained(tensors: Sequence[Tensor]) -> bool:
+    """Whether no gradient of these can be asked for, and their numbers can be read: on a CPU, in no trace."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    return all(t.is_cpu for t in tensors) and is_plain(tensors)
+
+
+def _same(known: list[Tensor], now: list[Tensor]) -> bool:
+    """Whether tensors have the same numbers, of one dtype and device."""
+    return len(known) == len(now) and all(
+        a.dtype == b.dtype and a.device == b.device and torch.equal(a, b) for a, b in zip(known, now, strict=True)
+    )
+
+
+def gradients() -> AbstractContextManager[object]:
+    """Enable gradients and leave `torch.inference_mode`; tensors from within it are cloned."""
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        return torch.inference_mode(False)
+    return torch.enable_grad()
+
+
+_NO_SLOPES = (
+    "a radial network must be one that autograd goes through to the lengths, got values that differ and have no "
+    "slopes. Leave out detach, rounding and NumPy, or compute in torch."
+)
+
+
+def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
+    """Derivative of every column ``[N, W]`` by the length of its row, as the derivative of a sum with factors.
+
+    Columns that depend on no length have the slope 0.
+
+    Raises:
+        ConfigError: Values differ, and autograd does not know how; or it goes through the network once only.
+    """
+    factors = torch.ones_like(values, requires_grad=True)
+    (sums,) = torch.autograd.grad((values * factors).sum(), at, create_graph=True, allow_unused=True)
+    if sums is None or not sums.requires_grad:
+        if bool((values != values[:1]).any()):
+            raise ConfigError(_NO_SLOPES)
+        return torch.zeros_like(values)
+    (found,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
+    if found is None:
+        raise ConfigError(
+            "a radial network must be one that autograd goes through twice, got a function whose gradient has none. "
+            "Leave out once_differentiable, or use interpolation='spline' with knots=."
+        )
+    return found
+
+
+def check_slopes(values: Tensor, slopes: Tensor) -> None:
+    """Raise where a column differs from row to row and has no slope anywhere.
+
+    Raises:
+        ConfigError: Parts of the values are detached, rounded, or not of torch.
+    """
+    if bool(((slopes == 0).all(0) & (values != values[:1]).any(0)).any()):
+        raise ConfigError(_NO_SLOPES)

@@ -1,0 +1,352 @@
+"""Radial functions of edge lengths: Bessel basis, smooth cutoff, and the network that turns them into weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.jit import is_scripting  # type: ignore[attr-defined]
+
+from ...core.checks import check_floating, check_integer, check_items, check_module, check_optional
+from ...core.dtypes import check_same_kind
+from ...core.errors import ConfigError, ShapeError
+from ...core.torch_internals import is_plain, under_autocast
+from ..gate.activation import NormalizedActivation
+from ..tensor_product.tabled_weights import TabledWeights
+from .cutoff_functions import check_cutoff, check_power, check_start, polynomial
+from .functions import bessel, check_num_basis
+from .knots import Kept, untrained
+from .tabled_basis import KnotBasis, keeps_coefficients, read_table
+
+
+class PolynomialCutoff(torch.nn.Module):
+    r"""Polynomial envelope: 1 at r = 0, 0 beyond the cutoff; p - 1 derivatives are 0 at r = 0, two at the cutoff.
+
+    .. math:: f(u) = 1 - \tfrac{(p+1)(p+2)}{2} u^p + p(p+2) u^{p+1} - \tfrac{p(p+1)}{2} u^{p+2}, \quad u = r / r_c
+
+    Args:
+        cutoff: :math:`r_c` in Angstrom.
+        p: Power, a number from 2 to 100; 6 is usual.
+
+    Raises:
+        ConfigError: cutoff or p out of range.
+
+    Source:
+        Gasteiger et al. 2020, arXiv:2003.03123, eq. 8.
+
+    Example:
+        >>> PolynomialCutoff(5.0)(torch.tensor([0.0, 5.0, 7.0])).tolist()
+        [1.0, 0.0, 0.0]
+    """
+
+    continuous = 2  # derivatives at the cutoff
+
+    def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
+        super().__init__()
+        self.cutoff, power = check_cutoff(cutoff), check_power(p)
+        self.p = int(power) if power == int(power) else power  # an integer is a constant for every compiler
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
+        if not is_scripting():
+            check_floating("lengths", lengths, "[...]")
+        return polynomial(lengths, self.cutoff, float(self.p))
+
+    def extra_repr(self) -> str:
+        """Cutoff and power."""
+        return f"{self.cutoff} A, p={self.p}"
+
+
+class RadialBasis(torch.nn.Module):
+    r"""Base of the radial bases: functions of the distance from a start, times an envelope that ends at the cutoff.
+
+    A basis of its own overrides ``functions`` and gets the checks, the envelope, and a place in
+    :class:`RadialNetwork`, :class:`TabledBasis` and the models.
+
+    Args:
+        num_basis: Number of functions.
+        cutoff: Where they end, in Angstrom.
+        p: Power of the envelope, see :class:`PolynomialCutoff`; None for no envelope.
+        start: Where they begin, in Angstrom.
+        envelope: Another envelope in place of that, such as :class:`CosineCutoff` and :class:`SmoothCutoff`.
+
+    Attributes:
+        envelope: From ``[...]`` Angstrom to ``[...]``, or None.
+        continuous: Derivatives at the cutoff; -1 if the functions are not 0 there.
+
+    Raises:
+        ConfigError: A number out of range, or an envelope with another cutoff.
+
+    Example:
+        >>> class Powers(RadialBasis):
+        ...     def functions(self, x):
+        ...         return x[..., None] ** torch.arange(self.num_basis, dtype=x.dtype, device=x.device)
+        >>> Powers(3, 4.0)(torch.tensor([0.0, 2.0, 4.0])).tolist()[::2]
+        [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+
+    _ends: float = -1  # derivatives at the cutoff without an envelope
+    _grows = False  # beyond the cutoff, without bound
+    __constants__ = ["_grows"]  # noqa: RUF012 -- as torch.jit.script wants it
+
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int | None = 6,
+        *,
+        start: float = 0.0,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_basis = check_num_basis(num_basis, cutoff, 1)
+        self.cutoff = check_cutoff(cutoff)
+        self.start = check_start(start, self.cutoff)
+        self.envelope: Any = check_optional(check_module, "envelope", envelope)
+        if envelope is None and p is not None:
+            self.envelope = PolynomialCutoff(cutoff, p)
+        reach = getattr(self.envelope, "cutoff", self.cutoff)
+        if reach != self.cutoff:
+            raise ConfigError(
+                f"envelope must end at the cutoff, {self.cutoff:g} A, got {reach:g}. Build both with one number."
+            )
+        self.continuous = self._ends if self.envelope is None else getattr(self.envelope, "continuous", 0)
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom from the start to ``[..., num_basis]``, without the envelope."""
+        raise NotImplementedError
+
+    def forward(self, lengths: Tensor, transformed: Tensor | None = None) -> Tensor:
+        """``[...]`` Angstrom to ``[..., num_basis]``.
+
+        Args:
+            lengths: Where the envelope is taken, and the functions unless ``transformed`` is given.
+            transformed: ``[...]`` where the functions are taken, such as by :class:`AgnesiTransform`.
+        """
+        if not is_scripting():
+            check_floating("lengths", lengths, "[...]")
+            if transformed is not None and check_floating("transformed", transformed, "[...]").shape != lengths.shape:
+                raise ShapeError(
+                    f"transformed must have the shape of lengths, {list(lengths.shape)}, got "
+                    f"{list(transformed.shape)}. Transform these lengths."
+                )
+        at = lengths if transformed is None else transformed
+        if self.envelope is None:
+            return self.functions(at - self.start if self.start != 0 else at)
+        if self._grows:  # infinity times 0 is no number
+            at = torch.where(lengths >= self.cutoff, self.cutoff, at)
+        return self.functions(at - self.start if self.start != 0 else at) * self.envelope(lengths)[..., None]
+
+    def extra_repr(self) -> str:
+        """Number of functions, and where they begin and end if no envelope says so."""
+        if self.envelope is not None and not self.start:
+            return f"{self.num_basis} functions"
+        return f"{self.num_basis} functions from {self.start:g} to {self.cutoff:g} A"
+
+
+class BesselBasis(RadialBasis):
+    r"""Bessel functions with an envelope: :math:`b_n(r) = \sqrt{2/r_c}\,\sin(n \pi r / r_c) / r \cdot f(r)`.
+
+    At r = 0 the limit :math:`\sqrt{2/r_c}\, n\pi/r_c` is taken, so the basis is finite and smooth everywhere.
+
+    Args:
+        num_basis: Number of functions.
+        cutoff: :math:`r_c` in Angstrom.
+        p: Power of the envelope, see :class:`PolynomialCutoff`.
+        envelope: Another envelope in place of that, such as :class:`SmoothCutoff`.
+
+    Raises:
+        ConfigError: num_basis or cutoff out of range, or an envelope with another cutoff.
+
+    Source:
+        Gasteiger et al. 2020, arXiv:2003.03123, eq. 7.
+
+    Example:
+        >>> BesselBasis(8, 5.0)(torch.rand(10)).shape
+        torch.Size([10, 8])
+    """
+
+    def __init__(
+        self,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        p: int = 6,
+        *,
+        envelope: torch.nn.Module | None = None,
+    ) -> None:
+        envelope = PolynomialCutoff(cutoff, p) if envelope is None else envelope
+        super().__init__(num_basis, cutoff, envelope=envelope)
+
+    def functions(self, x: Tensor) -> Tensor:
+        """``[...]`` Angstrom to ``[..., num_basis]``, without the envelope."""
+        return bessel(x, self.num_basis, self.cutoff)
+
+
+class KeepsTable(torch.nn.Module):
+    """A network whose results may be held in a table, ``[R, W]``, which state dicts then hold, too."""
+
+    table: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", None)
+
+    @property
+    def _kept(self) -> Kept:
+        """The table of weights that are not trained; modules that were pickled whole may lack it."""
+        kept: Kept = vars(self).setdefault("_table_of_now", Kept())
+        return kept
+
+    def _frozen(self, pairs: int, knots: int, interpolation: str = "spline") -> Tensor:
+        """The table that was made once, see `read_table`; the first call changes the table of an older file."""
+        assert self.table is not None
+        table = read_table(self.table, pairs, knots, interpolation)
+        if table is not self.table and is_plain([table]):
+            self.table = table
+        return table
+
+    def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
+        """Take the shape of the tensors in a state dict."""
+        given = state.get(f"{prefix}table")
+        like = next(self.parameters(), given)
+        self.table = None if given is None or like is None else torch.empty_like(given, device=like.device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class ScalarNetwork(KeepsTable):
+    r"""Layers :math:`\phi(x W / \sqrt{n})` without biases, the last one linear: zero where the input is zero.
+
+    Args:
+        widths: Of the input, of each hidden layer, and of the result.
+        activation: See :class:`NormalizedActivation`.
+
+    Raises:
+        ConfigError: An unknown activation.
+
+    Example:
+        >>> ScalarNetwork([8, 64, 16])(torch.zeros(3, 8)).abs().max().item()
+        0.0
+    """
+
+    def __init__(self, widths: Sequence[int], activation: str = "silu") -> None:
+        super().__init__()
+        self.activation = NormalizedActivation(activation)
+        self.weights = torch.nn.ParameterList(torch.randn(a, b) for a, b in pairwise(widths))
+
+    def forward(self, x: Tensor | KnotBasis) -> Tensor | TabledWeights:
+        """``[..., widths[0]]`` to ``[..., widths[-1]]``; functions by interpolation to weights by interpolation."""
+        if isinstance(x, KnotBasis):
+            if self.table is None:
+                of = [x.functions, *self.weights]
+                if untrained(of):
+                    return x.weights(self._kept(of, lambda: self._last_of(x.table(self._hidden_of(x)))))
+                if keeps_coefficients(x.knots, self.weights[-1].dtype):
+                    return x.live_weights(self._last_of(x.live_table(self._hidden_of(x))))
+                return x.weights(self._last_of(x.table(self._hidden_of(x))))
+            if self.training and torch.is_grad_enabled() and any(weight.requires_grad for weight in self.weights):
+                raise ConfigError(
+                    "a network whose table is frozen must not be trained, got a call in training mode. Call eval(), or "
+                    "decompress(model) and train with knots=."
+                )
+            return x.weights(self._frozen(x.pairs, x.knots))
+        width = self.weights[0].shape[0]
+        if check_floating("basis", x, f"[..., {width}]").ndim < 1 or x.shape[-1] != width:
+            raise ShapeError(
+                f"basis must be [..., {width}], the functions that the network was built for, got {list(x.shape)}. "
+                "Take them from its basis."
+            )
+        if not under_autocast(x.device.type):
+            check_same_kind(basis=x, weights=self.weights[0])
+        return self._last(self._hidden(x))
+
+    def _hidden_of(self, x: KnotBasis) -> Callable[[Tensor], Tensor]:
+        """Hidden features at the knots in float64, whose roundings become no slopes."""
+        return lambda basis: self._hidden(x.functions)
+
+    def _last_of(self, rows: Tensor) -> Tensor:
+        """The last layer is linear, so it follows the interpolation, which has less to do then."""
+        return self._last(rows.to(self.weights[-1].dtype))
+
+    def _hidden(self, x: Tensor) -> Tensor:
+        for weight in list(self.weights)[:-1]:
+            x = self.activation(x @ (weight.to(x.dtype) * weight.shape[0] ** -0.5))
+        return x
+
+    def _last(self, x: Tensor) -> Tensor:
+        weight = self.weights[-1]
+        return x @ (weight * weight.shape[0] ** -0.5)
+
+    def extra_repr(self) -> str:
+        """Widths of the layers."""
+        return " -> ".join(str(w.shape[0]) for w in self.weights) + f" -> {self.weights[-1].shape[1]}"
+
+
+def hidden_widths(name: str, hidden: Any) -> list[int]:
+    """Widths of hidden layers.
+
+    Raises:
+        ConfigError: No list of counts.
+    """
+    fix = "64 is usual; () is no hidden layer."
+    listed = check_items(name, hidden, "a list of widths", fix)
+    return [check_integer(f"{name}[{i}]", w, 1, what="a width", fix=fix) for i, w in enumerate(listed)]
+
+
+class RadialNetwork(ScalarNetwork):
+    r"""From edge lengths to the weights of a tensor product: Bessel basis, then layers :math:`\phi(x W / \sqrt{n})`.
+
+    No layer has a bias, so weights go smoothly to zero at the cutoff with the basis.
+
+    Args:
+        num_weights: Weights per edge.
+        num_basis, cutoff, p: See :class:`BesselBasis`.
+        hidden: Widths of the hidden layers.
+        basis: Other functions in place of those, with their number as ``num_basis``: a :class:`RadialBasis` or a
+            :class:`TabledBasis`.
+
+    Raises:
+        ConfigError: A width, a number of functions or the cutoff out of range.
+
+    Example:
+        >>> RadialNetwork(16, hidden=(32,))(torch.tensor([1.0, 5.0]))[1].abs().max().item()
+        0.0
+    """
+
+    def __init__(
+        self,
+        num_weights: int,
+        num_basis: int = 8,
+        cutoff: float = 5.0,
+        hidden: Sequence[int] = (64,),
+        p: int = 6,
+        *,
+        basis: torch.nn.Module | None = None,
+    ) -> None:
+        basis = BesselBasis(num_basis, cutoff, p) if basis is None else check_module("basis", basis)
+        fix = "Take the weight_numel of the product that gets them."
+        last = check_integer("num_weights", num_weights, 0, fix=fix)
+        fix = "Derive it from RadialBasis."
+        first = check_integer("basis.num_basis", getattr(basis, "num_basis", None), 1, what="a number", fix=fix)
+        super().__init__([first, *hidden_widths("hidden", hidden), last])
+        self.basis = basis
+
+    def forward(self, lengths: Tensor | KnotBasis, basis: Tensor | KnotBasis | None = None) -> Tensor | TabledWeights:
+        """``[...]`` Angstrom to ``[..., num_weights]``.
+
+        Args:
+            lengths: ``[...]`` Angstrom; or the functions by interpolation, see :class:`TabledBasis`.
+            basis: ``[..., num_basis]``, what ``self.basis(lengths)`` gives, where several networks share it; or by
+                interpolation, then the weights are so, too.
+
+        Raises:
+            DTypeError: The lengths are no tensor of floating-point numbers.
+        """
+        if basis is None:
+            basis = lengths if isinstance(lengths, KnotBasis) else self.basis(lengths)
+        return super().forward(basis)

@@ -1,0 +1,1 @@
+"""Radial networks as tables."""

@@ -1,0 +1,1 @@
+"""Rearrangements of irreps."""

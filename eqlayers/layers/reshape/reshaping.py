@@ -1,0 +1,267 @@
+"""Layers that compute nothing: features side by side, in another order, or part by part through modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor
+
+from ...core.checks import check_flag, check_items, check_module
+from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ...core.errors import ConfigError, IrrepsError, ShapeError
+from ...e3nn_compat.torchscript import TracedLayer, checked
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import FlatLayout
+from ..base.columns import Copies, columns_of, reordered, same_order, whole_row
+from ..base.module import EquivariantModule
+from ..base.weights import output_mask
+from .extract import Split
+
+
+class Merge(EquivariantModule):
+    """Joins features and their irreps: the inverse of :class:`Split`.
+
+    Args:
+        irreps: Irreps of each feature.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul', of all.
+
+    Attributes:
+        irreps_out: Their sum; :class:`Sort` joins its equal irreps.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps that cannot be read, or no list of them.
+
+    Example:
+        >>> merge = Merge(["2x0e", "1o"])
+        >>> merge(torch.ones(4, 2), torch.zeros(4, 3)).shape, merge.irreps_out
+        (torch.Size([4, 5]), 2x0e+1x1o)
+    """
+
+    def __init__(self, irreps: Sequence[Any], *, layout: str = "mul_ir") -> None:
+        super().__init__(layout)
+        given = check_items("irreps", irreps, "a list of irreps", "Give the irreps of each feature.")
+        self.irreps_ins = tuple(as_irreps(one, f"irreps[{n}]") for n, one in enumerate(given))
+        self.irreps_out = sum(self.irreps_ins, o3.Irreps([]))
+        self._flat = {f"features[{n}]": FlatLayout(one, layout) for n, one in enumerate(self.irreps_ins)}
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """``[..., irreps.dim]`` of each; leading axes broadcast. Returns ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The features do not fit the layer or each other.
+        """
+        if len(features) != len(self._flat):
+            raise ShapeError(
+                f"features must be {len(self._flat)}, one for each of {list(map(str, self.irreps_ins))}, got "
+                f"{len(features)}. Pass all of them, each as an argument."
+            )
+        if not features:
+            raise ShapeError("features must be at least one, got none. Build the layer with irreps.")
+        for (name, flat), value in zip(self._flat.items(), features, strict=True):
+            flat.check(name, value)
+        given = dict(zip(self._flat, widest_under_autocast(*features), strict=True))
+        check_same_kind(**given)
+        first = features[0].shape[:-1]
+        if any(value.shape[:-1] != first for value in features):
+            lead = broadcast_lead(**{name: value.shape[:-1] for name, value in given.items()})
+            given = {name: value.expand(*lead, value.shape[-1]) for name, value in given.items()}
+        return torch.cat([*given.values()], -1)
+
+    def extra_repr(self) -> str:
+        """Irreps and layout."""
+        return f"{' | '.join(map(str, self.irreps_ins))} -> {self.irreps_out} | {self.layout}"
+
+
+class Sort(EquivariantModule):
+    """Sorts groups in e3nn's order and joins equal irreps to one group; ``back`` undoes it.
+
+    Args:
+        irreps: Irreps of the feature.
+        simplify: Whether to join equal irreps.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+
+    Attributes:
+        irreps_out: Sorted, and simplified if asked for.
+        groups: Numbers of the groups of ``irreps`` in their new order.
+
+    Raises:
+        IrrepsError: Irreps that cannot be read.
+
+    Example:
+        >>> sort = Sort("1o + 2x0e + 2x1o")
+        >>> sort.irreps_out, sort.groups
+        (2x0e+3x1o, (1, 0, 2))
+        >>> x = torch.randn(4, 11)
+        >>> bool((sort.back(sort(x)) == x).all())
+        True
+    """
+
+    def __init__(self, irreps: Any, *, simplify: bool = True, layout: str = "mul_ir") -> None:
+        super().__init__(layout)
+        self.irreps_in = as_irreps(irreps)
+        kept = [i for i, (mul, _) in enumerate(self.irreps_in) if mul or not simplify]
+        self.groups = tuple(sorted(kept, key=lambda i: (self.irreps_in[i].ir, i)))  # stable, as e3nn sorts
+        by_ir = [(ir, list(same)) for ir, same in groupby(self.groups, key=lambda i: self.irreps_in[i].ir)]
+        if not check_flag("simplify", simplify):
+            by_ir = [(self.irreps_in[i].ir, [i]) for i in self.groups]
+        self._joined = [same for _, same in by_ir]
+        self.irreps_out = o3.Irreps([(sum(self.irreps_in[i].mul for i in same), ir) for ir, same in by_ir])
+        self._flat, self._out = FlatLayout(self.irreps_in, layout), FlatLayout(self.irreps_out, layout)
+        places = [(target, first, i) for target, same in enumerate(self._joined) for first, i in self._firsts(same)]
+        back = [Copies(target, first, self.irreps_in[i].mul) for target, first, i in sorted(places, key=lambda p: p[2])]
+        self._back = columns_of(self._out.slots, back, layout)
+        there = [Copies(i, 0, self.irreps_in[i].mul) for i in self.groups]
+        self._there = columns_of(self._flat.slots, there, layout)
+        self._wholes = [whole_row(columns, self._flat.dim) for columns in (self._there, self._back)]
+
+    def _firsts(self, same: list[int]) -> list[tuple[int, int]]:
+        """The first copy of each joined group in the whole."""
+        ends = accumulate((self.irreps_in[i].mul for i in same), initial=0)
+        return list(zip(ends, same, strict=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., irreps.dim]`` to ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The feature does not fit the layer.
+        """
+        self._flat.check("x", x)
+        if self.layout == "mul_ir" or all(len(same) == 1 for same in self._joined):
+            return reordered(x, self._there, self._wholes[0])
+        blocks = [
+            x.narrow(-1, slot.start, slot.mul * slot.dim).reshape(*x.shape[:-1], slot.dim, slot.mul)
+            for slot in self._flat.slots
+        ]
+        joined = [torch.cat([blocks[i] for i in same], -1).flatten(-2) for same in self._joined]
+        return torch.cat(joined, -1)
+
+    def back(self, x: Tensor) -> Tensor:
+        """``[..., irreps_out.dim]`` to ``[..., irreps.dim]``, the way back.
+
+        Raises:
+            ShapeError, DTypeError: The feature does not fit the layer.
+        """
+        self._out.check("x", x)
+        return reordered(x, self._back, self._wholes[1])
+
+    def extra_repr(self) -> str:
+        """Irreps and layout."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
+
+
+@compile_mode("trace")  # for e3nn.util.jit
+class Identity(TracedLayer, EquivariantModule):
+    """The feature itself; a drop-in for ``e3nn.nn.Identity``.
+
+    Args:
+        irreps_in, irreps_out: Equal irreps.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+
+    Attributes:
+        irreps_in, irreps_out: Simplified.
+        output_mask: ``[irreps_out.dim]`` of ones.
+
+    Raises:
+        IrrepsError: The irreps differ.
+
+    Example:
+        >>> Identity("1o + 2x1o", "3x1o")
+        Identity(3x1o -> 3x1o | mul_ir)
+    """
+
+    output_mask: Tensor
+
+    def __init__(self, irreps_in: Any, irreps_out: Any, *, layout: str = "mul_ir") -> None:
+        super().__init__(layout)
+        given = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        self.irreps_in, self.irreps_out = (irreps.simplify() for irreps in given)
+        self._flat = FlatLayout(self.irreps_in, layout)
+        if not same_order(*given, layout):
+            raise IrrepsError(
+                f"irreps_out must be irreps_in, {given[0]}, got {given[1]}. Use Sort for another order or grouping."
+            )
+        self.register_buffer("output_mask", output_mask(self.irreps_out, set(range(len(self.irreps_out)))))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """``[..., irreps_in.dim]``, as it is.
+
+        Raises:
+            ShapeError, DTypeError: The feature does not fit the layer.
+        """
+        return checked(self._flat, "features", features)
+
+    def extra_repr(self) -> str:
+        """Irreps and layout."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"
+
+
+class Separable(EquivariantModule):
+    """Applies a module to each part of a feature, and joins the results.
+
+    Args:
+        irreps: Irreps of the feature.
+        parts: As of :class:`Split`.
+        modules: One for each part; None leaves it as it is. A module with ``irreps_in``, ``irreps_out`` or ``layout``
+            must fit; without ``irreps_out`` it must keep the irreps of its part.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+
+    Attributes:
+        irreps_in, irreps_out: Irreps of the feature and of the result.
+
+    Raises:
+        IrrepsError, ConfigError: Parts that do not make up the feature, or modules that do not fit them.
+
+    Example:
+        >>> from eqlayers import Linear
+        >>> Separable("4x0e + 2x1o", ["4x0e", "2x1o"], [Linear("4x0e", "8x0e"), None]).irreps_out
+        8x0e+2x1o
+    """
+
+    def __init__(
+        self, irreps: Any, parts: Sequence[Any], modules: Sequence[torch.nn.Module | None], *, layout: str = "mul_ir"
+    ) -> None:
+        super().__init__(layout)
+        self.split = Split(irreps, parts, layout=layout)
+        self.irreps_in = self.split.irreps_in
+        given = check_items("modules", modules, "a list of modules or None", "Give one for each part.")
+        if len(given) != len(self.split.irreps_outs):
+            raise ConfigError(
+                f"modules must be one for each of the {len(self.split.irreps_outs)} parts, got {len(given)}. Use None "
+                f"for a part that stays as it is."
+            )
+        outs = []
+        for number, (part, module) in enumerate(zip(self.split.irreps_outs, given, strict=True)):
+            outs.append(part if module is None else self._fitting(f"modules[{number}]", module, part))
+        self.parts = torch.nn.ModuleList(torch.nn.Identity() if module is None else module for module in given)
+        self.merge = Merge(outs, layout=layout)
+        self.irreps_out = self.merge.irreps_out
+
+    def _fitting(self, name: str, module: Any, part: o3.Irreps) -> o3.Irreps:
+        check_module(name, module)
+        own = getattr(module, "irreps_in", part)
+        if isinstance(own, o3.Irreps) and not same_order(own, part, self.layout):
+            raise IrrepsError(f"{name} must take the irreps of its part, {part}, got {own}. Correct parts or module.")
+        layout = getattr(module, "layout", self.layout)
+        if isinstance(layout, str) and layout != self.layout:
+            raise ConfigError(f"{name} must have layout={self.layout!r}, got {layout!r}. Build it with that layout.")
+        return as_irreps(getattr(module, "irreps_out", part), f"irreps_out of {name}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The feature does not fit the layer, or a result the irreps of its module.
+        """
+        self.split._flat.check("x", x)
+        parts = self.split._views(x)  # modules may change them in place
+        merged: Tensor = self.merge(*(module(part) for module, part in zip(self.parts, parts, strict=True)))
+        return merged
+
+    def extra_repr(self) -> str:
+        """Irreps and layout."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self.layout}"

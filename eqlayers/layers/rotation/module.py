@@ -1,0 +1,259 @@
+"""Rotations of features: the matrices by which irreps turn, and features turned by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eqlayers_kernels.forms.formula import Formula
+
+from ...core.checks import check_choice, check_flag, check_floating, check_tensor, got
+from ...core.errors import ConfigError, DTypeError, ShapeError
+from ...core.forms.program import Form, FormCall
+from ...core.torch_internals import is_plain
+from ...irreps.algebra import as_irreps, representation_matrix
+from ...irreps.layout import LAYOUTS, FlatLayout
+from ...sparse import ProgramInfos, infos_of
+from ..base.module import FormulaModule
+from ..tensor_product.lower import basis_program
+from .functions import angles_to_quaternion
+from .lower import matrix_places, turn_program
+from .run import (
+    KINDS,
+    ROTATIONS,
+    Turning,
+    check_operands,
+    check_rotation,
+    full_matrix,
+    largest_degree,
+    run_form,
+    run_rotate,
+    run_turned,
+    turning_formulas,
+)
+
+
+class WignerD(FormulaModule):
+    r"""The matrix that rotates features: :math:`D(R)` with :math:`x \to D(R)\, x`, e3nn's ``Irreps.D_from_*``.
+
+    Polynomials of a unit quaternion, so that derivatives of every order are finite and right for every rotation, where
+    derivatives by Euler angles of a matrix are not at :math:`\beta = 0` and :math:`\pi`. A matrix is taken to be
+    orthogonal: derivatives along rotations are right, those along other changes of it mean nothing.
+
+    Args:
+        irreps: Irreps of the features, of degrees up to 12.
+        rotation: What ``forward`` gets: 'matrix' ``[..., 3, 3]``, 'quaternion' ``[..., 4]`` as (w, x, y, z), or
+            'angles' ``[..., 3]`` in radians, e3nn's :math:`\alpha, \beta, \gamma` of the rotation
+            :math:`Y(\alpha) X(\beta) Y(\gamma)`.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul', of the features.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+
+    Source:
+        See :mod:`eqlayers.layers.rotation.blocks`.
+
+    Example:
+        >>> turn = WignerD("1o + 1e", "matrix")
+        >>> turn(-torch.eye(3)).diagonal()
+        tensor([-1., -1., -1.,  1.,  1.,  1.])
+    """
+
+    places: Tensor
+
+    def __init__(
+        self, irreps: Any, rotation: str = "matrix", *, layout: str = "mul_ir", backend: str | None = None
+    ) -> None:
+        super().__init__(check_choice("layout", layout, LAYOUTS), backend)
+        self.irreps = as_irreps(irreps)
+        self.rotation = check_choice("rotation", rotation, ROTATIONS)
+        self.dim = self.irreps.dim
+        self._formulas = turning_formulas(largest_degree(self.irreps))
+        places = torch.from_numpy(matrix_places(self.irreps, layout).copy())
+        self.register_buffer("places", places, persistent=False)
+
+    def forward(self, rotation: Tensor) -> Tensor:
+        """Rotations of the kind of the layer to matrices ``[..., irreps.dim, irreps.dim]``.
+
+        Raises:
+            ShapeError, DTypeError: The rotation is no such tensor.
+        """
+        return self._full(self._blocks(self.rotation, check_rotation(self.rotation, rotation)))
+
+    def D_from_matrix(self, R: Tensor) -> Tensor:
+        """``[..., 3, 3]`` to ``[..., irreps.dim, irreps.dim]``; a determinant of -1 adds the parity.
+
+        Raises:
+            ShapeError, DTypeError: The matrix is no such tensor.
+        """
+        return self._full(self._blocks("matrix", _matrices(R)))
+
+    def D_from_quaternion(self, q: Tensor, k: Tensor | None = None) -> Tensor:
+        """``[..., 4]`` to ``[..., irreps.dim, irreps.dim]``.
+
+        Args:
+            q: (w, x, y, z), of any length.
+            k: ``[...]``, how many inversions there are besides; None for none.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The operands do not fit.
+        """
+        return self._full(_inverted(self._blocks("quaternion", q), k))
+
+    def D_from_angles(self, alpha: Tensor, beta: Tensor, gamma: Tensor, k: Tensor | None = None) -> Tensor:
+        """Three angles ``[...]`` in radians, which broadcast, to ``[..., irreps.dim, irreps.dim]``.
+
+        Args:
+            alpha: About y, applied last. beta: About x. gamma: About y, applied first.
+            k: ``[...]``, how many inversions there are besides; None for none.
+
+        Raises:
+            DTypeError, DeviceError: The operands do not fit each other.
+        """
+        quaternions = angles_to_quaternion(alpha, beta, gamma)
+        return self._full(_inverted(self._blocks("quaternion", quaternions), k))
+
+    def _blocks(self, kind: str, rotation: Tensor) -> Tensor:
+        return run_turned(self._formulas, kind, rotation, True, self.backend)
+
+    def _full(self, blocks: Tensor) -> Tensor:
+        return full_matrix(blocks, self.places, self.dim)
+
+    def extra_repr(self) -> str:
+        """Irreps, kind of rotation, layout and backend."""
+        return f"{self.irreps} | by {self.rotation}, {self._kind()}"
+
+
+def _matrices(value: Tensor) -> Tensor:
+    if check_floating("R", value, "[..., 3, 3]").shape[-2:] != (3, 3):
+        raise ShapeError(f"R must be [..., 3, 3], rotations, got {list(value.shape)}. Move these axes to the end.")
+    return value
+
+
+def _inverted(blocks: Tensor, k: Tensor | None) -> Tensor:
+    """Blocks of even and odd irreps after so many inversions."""
+    if k is None:
+        return blocks
+    if check_tensor("k", k, "[...]").is_complex() or (
+        k.is_cpu and is_plain((k,)) and bool((k.detach() % 1 != 0).any())
+    ):
+        raise DTypeError(f"k must be whole numbers of inversions, got {got(k)}. Use 0 and 1.")
+    even, odd = blocks.chunk(2, -1)
+    sign = torch.where(torch.remainder(k.detach(), 2) == 1, -1.0, 1.0).to(blocks)[..., None]
+    even, odd = torch.broadcast_tensors(even, odd * sign)
+    return torch.cat([even, odd], -1)
+
+
+class RotateFeatures(FormulaModule):
+    r"""Rotates features: :math:`y = D(R)\, x`, or :math:`D(R)^T x` for the inverse.
+
+    Args:
+        irreps: Irreps of input and output, of degrees up to 12.
+        rotation: What the rotation is given as, see :class:`WignerD`: 'matrix', 'quaternion', 'angles', or 'blocks' for
+            flat blocks, such as :class:`EdgeFrame` or :func:`eqlayers.functional.wigner_blocks` give them.
+        method: 'dense': products with the matrices of each degree, one call for all. 'sparse', for angles alone:
+            rotations about y, and between them constant sparse matrices,
+            :math:`Y(\alpha)\, J\, Y(\beta)\, J^T\, Y(\gamma)`. No matrix per row is in memory, and the calls are five.
+        inverse: Whether to rotate back.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not, or that do not fit each other.
+
+    Source:
+        Pinchon and Hoggan 2007, doi:10.1088/1751-8113/40/7/011 (J matrices).
+
+    Example:
+        >>> turn = RotateFeatures("2x1o", "quaternion")
+        >>> half_turn = torch.tensor([0.0, 0.0, 1.0, 0.0])  # about y
+        >>> turn(torch.arange(1.0, 7.0), half_turn)
+        tensor([-1.,  2., -3., -4.,  5., -6.])
+    """
+
+    def __init__(
+        self,
+        irreps: Any,
+        rotation: str = "matrix",
+        method: str = "dense",
+        *,
+        inverse: bool = False,
+        layout: str = "mul_ir",
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_in = self.irreps_out = as_irreps(irreps)
+        self.rotation = check_choice("rotation", rotation, KINDS)
+        self.method = check_choice("method", method, ("dense", "sparse"))
+        self.inverse = check_flag("inverse", inverse)
+        if method == "sparse" and rotation != "angles":
+            raise ConfigError(
+                f"rotation must be 'angles' with method='sparse', got {rotation!r}. Use method='dense' for others."
+            )
+        self.num_paths = len(self.irreps_in)
+        self._flat, self._lmax = FlatLayout(self.irreps_in, layout), largest_degree(self.irreps_in)
+        if method == "dense":
+            self._turning = Turning(self.irreps_in, layout, self.rotation, self.inverse)
+            self._formulas = self._turning.formulas
+            self._forms: tuple[Form, ...] = (self._turning.form,)
+            return
+        to_x = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])  # takes the axis y to x
+        exchange = [representation_matrix([(1, (ir.l, 1))], to_x).numpy().copy() for _, ir in self.irreps_in]
+        for matrix in exchange:
+            matrix[np.abs(matrix) < 1e-14] = 0.0  # rounding; true entries are far larger
+        there, back = (
+            Form(basis_program(self.irreps_in, matrices, layout, layout))
+            for matrices in (exchange, [matrix.T for matrix in exchange])
+        )
+        self._forms = (Form(turn_program(self.irreps_in, self._lmax, layout)), there, back)
+
+    def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
+        """Turn the features.
+
+        Args:
+            x: ``[..., irreps.dim]``.
+            rotation: As the kind says; leading axes broadcast with the axes of x.
+
+        Returns:
+            ``[..., irreps.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: The operands do not fit the layer or each other.
+        """
+        if self.method == "dense":
+            return run_rotate(self._turning, x, rotation, self.backend)
+        return self._sparse(*check_operands(self._flat, x, rotation))
+
+    def _sparse(self, x: Tensor, angles: Tensor) -> Tensor:
+        check_rotation("angles", angles)
+        orders = torch.arange(1, self._lmax + 1, dtype=angles.dtype, device=angles.device)
+        turned = (-angles.flip(-1) if self.inverse else angles)[..., None] * orders
+        waves = torch.stack([turned.cos(), turned.sin()], -1).flatten(-2)  # by order, cosine and sine
+        waves = torch.cat([torch.ones_like(angles)[..., None], waves], -1)
+        alpha, beta, gamma = waves.unbind(-2)
+        one = x.new_ones(1)
+        for number, factor in ((0, gamma), (2, one), (0, beta), (1, one), (0, alpha)):
+            x = run_form(self._forms[number], x, factor, self.backend)
+        return x
+
+    def formulas(self) -> tuple[Formula, ...]:
+        """The formulas of the matrices, unless they come as blocks or are not made."""
+        return () if self.rotation == "blocks" or self.method == "sparse" else self._formulas
+
+    @property
+    def infos(self) -> tuple[ProgramInfos, ...]:
+        """The programs as infos of sparse products: one; with the sparse method turns and two changes of axes."""
+        return tuple(infos_of(form.program) for form in self._forms)
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All groups as one call; of the sparse method, a rotation about y."""
+        return ("all groups", FormCall(dtype, device.type, self._forms[0].key)) if self._flat.dim else None
+
+    def extra_repr(self) -> str:
+        """Irreps, kind of rotation, method, layout and backend."""
+        way = ", inverse" if self.inverse else ""
+        return f"{self.irreps_in} | by {self.rotation}, {self.method}{way} | {self._kind()}"

@@ -1,0 +1,1 @@
+"""Linear maps in the frames of edges."""

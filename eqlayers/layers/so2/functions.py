@@ -1,0 +1,258 @@
+"""Maps of features in the frames of edges: sorted by order m, mixed by matrices, and put back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from ...core.apply import apply_form, as_rows
+from ...core.backends import BACKENDS, check_backend
+from ...core.backends.forms import chosen
+from ...core.backends.rows import Ends, gathered, summed
+from ...core.checks import check_choice, check_integer, check_tensor, fixed
+from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ...core.errors import ShapeError
+from ...core.forms.program import Form
+from ...core.graph import Graph
+from ...irreps.algebra import as_irreps
+from ...irreps.layout import LAYOUTS, FlatLayout
+from .lower import PARITIES, pack_program, packed_widths, so2_map, unpack_program
+
+
+class SO2Plan:
+    """A map of packed rows with the programs before and after it.
+
+    Args:
+        irreps_in, irreps_out, mmax, parity, layout: See ``nn.SO2Linear``.
+        lmax: Of the frames that features are turned to and back from; None for features in the frame.
+
+    Attributes:
+        shapes: ``[matrices, in, out]`` of the weights of each block of one order.
+        orders: The order of each block; orders m = 0 come first.
+        num_scales: Factors of the input for a row, the last ``num_minus`` of which serve -m, too.
+        plain, scaled: Programs before the map, without and with factors. back: That after it.
+    """
+
+    def __init__(
+        self, irreps_in: Irreps, irreps_out: Irreps, mmax: int | None, parity: str, layout: str, lmax: int | None
+    ) -> None:
+        self.flat, self.map = FlatLayout(irreps_in, layout), so2_map(irreps_in, irreps_out, mmax, parity)
+        self.num_scales, self.num_minus = packed_widths(self.map.blocks_in)
+        self.shapes = self.map.shapes  # read at every call; compilers cannot trace what makes them
+        self.orders = [block.m for block in self.map.blocks_in]
+        self.num_unsigned = self.orders.count(0)
+        self.weight_numel = sum(math.prod(shape) for shape in self.shapes)
+        self.plain = Form(pack_program(self.map, layout, lmax, scaled=False))
+        self.scaled = Form(pack_program(self.map, layout, lmax, scaled=True))
+        self.back = Form(unpack_program(self.map, layout, lmax))
+
+
+_plan = lru_cache(maxsize=64)(SO2Plan)
+
+
+def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
+    """The weights of a call.
+
+    Raises:
+        ShapeError, DTypeError: No such tensor.
+    """
+    if check_tensor("weight", weight, f"[{plan.weight_numel}]").shape != (plan.weight_numel,):
+        raise ShapeError(
+            f"weight must be [{plan.weight_numel}], got {list(weight.shape)}. One set of weights serves all rows; "
+            f"give factors of each as scales."
+        )
+    return weight
+
+
+def check_scales(plan: SO2Plan, scales: Tensor) -> None:
+    """Factors of the input.
+
+    Raises:
+        ShapeError, DTypeError: No such tensor.
+    """
+    if check_tensor("scales", scales, f"[..., {plan.num_scales}]").shape[-1:] != (plan.num_scales,):
+        raise ShapeError(
+            f"scales must be [..., {plan.num_scales}], one for each order m and input channel that has it, got "
+            f"{list(scales.shape)}. Take the number from num_scales."
+        )
+
+
+def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, backend: str | None) -> Tensor:
+    """Features in the frame; see ``nn.SO2Linear.forward``. The caller has checked the weight's shape.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
+    """
+    FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
+    lead = tuple(x.shape[:-1])
+    if scales is not None:
+        check_scales(plan, scales)
+        x, weight, scales = widest_under_autocast(x, weight, scales)
+        check_same_kind(x=x, scales=scales, **({"weight": weight} if plan.weight_numel else {}))
+        lead = broadcast_lead(x=lead, scales=scales.shape[:-1])
+        scales = as_rows(scales, lead)
+    else:
+        x, weight = widest_under_autocast(x, weight)
+        check_same_kind(x=x, **({"weight": weight} if plan.weight_numel else {}))
+    x = as_rows(x, lead)
+    one = x.new_ones(1, 1).expand(x.shape[0], 1)
+    packed = _packed(plan, x, one, scales, weight, None, backend)
+    z = run_rows(plan.back, packed, one.to(packed.dtype), None, None, backend)
+    return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
+
+
+def run_convolution(
+    plan: SO2Plan,
+    x: Tensor,
+    frames: Tensor,
+    graph: Graph,
+    scales: Tensor | None,
+    envelope: Tensor | None,
+    weight: Tensor,
+    width: int,
+    backend: str | None,
+) -> Tensor:
+    """Along the edges of a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight.
+
+    Raises:
+        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
+    """
+    given = {"x": x, "frames": frames, "weight": weight}
+    wanted: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
+    if scales is not None:
+        check_scales(plan, scales)
+        given["scales"], wanted["scales"] = scales, (graph.num_edges, plan.num_scales)
+    if envelope is not None:
+        given["envelope"], wanted["envelope"] = envelope, (graph.num_edges,)
+    for name, shape in wanted.items():
+        if check_tensor(name, given[name], "with a row for each node or edge").shape != shape:
+            raise ShapeError(f"{name} must be {list(shape)}, got {list(given[name].shape)}. {_FIXES[name]}")
+    given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
+    check_same_kind(**{name: t for name, t in given.items() if name != "weight" or plan.weight_numel})
+    to_edges, to_nodes = graph.halves()
+    d = given["frames"]
+    mixed = _packed(plan, given["x"], d, given.get("scales"), given["weight"], to_edges, backend)
+    if envelope is not None:
+        d = d * given["envelope"].unsqueeze(-1)
+    mixed, d = widest_under_autocast(mixed, d)
+    return run_rows(plan.back, mixed, d, None, to_nodes, backend)
+
+
+_FIXES = {
+    "x": "Flatten batch axes into one graph.",
+    "frames": "Make them by the layer's frame, or pass vectors [E, 3]; the layer and the frames must have one lmax.",
+    "scales": "Give a row for each edge.",
+    "envelope": "Give a number for each edge.",
+}
+
+
+def _packed(
+    plan: SO2Plan, x: Tensor, y: Tensor, scales: Tensor | None, weight: Tensor, graph: Graph | None, backend: str | None
+) -> Tensor:
+    """Sorted by order and mixed; factors of m > 0 serve -m, too."""
+    if scales is not None:
+        scales = torch.cat([scales, scales[:, plan.num_scales - plan.num_minus :]], -1)
+    form = plan.plain if scales is None else plan.scaled
+    packed = run_rows(form, x, y, scales, graph, backend)
+    return mix_orders(packed, weight, plan.shapes, plan.num_unsigned)
+
+
+def run_rows(form: Form, x: Tensor, y: Tensor, w: Tensor | None, graph: Graph | None, backend: str | None) -> Tensor:
+    """A form row by row, or along a graph: x of senders, a row of y and w for each edge, summed at the receivers."""
+    w = x.new_empty(0) if w is None else w
+    name = chosen(x.device.type, x.dtype, backend, form.key)
+    if graph is None or (BACKENDS[name].whole is None and form.program.paths):
+        return apply_form((x, y, w), graph, form, name)
+    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
+    return summed("dst", apply_form((gathered("src", x, ends), y, w), None, form, name), ends)
+
+
+def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, int]], num_unsigned: int) -> Tensor:
+    """Packed rows ``[N, in]`` times the matrices of every m: packed rows ``[N, out]``.
+
+    Args:
+        packed: Blocks of columns for m >= 0, then for m < 0.
+        weight: ``[weight_numel]``, block by block.
+        shapes: ``[matrices, in, out]`` of the weights of each block.
+        num_unsigned: Number of blocks of m = 0, which come first.
+    """
+    if not shapes:
+        return packed.new_zeros(packed.shape[0], 0)
+    signed = shapes[num_unsigned:]
+    columns = packed.split([shape[1] for shape in (*shapes, *signed)], -1)
+    flat = weight.split([a * b * c for a, b, c in shapes])
+    matrices = [part.view(shape).unbind(0) for part, shape in zip(flat, shapes, strict=True)]
+    plus, minus = [], []
+    for number, (first, own) in enumerate(zip(columns, matrices, strict=False)):
+        if number < num_unsigned:
+            plus.append(first @ own[0])
+            continue
+        other = columns[len(shapes) + number - num_unsigned]
+        positive, negative = first @ own[0], other @ own[0]
+        if len(own) == 2:  # (x_m + i x_-m) (W1 + i W2)
+            positive, negative = positive - other @ own[1], negative + first @ own[1]
+        plus.append(positive)
+        minus.append(negative)
+    return torch.cat([*plus, *minus], -1)
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def _read(irreps_in: Any, irreps_out: Any, mmax: int | None, parity: str, layout: str) -> SO2Plan:
+    """Made outside of the trace of a compiler."""
+    irreps = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+    order = None if mmax is None else check_integer("mmax", mmax, 0)
+    return _plan(
+        *irreps, order, check_choice("parity", parity, PARITIES), check_choice("layout", layout, LAYOUTS), None
+    )
+
+
+def so2_linear(
+    x: Tensor,
+    irreps_in: Any,
+    irreps_out: Any,
+    weight: Tensor,
+    mmax: int | None = None,
+    *,
+    scales: Tensor | None = None,
+    parity: str = "o3",
+    layout: str = "mul_ir",
+    backend: str | None = None,
+) -> Tensor:
+    """A linear map of features in the frame of an edge along y, as :class:`eqlayers.nn.SO2Linear`.
+
+    Args:
+        x: ``[..., irreps_in.dim]`` in the frame.
+        irreps_in, irreps_out: Irreps before and after.
+        weight: ``[weight_numel]``, as the layer has it.
+        mmax: Largest order; None for all.
+        scales: ``[..., num_scales]`` factors of the input; leading axes broadcast.
+        parity: 'o3' or 'so3'.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Returns:
+        ``[..., irreps_out.dim]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
+
+    Source:
+        See the layer.
+
+    Example:
+        >>> so2_linear(torch.ones(2, 2), "2x0e", "0e", torch.tensor([1.0, 2.0]))[:, 0]  # (1 + 2) over the root of 2
+        tensor([2.1213, 2.1213])
+    """
+    check_backend(backend)
+    plan = _read(irreps_in, irreps_out, fixed(mmax), parity, layout)
+    return run_linear(plan, x, check_weight(plan, weight), scales, backend)

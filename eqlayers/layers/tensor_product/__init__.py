@@ -1,0 +1,1 @@
+"""Tensor products of features."""

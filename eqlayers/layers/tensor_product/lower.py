@@ -1,0 +1,141 @@
+"""From irreps and instructions to the program of a whole tensor product, which generated kernels run in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from e3nn import o3
+
+from eqlayers_kernels.forms.program import Axis, Path, Program, Slot
+
+from ...irreps.algebra import wigner_3j
+from ...irreps.instructions import Instruction
+from ...irreps.layout import slots_of
+from ...irreps.modes import MODES, Mode
+
+
+def tensor_product_program(
+    irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction], layout: str
+) -> Program:
+    """All paths of a tensor product as one program over flat rows.
+
+    Args:
+        irreps: Of in1, in2 and out.
+        instructions: With their final coefficient in ``path_weight``.
+        layout: 'mul_ir' or 'ir_mul', of all three.
+    """
+    slots = tuple(slots_of(part) for part in irreps)
+    paths, offset = [], 0
+    for ins in instructions:
+        mode = MODES[ins.connection_mode]
+        triple = (slots[0][ins.i_in1], slots[1][ins.i_in2], slots[2][ins.i_out])
+        muls = tuple(slot.mul for slot in triple)
+        terms = _terms(*((slot.dim - 1) // 2 for slot in triple), float(ins.path_weight))
+        extents = mode.extents(*muls)
+        if terms and 0 not in muls and 0 not in extents.values():
+            axes = _axes(mode, extents, muls[0], ins.has_weight)
+            paths.append(Path(*triple, offset if ins.has_weight else None, axes, terms))
+        if ins.has_weight:
+            offset += int(np.prod(ins.path_shape))
+    return Program(tuple(paths), (irreps[0].dim, irreps[1].dim, offset, irreps[2].dim), layout)
+
+
+def scale_program(irreps: o3.Irreps, scalars: o3.Irreps, norms: Sequence[float], layout: str) -> Program:
+    """Every irreps group times its scalars, as a program: x the features, y the scalars, no weights.
+
+    Args:
+        irreps: Of the features.
+        scalars: One group of 0e per group of irreps, with as many copies or with one.
+        norms: Constant factor of each group.
+        layout: 'mul_ir' or 'ir_mul', of the features.
+    """
+    paths = []
+    for slot, scalar, norm in zip(slots_of(irreps), slots_of(scalars), norms, strict=True):
+        if slot.mul and slot.dim:
+            axes = (Axis(slot.mul, x=1, y=int(scalar.mul > 1), z=1),) if slot.mul > 1 else ()
+            paths.append(Path(slot, scalar, slot, None, axes, tuple((m, 0, m, float(norm)) for m in range(slot.dim))))
+    return Program(tuple(paths), (irreps.dim, scalars.dim, 0, irreps.dim), layout)
+
+
+def linear_program(
+    irreps: tuple[o3.Irreps, o3.Irreps], paths: Sequence[tuple[int, int, float]], layout: str
+) -> Program:
+    """A matrix of weights for each pair of groups, as a program: x the features, y a 1, w the matrices one by one.
+
+    Args:
+        irreps: Of the features and of the result.
+        paths: Number of the group of the features, number of the group of the result, and a constant factor.
+        layout: 'mul_ir' or 'ir_mul', of both.
+    """
+    made, offset, slots = [], 0, [slots_of(part) for part in irreps]
+    for i, k, factor in paths:
+        x, z = slots[0][i], slots[1][k]
+        if x.mul and z.mul:
+            axes = (Axis(x.mul, x=1, w=z.mul), Axis(z.mul, w=1, z=1))
+            terms = tuple((m, 0, m, factor) for m in range(x.dim))
+            made.append(Path(x, Slot(0, 1, 1), z, offset, tuple(axis for axis in axes if axis.extent > 1), terms))
+        offset += x.mul * z.mul
+    return Program(tuple(made), (irreps[0].dim, 1, offset, irreps[1].dim), layout)
+
+
+def basis_program(irreps: o3.Irreps, matrices: Sequence[np.ndarray], layout: str, layout_out: str) -> Program:
+    """A constant matrix on the components of every copy, as a program: x the features, y a 1, no weights.
+
+    The layouts of x and z may differ: to 'mul_ir' a block in 'ir_mul' is a row of blocks of one component each.
+
+    Args:
+        irreps: Of the features.
+        matrices: For each irreps group ``[2 l + 1, 2 l + 1]``, out by in.
+        layout, layout_out: 'mul_ir' or 'ir_mul', of x and of z.
+
+    Example:
+        >>> turned = basis_program(o3.Irreps("2x1o"), [np.eye(3)], "mul_ir", "ir_mul")
+        >>> turned.layout, len(turned.paths), turned.num_terms
+        ('mul_ir', 3, 3)
+    """
+    common = layout if layout == layout_out else "mul_ir"
+    paths, one = [], Slot(0, 1, 1)
+    for slot, matrix in zip(slots_of(irreps), matrices, strict=True):
+        axes = (Axis(slot.mul, x=1, z=1),) if slot.mul > 1 else ()
+        places: dict[tuple[Slot, Slot], list[tuple[int, int, int, float]]] = {}
+        for k, i in np.argwhere(matrix != 0).tolist() if slot.mul else ():
+            (x, column), (z, row) = _placed(slot, i, layout, common), _placed(slot, k, layout_out, common)
+            places.setdefault((x, z), []).append((column, 0, row, float(matrix[k, i])))
+        paths += [Path(x, one, z, None, axes, tuple(terms)) for (x, z), terms in places.items()]
+    return Program(tuple(paths), (irreps.dim, 1, 0, irreps.dim), common)
+
+
+def _placed(slot: Slot, component: int, layout: str, common: str) -> tuple[Slot, int]:
+    """A block and the component in it, in the layout of a program."""
+    return (slot, component) if layout == common else (Slot(slot.start + component * slot.mul, slot.mul, 1), 0)
+
+
+def _axes(mode: Mode, extents: dict[str, int], mul: int, has_weight: bool) -> tuple[Axis, ...]:
+    """One axis per letter of the mode; the steps are row-major in the letters of each operand."""
+
+    def steps(letters: str, letter: str) -> int:
+        if letter not in letters:
+            return 0
+        return int(np.prod([extents[c] for c in letters[letters.index(letter) + 1 :]], dtype=np.int64))
+
+    axes = []
+    for letter, extent in extents.items():
+        weight = steps(mode.weight, letter) if has_weight else 0
+        parts = (mode.first, mode.second, mode.out)
+        x, y, z = (steps(part, letter) for part in parts)
+        if letter == "q":
+            axes.append(Axis(mul, 1, 1, weight, z, pairs=True))
+        elif extent > 1 and (x, y, weight, z) != (0, 0, 0, 0):
+            axes.append(Axis(extent, x, y, weight, z))
+    return tuple(axes)
+
+
+@lru_cache(maxsize=4096)
+def _terms(l1: int, l2: int, l3: int, coefficient: float) -> tuple[tuple[int, int, int, float], ...]:
+    """Nonzero products of the coefficient with the Wigner 3j symbols."""
+    if coefficient == 0:
+        return ()
+    table = wigner_3j(l1, l2, l3) * coefficient
+    return tuple((int(i), int(j), int(k), float(table[i, j, k])) for i, j, k in np.argwhere(table != 0))

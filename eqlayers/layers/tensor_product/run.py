@@ -1,0 +1,125 @@
+"""Tensor products and convolutions on flat features: one call of a whole form."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...core.apply import apply_form, as_rows
+from ...core.backends import BACKENDS
+from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends.rows import Ends, gathered, summed
+from ...core.backends.whole import contract
+from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
+from ...core.errors import DeviceError, ShapeError
+from ...core.forms.program import tabled
+from ...core.graph import Graph
+from ...core.operator import at_once, call_form, sorted_edges, sorted_places
+from ...core.torch_internals import is_plain
+from .plan import ProductPlan
+from .tabled_weights import TabledWeights
+
+#: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
+BY_INFOS = ("sparse", "reference")
+#: Backends whose convolutions read weights from tables; the others get them as they are.
+READS_TABLES = ("cpu", "triton")
+
+
+def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
+    """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
+    if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
+        found = at_once(plan.form.calls[False, shared], (x, y, w), None, backend)
+        if found is not None:
+            return found[0]
+    plan.layouts[0].check("x", x)
+    plan.layouts[1].check("y", y)
+    leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
+    lead = broadcast_lead(**leads, **({} if shared else {"weight": w.shape[:-1]}))
+    if not plan.reads:  # e3nn then takes any dtypes, and keeps the dtype of x
+        return x.new_zeros(*lead, plan.layouts[2].dim)
+    x, y, w = widest_under_autocast(x, y, w)
+    check_same_kind(x=x, y=y, **({"weight": w} if plan.weight_numel else {}))
+    x, y, w = as_rows(x, lead), as_rows(y, lead), w if shared else as_rows(w, lead)
+    flat = None
+    if shared and plan.dense is not None and plan.rest is not None and backend not in BY_INFOS:
+        flat, plan = contract(plan.dense.key, x, y, w), plan.rest
+    if flat is None or plan.paths:
+        name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+        others = apply_form((x, y, w), None, plan.form, name)
+        flat = others if flat is None else flat + others
+    return flat if len(lead) == 1 else flat.reshape(*lead, flat.shape[-1])
+
+
+def run_convolution(
+    plan: ProductPlan,
+    x: Tensor,
+    y: Tensor,
+    w: Tensor | TabledWeights,
+    graph: Graph,
+    shared: bool,
+    backend: str | None,
+    deterministic: bool,
+) -> Tensor:
+    """Gather by sender, product with y and w per edge, sum by receiver; see ``functional.tensor_product_conv``.
+
+    The caller has checked the last axes of x and w.
+    """
+    if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
+        found = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
+        if found is not None:
+            return found[0]
+    plan.layouts[1].check("edge_attr", y)
+    table = None
+    if isinstance(w, TabledWeights):
+        given = w
+        given.check(graph.num_edges, plan.weight_numel)
+        x, y, w, coefficients = widest_under_autocast(x, y, given.table, given.coefficients)
+        check_same_kind(x=x, edge_attr=y, weight=w, coefficients=coefficients)
+        table = TabledWeights(w, given.interval, coefficients, given.orders)
+    else:
+        x, y, w = widest_under_autocast(x, y, w)
+        check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))
+    edges = graph.num_edges
+    wanted = (graph.num_src, edges) if shared or table is not None else (graph.num_src, edges, edges)
+    for tensor, rows in zip((x, y, w), wanted, strict=False):
+        if tensor.ndim != 2 or tensor.shape[0] != rows:
+            raise _other_rows(tensor, x, y, rows)
+    if graph.edge_index.device != x.device:
+        raise DeviceError(
+            f"edge_index must be on the device of x, {x.device}, got {graph.edge_index.device}. Move it with "
+            f"`.to('{x.device}')`."
+        )
+    name = chosen(x.device.type, x.dtype, backend, plan.form.key)
+    if table is not None:
+        if name in READS_TABLES and plan.paths:
+            return _read_from_table(plan, x, y, table, graph, name, deterministic)
+        w = table.weights()
+    if plan.paths and BACKENDS[name].whole is None:
+        return apply_form([x, y, w], graph, plan.form, name, deterministic)
+    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
+    messages = run_product(plan, gathered("src", x, ends), y, w, shared, backend)
+    return summed("dst", messages, ends, deterministic)
+
+
+def _read_from_table(
+    plan: ProductPlan, x: Tensor, y: Tensor, w: TabledWeights, graph: Graph, backend: str, deterministic: bool
+) -> Tensor:
+    """A convolution whose kernel combines the rows of the table."""
+    other = "" if backend == BY_DEVICE.get(x.device.type) else backend
+    places = w.reading.places(w.table.shape[0])
+    ends = graph.num_src, graph.num_dst
+
+    def sort(place: Tensor) -> Tensor:
+        return sorted_places(graph.tables(sorted_edges), graph.edge_index, place, *ends, places)
+
+    operands = x, y, w.table, w.coefficients
+    key = tabled(plan.form.key, *w.reading)
+    tables = graph.place_tables(w.interval, places, sort)
+    return call_form(operands, tables, graph.num_edges, *ends, key, other, deterministic)[0]
+
+
+def _other_rows(tensor: Tensor, x: Tensor, y: Tensor, rows: int) -> ShapeError:
+    name, what = ("x", "senders") if tensor is x else ("edge_attr" if tensor is y else "weight", "edges")
+    return ShapeError(
+        f"{name} must be [{rows}, ...], a row for each of the {what}, got {list(tensor.shape)}. Check edge_index, and "
+        f"flatten batch axes into one graph."
+    )

@@ -1,0 +1,263 @@
+"""The tensor products that derive their own instructions, as in e3nn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from e3nn import o3
+from torch import Tensor
+from torch.nn import Module
+
+from ...core.errors import IrrepsError
+from ...e3nn_compat.state_dict import check_e3nn_layer
+from ...e3nn_compat.torchscript import SquareTwin, refuse_other_forward
+from ...irreps.algebra import as_irreps, read_filter, tensor_product_paths
+from ...irreps.instructions import IRREP_NORMALIZATION, check_normalization
+from .module import TensorProduct
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class FullyConnectedTensorProduct(TensorProduct):
+    r"""Product along every allowed path, fully connected: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v`.
+
+    Args:
+        irreps_in1, irreps_in2, irreps_out: Irreps of the inputs and of the output.
+        irrep_normalization, path_normalization: See :class:`TensorProduct`.
+        **kwargs: Further arguments of :class:`TensorProduct`.
+
+    Example:
+        >>> FullyConnectedTensorProduct("2x0e", "1x1o", "3x1o").weight_numel
+        6
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        irreps_out: Any,
+        irrep_normalization: str | None = None,
+        path_normalization: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        out = as_irreps(irreps_out, "irreps_out")
+        instructions = [
+            (i, j, k, "uvw", True, 1.0)
+            for i, (_, ir1) in enumerate(as_irreps(irreps_in1, "irreps_in1"))
+            for j, (_, ir2) in enumerate(as_irreps(irreps_in2, "irreps_in2"))
+            for k, (_, ir) in enumerate(out)
+            if ir in ir1 * ir2
+        ]
+        kwargs.update(irrep_normalization=irrep_normalization, path_normalization=path_normalization)
+        super().__init__(irreps_in1, irreps_in2, out, instructions, **kwargs)
+
+
+class ElementwiseTensorProduct(TensorProduct):
+    r"""Product copy by copy, without weights: :math:`z_u = x_u \otimes y_u`.
+
+    Args:
+        irreps_in1, irreps_in2: Irreps of equal number; groups are split so that they pair up, and 'ir_mul' is the
+            layout of these groups, which the attributes irreps_in1 and irreps_in2 say.
+        filter_ir_out: Irreps to keep in the output; None keeps all.
+        irrep_normalization: See :class:`TensorProduct`.
+        **kwargs: Further arguments of :class:`TensorProduct`.
+
+    Raises:
+        IrrepsError: The inputs differ in the number of irreps.
+
+    Example:
+        >>> ElementwiseTensorProduct("5x1o + 5x1e", "10x1e", ["0e", "0o"]).irreps_out
+        5x0o+5x0e
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        first = as_irreps(irreps_in1, "irreps_in1").simplify()
+        second = as_irreps(irreps_in2, "irreps_in2").simplify()
+        if first.num_irreps != second.num_irreps:
+            raise IrrepsError(
+                f"irreps_in1 and irreps_in2 must hold equally many irreps, got {first.num_irreps} in {first} and "
+                f"{second.num_irreps} in {second}. They are paired one by one."
+            )
+        muls = _common_cuts([mul for mul, _ in first], [mul for mul, _ in second])
+        first, second = _cut(first, muls), _cut(second, muls)
+        keep = read_filter(filter_ir_out)
+        out: list[tuple[int, o3.Irrep]] = []
+        instructions: list[tuple[int, int, int, str, bool]] = []
+        for i, (mul, ir1) in enumerate(first):
+            for _, _, ir in tensor_product_paths([(1, ir1)], [(1, second[i].ir)], keep):
+                instructions.append((i, i, len(out), "uuu", False))
+                out.append((mul, ir))
+        kwargs.update(irrep_normalization=irrep_normalization)
+        super().__init__(first, second, o3.Irreps(out), instructions, **kwargs)
+
+
+def _common_cuts(first: list[int], second: list[int]) -> list[int]:
+    """Multiplicities after cutting both lists wherever either has a boundary."""
+    ends = sorted({sum(muls[:i]) for muls in (first, second) for i in range(1, len(muls) + 1)})
+    return [end - start for start, end in zip([0, *ends], ends, strict=False) if end > start]
+
+
+def _cut(irreps: o3.Irreps, muls: list[int]) -> o3.Irreps:
+    single = [ir for mul, ir in irreps for _ in range(mul)]
+    starts = [sum(muls[:i]) for i in range(len(muls))]
+    return o3.Irreps([(mul, single[start]) for mul, start in zip(muls, starts, strict=True)])
+
+
+class FullTensorProduct(TensorProduct):
+    r"""Product of all pairs of copies, without weights: :math:`z_{uv} = x_u \otimes y_v`; the output is sorted.
+
+    Args:
+        irreps_in1, irreps_in2: Irreps of the inputs; simplified first.
+        filter_ir_out: Irreps to keep in the output; None keeps all.
+        irrep_normalization: See :class:`TensorProduct`.
+        **kwargs: Further arguments of :class:`TensorProduct`.
+
+    Example:
+        >>> FullTensorProduct("2x0e + 1o", "1o").irreps_out
+        1x0e+2x1o+1x1e+1x2e
+    """
+
+    def __init__(
+        self,
+        irreps_in1: Any,
+        irreps_in2: Any,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        first = as_irreps(irreps_in1, "irreps_in1").simplify()
+        second = as_irreps(irreps_in2, "irreps_in2").simplify()
+        paths = tensor_product_paths(first, second, filter_ir_out)
+        out = [(first[i].mul * second[j].mul, ir) for i, j, ir in paths]
+        rows = [(i, j, k, "uvuv", False) for k, (i, j, _) in enumerate(paths)]
+        sorted_out, instructions = _sorted(out, rows)
+        kwargs.update(irrep_normalization=irrep_normalization)
+        super().__init__(first, second, sorted_out, instructions, **kwargs)
+
+
+class TensorSquare(TensorProduct):
+    r"""Product of a feature with itself, each unordered pair of copies once.
+
+    Args:
+        irreps_in: Irreps of the input; simplified first.
+        irreps_out: Irreps of the output, fully connected with weights; None for all products without weights.
+        filter_ir_out: Irreps to keep when ``irreps_out`` is None.
+        irrep_normalization: 'component' (default), 'norm' or 'none'.
+        **kwargs: Further arguments of :class:`TensorProduct`.
+
+    Raises:
+        IrrepsError: Both irreps_out and filter_ir_out are given.
+
+    Example:
+        >>> TensorSquare("2x1o").irreps_out
+        1x0e+2x0e+1x1e+1x2e+2x2e
+    """
+
+    def __init__(
+        self,
+        irreps_in: Any,
+        irreps_out: Any = None,
+        filter_ir_out: Iterable[Any] | None = None,
+        irrep_normalization: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        norm = check_normalization("irrep_normalization", irrep_normalization)
+        irreps = as_irreps(irreps_in, "irreps_in").simplify()
+        if irreps_out is None:
+            out, instructions = _square_full(irreps, filter_ir_out, norm)
+        elif filter_ir_out is not None:
+            raise IrrepsError(
+                "filter_ir_out must be None with irreps_out, got both. Keep the irreps that you want in irreps_out."
+            )
+        else:
+            out = as_irreps(irreps_out, "irreps_out").simplify()
+            instructions = _square_connected(irreps, out, norm)
+        kwargs.update(irrep_normalization="none")
+        super().__init__(irreps, irreps, out, instructions, **kwargs)
+
+    @classmethod
+    def from_e3nn(cls, module: Module, *, backend: str | None = None) -> Self:
+        """Make the square of an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
+
+        Raises:
+            ConfigError: No such layer: a product of two features, say.
+        """
+        return super().from_e3nn(check_e3nn_layer(module, "TensorSquare", "irreps_in", "irreps_in1"), backend=backend)
+
+    @property
+    def irreps_in(self) -> o3.Irreps:
+        """Irreps of the input."""
+        return self.irreps_in1
+
+    def forward(self, x: Tensor, weight: Any = None) -> Tensor:  # type: ignore[override]
+        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
+        return super().forward(x, x, weight)
+
+    def __prepare_scriptable__(self) -> Module:  # the hook of torch.jit.script
+        refuse_other_forward(self, TensorSquare)
+        return SquareTwin(self, self._spec())
+
+    def extra_repr(self) -> str:
+        """The text of :class:`TensorProduct`, with one input."""
+        return f"{self.irreps_in1} -> {super().extra_repr().partition(' -> ')[2]}"
+
+
+def _square_alpha(norm: str, ir: o3.Irrep, out: o3.Irrep, diagonal: bool) -> float:
+    """Variance factor of one path; the square of one copy is not a product of independent numbers."""
+    if norm == "none" or not diagonal:
+        return float(IRREP_NORMALIZATION[norm](ir.dim, ir.dim, out.dim))
+    if norm == "component":
+        return out.dim / (ir.dim + 2) if out.l == 0 else out.dim / 2
+    return float(out.dim * ir.dim) if out.l == 0 else ir.dim * (ir.dim + 2) / 2
+
+
+def _square_pairs(irreps: o3.Irreps, norm: str, keep: Any) -> list[tuple[int, int, str, o3.Irrep, float]]:
+    """(i, j, kind, ir_out, alpha) with i <= j; kind: 'pair' (two groups), 'above' (u < v) or 'same' (u = v)."""
+    out = []
+    for i, j, ir in tensor_product_paths(irreps, irreps, keep):
+        if i > j:
+            continue
+        if i < j:
+            alpha = float(IRREP_NORMALIZATION[norm](irreps[i].ir.dim, irreps[j].ir.dim, ir.dim))
+            out.append((i, j, "pair", ir, alpha))
+            continue
+        if irreps[i].mul > 1:
+            out.append((i, i, "above", ir, _square_alpha(norm, irreps[i].ir, ir, diagonal=False)))
+        if ir.l % 2 == 0:  # an odd degree is antisymmetric: x with itself gives nothing
+            out.append((i, i, "same", ir, _square_alpha(norm, irreps[i].ir, ir, diagonal=True)))
+    return out
+
+
+def _square_full(irreps: o3.Irreps, keep: Any, norm: str) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+    modes = {"pair": "uvuv", "above": "uvu<v", "same": "uuu"}
+    out, rows = [], []
+    for k, (i, j, kind, ir, alpha) in enumerate(_square_pairs(irreps, norm, keep)):
+        mul = {"pair": irreps[i].mul * irreps[j].mul, "above": irreps[i].mul * (irreps[i].mul - 1) // 2}
+        out.append((mul.get(kind, irreps[i].mul), ir))
+        rows.append((i, j, k, modes[kind], False, alpha))
+    return _sorted(out, rows)
+
+
+def _square_connected(irreps: o3.Irreps, out: o3.Irreps, norm: str) -> list[tuple[Any, ...]]:
+    modes = {"pair": "uvw", "above": "u<vw", "same": "uuw"}
+    rows = [
+        (i, j, k, modes[kind], True, alpha)
+        for k, (_, ir_out) in enumerate(out)
+        for i, j, kind, _, alpha in _square_pairs(irreps, norm, [ir_out])
+    ]
+    return sorted(rows, key=lambda row: row[:3])  # e3nn's order of weights: in1, in2, out; stable
+
+
+def _sorted(out: list[Any], rows: list[tuple[Any, ...]]) -> tuple[o3.Irreps, list[tuple[Any, ...]]]:
+    """Sort the output irreps as e3nn does, and renumber the instructions."""
+    irreps, place, _ = o3.Irreps(out).sort()
+    return irreps, [(i, j, place[k], *rest) for i, j, k, *rest in rows]

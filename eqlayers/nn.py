@@ -1,0 +1,133 @@
+"""Equivariant layers."""
+
+from typing import TYPE_CHECKING
+
+from .moved import answer_for_former_names
+
+from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
+from .keywords import name_arguments
+from .layers.attention.module import AttentionAggregate, EquivariantAttention
+from .layers.basis.cartesian import CartesianTensor
+from .layers.basis.change_of_basis import ChangeOfBasis
+from .layers.contraction.module import SymmetricContraction
+from .layers.convolution.interaction import Interaction
+from .layers.convolution.module import TensorProductConv
+from .layers.dropout.module import Dropout, DropPath
+from .layers.gate.activation import GatedNonlinearity, NormalizedActivation
+from .layers.gate.grid_activation import S2Activation, SO3Activation
+from .layers.gate.module import Activation, Gate
+from .layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
+from .layers.harmonics.module import SphericalHarmonics
+from .layers.linear.module import Linear
+from .layers.linear.so3_linear import SO3Linear, TensorDot
+from .layers.linear.so3_scale import SO3Scale
+from .layers.linear.species_linear import SpeciesLinear
+from .layers.linear.structured_linear import IrrepwiseLinear, LowRankLinear
+from .layers.norm.batch_norm import BatchNorm, BatchRMSNorm
+from .layers.norm.layer_norm import LayerNorm, RMSNorm
+from .layers.norm.module import MeanSquaredNorm, Norm
+from .layers.norm.norm_activation import NormActivation
+from .layers.pointwise.module import FormulaLayer
+from .layers.radial.bases import ChebyshevBasis, CosineBasis, FourierBasis, GaussianBasis, SmoothFiniteBasis
+from .layers.radial.cutoffs import CosineCutoff, SmoothCutoff
+from .layers.radial.distance_transform import AgnesiTransform
+from .layers.radial.module import BesselBasis, PolynomialCutoff, RadialBasis, RadialNetwork
+from .layers.radial.repulsion import ZBL
+from .layers.radial.tabled_basis import KnotBasis, TabledBasis
+from .layers.radial_table.module import RadialTable, TableError
+from .layers.reshape.extract import Extract, ExtractIr, Split
+from .layers.reshape.reshaping import Identity, Merge, Separable, Sort
+from .layers.rotation.edge_frame import EdgeFrame
+from .layers.rotation.module import RotateFeatures, WignerD
+from .layers.so2.module import SO2Convolution, SO2Linear
+from .layers.tensor_product.module import TensorProduct
+from .layers.tensor_product.sub_products import (
+    ElementwiseTensorProduct,
+    FullTensorProduct,
+    FullyConnectedTensorProduct,
+    TensorSquare,
+)
+from .names import answering
+from .tools.explain import explain
+from .tools.warmup import WarmupReport, WarmupRow, warmup
+
+__all__ = [
+    "ZBL",
+    "Activation",
+    "AgnesiTransform",
+    "AttentionAggregate",
+    "BatchNorm",
+    "BatchRMSNorm",
+    "BesselBasis",
+    "CartesianTensor",
+    "ChangeOfBasis",
+    "ChebyshevBasis",
+    "CosineBasis",
+    "CosineCutoff",
+    "DropPath",
+    "Dropout",
+    "EdgeFrame",
+    "EdgeGeometry",
+    "EdgeVectors",
+    "ElementwiseTensorProduct",
+    "EquivariantAttention",
+    "Extract",
+    "ExtractIr",
+    "FormulaLayer",
+    "FourierBasis",
+    "FullTensorProduct",
+    "FullyConnectedTensorProduct",
+    "Gate",
+    "GatedNonlinearity",
+    "GaussianBasis",
+    "Identity",
+    "Interaction",
+    "IrrepwiseLinear",
+    "KnotBasis",
+    "LayerNorm",
+    "Linear",
+    "LowRankLinear",
+    "MeanSquaredNorm",
+    "Merge",
+    "Norm",
+    "NormActivation",
+    "NormalizedActivation",
+    "PolynomialCutoff",
+    "RMSNorm",
+    "RadialBasis",
+    "RadialNetwork",
+    "RadialTable",
+    "RotateFeatures",
+    "S2Activation",
+    "SO2Convolution",
+    "SO2Linear",
+    "SO3Activation",
+    "SO3Linear",
+    "SO3Scale",
+    "Separable",
+    "SmoothCutoff",
+    "SmoothFiniteBasis",
+    "Sort",
+    "SpeciesLinear",
+    "SphericalHarmonics",
+    "Split",
+    "SymmetricContraction",
+    "TableError",
+    "TabledBasis",
+    "TensorDot",
+    "TensorProduct",
+    "TensorProductConv",
+    "TensorSquare",
+    "WarmupReport",
+    "WarmupRow",
+    "WignerD",
+    "explain",
+    "warmup",
+]
+
+name_arguments(globals(), __all__)
+
+if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
+    __getattr__ = answering(__name__)
+
+answer_for_former_names(__name__)  # of pickles

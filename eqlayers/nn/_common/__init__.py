@@ -1,1 +1,0 @@
-"""Code that only layers share: weights, states, copies, TorchScript, pictures."""

@@ -1,0 +1,1 @@
+"""Explanations of layers, and kernels compiled ahead of time."""

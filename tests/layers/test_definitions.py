@@ -1,0 +1,137 @@
+"""Every family of layers equals its definition, which is a few lines of plain torch in float64."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+import eqlayers.functional as F
+import eqlayers.nn as nn
+from eqlayers.layers.contraction.basis import dense, paths
+from eqlayers.testing import random_orthogonal
+
+FAMILIES = sorted(path.parent.name for path in Path(nn.__file__).parent.glob("layers/*/definition.py"))
+MIXED = Irreps("3x0e + 2x1o + 1x2e + 2x0o")
+
+
+def definition(family: str) -> Any:
+    return importlib.import_module(f"eqlayers.layers.{family}.definition")
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def close(found: Tensor, wanted: Tensor, roundings: float = 1e3) -> None:
+    size = max(1.0, float(wanted.abs().max()))
+    assert float((found - wanted).detach().abs().max()) <= roundings * torch.finfo(torch.float64).eps * size
+
+
+def edges() -> tuple[Tensor, Tensor]:
+    return torch.tensor([0, 1, 2, 3, 0, 2]), torch.tensor([1, 1, 0, 2, 2, 2])
+
+
+def test_harmonics() -> None:
+    vectors = torch.nn.functional.normalize(random(6, 3), dim=1)
+    layer = nn.SphericalHarmonics(list(range(5)), normalize=False, normalization="component")
+    wanted = [definition("harmonics").spherical_harmonics(degree, vectors) for degree in range(5)]
+    close(layer(vectors), torch.cat(wanted, 1))
+
+
+def test_rotation() -> None:
+    x, rotation = random(4, MIXED.dim), random_orthogonal(3, 1).double()
+    close(nn.RotateFeatures(MIXED)(x, rotation.expand(4, 3, 3)), definition("rotation").rotate(x, MIXED, rotation), 1e4)
+
+
+def test_norm() -> None:
+    x, of = random(4, MIXED.dim), definition("norm")
+    close(nn.Norm(MIXED).double()(x), of.norm(x, MIXED))
+    close(nn.LayerNorm(MIXED, affine=False).double()(x), of.layer_norm(x, MIXED, 1e-5))
+    close(nn.RMSNorm(MIXED, affine=False).double()(x), of.layer_norm(x, MIXED, 1e-5, centred=False))
+
+
+def test_gate() -> None:
+    gated = Irreps("2x1o + 1x2e")
+    layer = nn.Gate("4x0e", [torch.nn.functional.silu], "3x0e", [torch.sigmoid], gated).double()
+    x = random(5, layer.irreps_in.dim)
+    close(layer(x), definition("gate").gate(x, 4, gated, torch.nn.functional.silu, torch.sigmoid), 1e4)
+
+
+def test_radial() -> None:
+    r, of = torch.linspace(0.1, 6.0, 50, dtype=torch.float64), definition("radial")
+    close(nn.BesselBasis(8, 5.0, 6).double()(r), of.bessel(r, 5.0, 8) * of.polynomial_cutoff(r, 5.0, 6)[:, None])
+    close(nn.PolynomialCutoff(5.0, 6).double()(r), of.polynomial_cutoff(r, 5.0, 6))
+    close(nn.CosineCutoff(5.0).double()(r), of.cosine_cutoff(r, 5.0))
+
+
+def test_attention() -> None:
+    src, dst = edges()
+    logits, envelope, values, irreps = random(6, 2), random(6).abs(), random(6, 14), Irreps("4x0e + 2x1o + 4x0o")
+    weights = definition("attention").edge_softmax(logits, dst, 4, envelope, 0.3)
+    close(F.edge_softmax(logits, torch.stack([src, dst]), 4, envelope, 0.3), weights)
+    found = F.attention_aggregate(values, logits, irreps, 2, torch.stack([src, dst]), 4, envelope)
+    weights = definition("attention").edge_softmax(logits, dst, 4, envelope)
+    close(found, definition("attention").aggregate(values, weights, irreps, dst, 4))
+
+
+def test_reshape() -> None:
+    x = random(4, MIXED.dim)
+    close(
+        nn.Sort(MIXED).double()(x),
+        definition("reshape").rearranged(x, MIXED, sorted(range(4), key=lambda i: MIXED[i].ir)),
+    )
+    close(nn.ExtractIr(MIXED, "1o").double()(x), definition("reshape").rearranged(x, MIXED, [1]))
+
+
+def test_so2() -> None:
+    irreps_out, of = Irreps("2x0e + 3x1o + 1x1e + 2x2e"), definition("so2")
+    layer = nn.SO2Linear(MIXED, irreps_out).double()
+    x, matrices = random(4, MIXED.dim), [view[0].detach() for _, view in layer.weight_views()]
+    close(layer(x), of.so2_linear(x, MIXED, irreps_out, matrices))
+
+
+def test_linear() -> None:
+    irreps_out = Irreps("2x0e + 3x1o + 1x0e")
+    layer = nn.Linear(MIXED, irreps_out).double()
+    weights = {(i.i_in, i.i_out): view.detach() for _, i, view in layer.weight_views(yield_instruction=True)}
+    x = random(4, MIXED.dim)
+    close(layer(x), definition("linear").linear(x, MIXED, irreps_out, weights))
+
+
+def test_pointwise() -> None:
+    def function(x: Any, y: Any) -> list[Any]:
+        return [one * (1 + y[0] * y[0]) for one in x]
+
+    x, y = random(4, 9), random(4, 3, seed=1)
+    layer = nn.FormulaLayer(function, {"x": "3x1o", "y": "3x0e"}, "3x1o")
+    close(layer(x, y), definition("pointwise").row_by_row(function, 3, x, y))
+
+
+def test_contraction() -> None:
+    layer = nn.SymmetricContraction("4x0e + 4x1o", "4x1o", correlation=3, num_elements=2).double()
+    own, species, x = layer.contractions[0], torch.tensor([0, 1, 1]), random(3, 4, 4)
+    tensors = [torch.from_numpy(dense(paths("0e+1o", (1, -1), power, False), 4, power)) for power in (1, 2, 3)]
+    weights = [own.weights[1], own.weights[0], own.weights_max]
+    wanted = definition("contraction").contraction(x, tensors, [weight.detach()[species] for weight in weights])
+    close(layer(x, species), wanted.flatten(1))
+
+
+def test_radial_table() -> None:
+    def function(r: Tensor) -> Tensor:
+        return torch.stack([r.sin(), (2 * r).cos() * r], 1)
+
+    r = torch.linspace(0.0, 3.99, 57, dtype=torch.float64)
+    layer = nn.RadialTable(function, 4.0, 16, interpolation="quintic", open_end=True)
+    close(layer(r).weights(), definition("radial_table").quintic(function, r, 0.0, 4.0, 16), 1e4)
+
+
+def test_every_definition_is_compared_here_and_short() -> None:
+    text = Path(__file__).read_text()
+    assert [name for name in FAMILIES if f"def test_{name}(" not in text] == []
+    lines = {name: len(Path(definition(name).__file__).read_text().splitlines()) for name in FAMILIES}
+    assert {name: count for name, count in lines.items() if count > 60} == {}
