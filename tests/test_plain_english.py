@@ -1,7 +1,7 @@
 """Pages, configurations, docstrings, comments and messages are free of phrases that are hard to read.
 
 "That of", "whoever" or "what is given" make the reader look for the thing that is meant. Write the subject first, one
-fact a sentence, and repeat the noun. Not read, so far: the folder ``tests``, ``docs/decisions`` and the pages that
+fact a sentence, and repeat the noun. Not read, so far: the folder ``tests`` and the pages that
 `eqlayers bench report` writes. Not to be read: C and Triton code, which are part of the keys of compiled kernels.
 """
 
@@ -16,7 +16,7 @@ from tests.each import each
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("eqlayers", "kernels", "examples")
 LEFT_OUT = (
-    *("docs/decisions/", "docs/benchmarks/cpu/", "docs/benchmarks/networks/", "docs/benchmarks/accelerate/"),
+    *("docs/benchmarks/cpu/", "docs/benchmarks/networks/", "docs/benchmarks/accelerate/"),
     *("kernels/eqlayers_kernels/c/print/loops.py", "kernels/eqlayers_kernels/triton/run/sorting.py"),
 )
 
