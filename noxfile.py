@@ -21,14 +21,13 @@ NETWORKS = (
 )
 #: What every torch must run: layers, operators, kernels, compilation. Training needs packages that follow the newest.
 LAYERS = (
-    *("tests/autograd", "tests/backends", "tests/compile", "tests/info", "tests/integrations", "tests/kernels"),
+    *("tests/compile", "tests/core", "tests/e3nn_compat", "tests/integrations", "tests/irreps", "tests/kernels"),
     *(
-        "tests/lowering",
+        "tests/layers",
         "tests/models",
-        "tests/nn",
-        "tests/ops",
+        "tests/sparse",
         "tests/testing",
-        "tests/test_algebra.py",
+        "tests/test_functional.py",
         "tests/test_public_names.py",
     ),
 )

@@ -367,9 +367,9 @@ LEFT = {
     "e3nn's, without effect": ("*._specialized_code", "*._optimize_einsums", "*.cueq_config", "*.oeq_config"),
     "handed on": ("*.args", "*.kwargs"),
     "by name in the table": ("*.operands", "*.named"),
-    "tests/nn/test_warmup.py": ("*.progress",),
+    "tests/tools/test_warmup.py": ("*.progress",),
     "made by the builders of infos": ("*.gather_index", "*.index_out"),
-    "the infos of derivatives, looked at where they are used: tests/autograd": (
+    "the infos of derivatives, looked at where they are used: tests/core": (
         "*.info_bwd", "*.info_bwd1", "*.info_bwd2"),
 }  # fmt: skip
 

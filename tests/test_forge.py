@@ -20,7 +20,7 @@ TARGETS = {"help", *re.findall(r"^does\.([\w-]+) +:=", (ROOT / "Makefile").read_
 STEPS = re.findall(r"^(?:for step in|\$make) (.+?)(?:; do| >.*)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 STEPS = [step for steps in STEPS for step in steps.split()]
 #: What a reader makes by following a text.
-MADE = {"tests/nn/test_norm_limit.py", "docs/_build", "docs/_build/html"}
+MADE = {"tests/layers/norm/test_norm_limit.py", "docs/_build", "docs/_build/html"}
 #: Commands of this package, as its own help lists them.
 COMMANDS = set(re.findall(r"^    (\w+)  ", parser().format_help(), re.MULTILINE))
 

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
@@ -15,6 +16,7 @@ import eqlayers.nn as nn
 from eqlayers.layers.contraction.basis import dense, paths
 from eqlayers.testing import random_orthogonal
 
+pytestmark = pytest.mark.kernels  # layers as users get them
 FAMILIES = sorted(path.parent.name for path in Path(nn.__file__).parent.glob("layers/*/definition.py"))
 MIXED = Irreps("3x0e + 2x1o + 1x2e + 2x0o")
 

@@ -38,11 +38,11 @@ TAIL = 4000
 #: Tests of printed kernels that launch them; those that compile ahead of time need no GPU.
 TESTS = (
     *("tests/gpu", "tests/bench/gpu/test_problems.py", "tests/sparse/test_segments.py"),
-    "tests/backends/test_triton_forms.py",
-    *("tests/backends/test_triton_formulas.py", "tests/backends/test_triton_layers.py"),
-    *("tests/backends/test_triton_tables.py", "tests/kernels/test_triton_availability.py"),
-    *("tests/kernels/test_triton_forms.py", "tests/kernels/test_triton_formula.py"),
-    "tests/kernels/test_triton_segment.py",
+    "tests/core/backends/test_triton_forms.py",
+    *("tests/core/backends/test_triton_formulas.py", "tests/core/backends/test_triton_layers.py"),
+    *("tests/core/backends/test_triton_tables.py", "tests/kernels/triton/test_availability.py"),
+    *("tests/kernels/triton/run/test_forms.py", "tests/kernels/triton/run/test_formula_run.py"),
+    "tests/kernels/triton/segment/test_segment.py",
 )
 ROOT = Path(__file__).resolve().parents[3]
 _EQLAYERS = (sys.executable, "-m", "eqlayers", "bench")

@@ -23,7 +23,7 @@ LISTS: list[Any] = [0, 1, 5, [0, 1, 2, 3], [3, 1, 1, 0], "1o", "0e + 1o + 2e", "
 
 
 def depth(layer: SphericalHarmonics) -> int:
-    """Roundings of the largest degree: see tests/lowering/test_spherical.py; each of three derivatives brings l."""
+    """Roundings of the largest degree: see tests/layers/harmonics/test_lower.py; each of three derivatives brings l."""
     l = layer._lmax
     return 2 * l * (l + 1) + 9 * l + 4
 

@@ -1,6 +1,6 @@
 """Sample formulas, and what their kernels take of GPUs that are not there.
 
-Run by test_triton_formula.py in a process without the interpreter: reads cases as JSON from standard input and writes
+Run by test_formula_aot.py in a process without the interpreter: reads cases as JSON from standard input and writes
 one result per case.
 """
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "e3nn_suite"
+FOLDER = Path(__file__).resolve().parent
 
 SUITE = """
 import random, pytest, torch

@@ -11,7 +11,7 @@ from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import sort_edges, tables
 from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate, formula
-from tests.kernels.test_formula import Primitives
+from tests.kernels.forms.test_formula import Primitives
 
 SIZES = (37, 4, 6)  # rows, senders, receivers; some nodes have no rows, some more than a vector has lanes
 RNG = np.random.default_rng(0)

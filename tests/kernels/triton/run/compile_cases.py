@@ -1,4 +1,4 @@
-"""Compiles kernels for GPUs that are not there. Run by test_triton_aot.py, in a process without the interpreter.
+"""Compiles kernels for GPUs that are not there. Run by test_aot.py, in a process without the interpreter.
 
 Reads cases as JSON from standard input and writes one result per case.
 """

@@ -17,7 +17,7 @@ from eqlayers.errors import IndexRangeError
 from eqlayers.functional import TabledWeights
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
-from tests.backends.test_triton_forms import DEVICE
+from tests.core.backends.test_triton_forms import DEVICE
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 

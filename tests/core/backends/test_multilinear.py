@@ -16,9 +16,20 @@ from eqlayers.core.backends import triton as backend
 from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.errors import KernelError
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
-from tests.backends import test_triton_formulas as formulas
-from tests.backends import test_triton_tables as tabled
-from tests.backends.test_triton_forms import DEVICE, EDGES, IN1, IN2, OUT, PATHS, assert_equal, draw, product, towers
+from tests.core.backends import test_triton_formulas as formulas
+from tests.core.backends import test_triton_tables as tabled
+from tests.core.backends.test_triton_forms import (
+    DEVICE,
+    EDGES,
+    IN1,
+    IN2,
+    OUT,
+    PATHS,
+    assert_equal,
+    draw,
+    product,
+    towers,
+)
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 

@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 SCRIPT = Path(__file__).with_name("compile_formulas.py")
 
 

@@ -16,7 +16,7 @@ from eqlayers.core.operator import call_form, sorted_edges, sorted_places
 from eqlayers.errors import ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.functional import TabledWeights
 from eqlayers.testing import check_derivatives, equivariance_residual
-from tests.nn.test_conv import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
+from tests.layers.convolution.test_convolution import EDGES, IN, OUT, PATHS, RECEIVERS, SENDERS, SH
 
 pytestmark = pytest.mark.kernels  # no other test of C has tables
 

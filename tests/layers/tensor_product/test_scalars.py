@@ -14,6 +14,7 @@ from eqlayers.testing import check_derivatives
 IN1, IN2 = "4x0e + 3x0o + 2x1o", "5x0e + 2x0o + 1x1o"
 OUT = "3x0e + 2x0o + 4x1o + 2x1e"
 EPS = torch.finfo(torch.float64).eps
+pytestmark = pytest.mark.kernels  # the paths that stay are in a kernel
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ def product(dice: Dice) -> Product:
 
 
 class Twins:
-    """What the tests of this folder share."""
+    """Functions that build and compare a layer with its e3nn twin."""
 
     default_dtype = staticmethod(default_dtype)
     e3nn = staticmethod(e3nn)
@@ -175,5 +175,5 @@ class Twins:
 
 @pytest.fixture(scope="session")
 def twins() -> type[Twins]:
-    """Functions that build and compare a layer with its e3nn twin."""
+    """The class above, as the fixture of the folders that compare with e3nn."""
     return Twins

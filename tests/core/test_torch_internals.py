@@ -14,7 +14,7 @@ import torch
 
 from eqlayers.core import torch_internals
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "eqlayers" / "core" / "torch_internals.py"
 SOURCES = sorted([*ROOT.glob("eqlayers/**/*.py"), *ROOT.glob("kernels/**/*.py")])
 

@@ -21,10 +21,9 @@ from eqlayers_kernels.triton import availability
 from eqlayers_kernels.triton.print import tuning
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.segment import launch
+from tests.kernels.layer_kinds import KINDS, OPERATIONS, QUICK
 
-from .layer_kinds import KINDS, OPERATIONS, QUICK
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 #: Name -> what pip installs into the folder of a release; `make triton-releases` does it.
 RELEASES = {path.stem.rpartition("-")[2]: path for path in sorted(ROOT.glob("requirements-triton-*.txt"))}
 OTHERS = [pytest.param(release, marks=pytest.mark.releases) for release in RELEASES]
@@ -184,7 +183,7 @@ def test_other_releases_interpret_products_and_convolutions(release):
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     # NumPy's word for the index that a loop over loaded bounds begins at, in the interpreter of Triton 3.6
     words += ["-W", "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"]
-    words += ["tests/backends/test_triton_forms.py", "-k", "product or convolution"]
+    words += ["tests/core/backends/test_triton_forms.py", "-k", "product or convolution"]
     done = run(words, release, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= 3
