@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from ..moved import answer_for_former_names
 from ..names import answering
 from .coverage import Coverage
 from .forces import ForceCheck, check_forces
@@ -24,6 +25,8 @@ __all__ = [
     "to_mace",
     "to_nequip",
 ]
+
+answer_for_former_names(__name__)  # of pickles
 
 if not TYPE_CHECKING:  # a checker would take a module with __getattr__ to have every name
     __getattr__ = answering(__name__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
+from functools import partial
 from io import StringIO
 from typing import Any
 
@@ -18,8 +19,8 @@ from torch import Tensor, nn
 
 from ..core.errors import BackendError, EqlayersError, MismatchError
 from ..testing import excess
-from .polynomial_probes import make_probes
 from .probes import Operands, Probe, dtype_and_device
+from .replacement import Replacement
 
 #: Rows of the operands: few, but more than one, and not as many as anything else.
 ROWS = 5
@@ -46,7 +47,7 @@ class Comparison:
 
 def compare(
     original: nn.Module,
-    replacement: nn.Module,
+    replacement: Replacement,
     path: str = "",
     default: tuple[torch.dtype, torch.device] | None = None,
 ) -> Comparison:
@@ -62,38 +63,42 @@ def compare(
         MismatchError: The difference is larger than the bound of both errors, or the replacement does not run.
     """
     dtype, device = dtype_and_device(original, default)
-    own = next((t for t in [*original.parameters(), *original.buffers()] if t.is_floating_point()), None)
+    has_numbers = any(t.is_floating_point() for t in [*original.parameters(), *original.buffers()])
     with _undisturbed(device):
-        found = []
-        for probe in make_probes(original, replacement, ROWS):
-            for kind in (dtype,) if own is not None else (torch.float32, torch.float64):
-                found.append(_compare(original, probe, path, kind, device))
-                if found[-1].failure:
-                    return found[-1]
-        worst = max(found, key=lambda one: one.error)
-        saved = kept_bytes(original, replacement, "theirs", default) - kept_bytes(
-            original, replacement, "mine", default
-        )
-    return replace(worst, saved_bytes=saved, note="; ".join(dict.fromkeys(one.note for one in found if one.note)))
+        each = []
+        for probe in replacement.probes(original, ROWS):
+            for kind in (dtype,) if has_numbers else (torch.float32, torch.float64):
+                each.append(_compare(original, replacement, probe, path, kind, device))
+                if each[-1].failure:
+                    return each[-1]
+        worst = max(each, key=lambda one: one.error)
+        theirs, mine = (_kept_bytes(module, original, replacement, dtype, device) for module in (original, replacement))
+    notes = dict.fromkeys(one.note for one in each if one.note)
+    return replace(worst, saved_bytes=theirs - mine, note="; ".join(notes))
 
 
-def _compare(original: nn.Module, probe: Probe, path: str, dtype: torch.dtype, device: torch.device) -> Comparison:
+def _compare(
+    original: nn.Module, replacement: nn.Module, probe: Probe, path: str, dtype: torch.dtype, device: torch.device
+) -> Comparison:
     """Compare on one set of operands."""
     try:
-        theirs = results(probe.theirs, probe, dtype, device)
+        theirs = results(partial(probe.run, original), probe, dtype, device)
     except Exception as error:  # whatever the original raises is its answer
         text = " ".join(str(error).split())[:200]
         return Comparison(float("inf"), "", failure=f"{type(error).__name__}: {text}")
     try:
-        mine = results(probe.mine, probe, dtype, device)
+        mine = results(partial(probe.run, replacement), probe, dtype, device)
     except BackendError:
         raise
     except Exception as error:
         raise _mismatch(path, original, dtype, f"{type(error).__name__}: {error}") from error
-    if probe.misfit is not None and (reason := _other_width(probe, probe.misfit, dtype, device)):
-        raise _mismatch(path, original, dtype, reason)
-    sizes = results(probe.size, probe, torch.float64, torch.device("cpu"), torch.abs)
-    terms = results(probe.count, probe, torch.float64, torch.device("cpu"), torch.ones_like)
+    if probe.misfit is not None:
+        operands = {name: value.to(device, dtype) for name, value in probe.misfit.items()}
+        if reason := _other_width(partial(probe.run, original), partial(probe.run, replacement), operands):
+            raise _mismatch(path, original, dtype, reason)
+    exact = (probe, torch.float64, torch.device("cpu"))
+    sizes = results(lambda o: probe.size(o, False), *exact, torch.abs)
+    terms = results(lambda o: probe.size(o, True), *exact, torch.ones_like)
     eps = _matmul_eps(dtype)
     errors = {
         name: excess(mine[name], value, sizes[name], terms[name], dtype, eps, probe.coefficient_error) / 2
@@ -134,10 +139,10 @@ def results(
     live = {name: leaf(value) for name, value in probe.operands.items()}
     names = list(live)
     value = fn(live)
-    found = {"the value": value}
+    derivatives = {"the value": value}
     cotangent = leaf(probe.draw("z", value.shape))
     first = _gradients((value * cotangent).sum(), [live[name] for name in names])
-    found.update({f"first derivative, {name}": g for name, g in zip(names, first, strict=True)})
+    derivatives.update({f"first derivative, {name}": g for name, g in zip(names, first, strict=True)})
     drawn = [leaf(probe.draw(f"g{name}", g.shape)).detach() for name, g in zip(names, first, strict=True)]
     total = torch.stack([(g * c).sum() for g, c in zip(first, drawn, strict=True)]).sum()
     try:
@@ -145,27 +150,27 @@ def results(
     except RuntimeError:  # torch.compile's code cannot be differentiated twice
         second = []
     if second:
-        found.update({f"second derivative, {n}": g for n, g in zip([*names, "cotangent"], second, strict=True)})
-    return {name: t.detach().double().cpu() for name, t in found.items()}
+        derivatives.update({f"second derivative, {n}": g for n, g in zip([*names, "cotangent"], second, strict=True)})
+    return {name: t.detach().double().cpu() for name, t in derivatives.items()}
 
 
-def _other_width(probe: Probe, operands: Operands, dtype: torch.dtype, device: torch.device) -> str:
+def _other_width(theirs: Callable[[Operands], Tensor], mine: Callable[[Operands], Tensor], operands: Operands) -> str:
     """How the results differ on operands of another width than the irreps say; empty if not, or the original has none.
 
     What takes them does not read them: the results are equal to the last bit.
     """
-    given = {name: value.to(device, dtype) for name, value in operands.items()}
     try:
         with redirect_stderr(StringIO()):  # torch.fx prints what generated code raises
-            theirs = probe.theirs(given)
+            expected = theirs(operands)
     except Exception:
         return ""
+    width = operands["x"].shape[-1]
     try:
-        mine = probe.mine(given)
+        result = mine(operands)
     except EqlayersError as error:
-        return f"another answer to features [..., {given['x'].shape[-1]}], which the original takes: {error}"
-    same = mine.shape == theirs.shape and mine.dtype == theirs.dtype and torch.equal(mine, theirs)
-    return "" if same else f"another result for features [..., {given['x'].shape[-1]}]"
+        return f"another answer to features [..., {width}], which the original takes: {error}"
+    same = result.shape == expected.shape and result.dtype == expected.dtype and torch.equal(result, expected)
+    return "" if same else f"another result for features [..., {width}]"
 
 
 def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:
@@ -174,16 +179,15 @@ def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True))
 
 
-def kept_bytes(
-    original: nn.Module, replacement: nn.Module, side: str, default: tuple[torch.dtype, torch.device] | None = None
+def _kept_bytes(
+    module: nn.Module, original: nn.Module, replacement: Replacement, dtype: torch.dtype, device: torch.device
 ) -> float:
     """Bytes per row that autograd keeps for backward, by the difference between twice as many rows and as many."""
-    dtype, device = dtype_and_device(original, default)
     kept = []
     for rows in (ROWS, 2 * ROWS):
-        probe = make_probes(original, replacement, rows)[0]
+        probe = replacement.probes(original, rows)[0]
         live = {name: value.to(device, dtype, copy=True).requires_grad_() for name, value in probe.operands.items()}
-        own = {t.untyped_storage().data_ptr() for t in live.values()}
+        operands = {t.untyped_storage().data_ptr() for t in live.values()}
         held: list[Tensor] = []  # keeps them alive, so that no two have the same address
 
         def pack(tensor: Tensor, held: list[Tensor] = held) -> Tensor:
@@ -191,10 +195,10 @@ def kept_bytes(
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            getattr(probe, side)(live)
+            probe.run(module, live)
         storages = [t.untyped_storage() for t in held if t.layout == torch.strided]
         sizes = {storage.data_ptr(): storage.nbytes() for storage in storages}
-        kept.append(sum(size for address, size in sizes.items() if address not in own))
+        kept.append(sum(size for address, size in sizes.items() if address not in operands))
     return (kept[1] - kept[0]) / ROWS
 
 

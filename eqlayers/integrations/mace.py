@@ -24,7 +24,7 @@ from ..arguments import ArgumentParser
 from ..core.checks import check_choice, got
 from ..core.errors import ConfigError
 from ..files import atomic_write, check_output
-from .polynomials import RebuiltWarning
+from .kinds.harmonics import RebuiltWarning
 from .replace import accelerate, deaccelerate
 from .report import Report
 

@@ -29,7 +29,7 @@ from typing import Any
 from torch import nn
 
 from ..core.errors import ConfigError
-from .modules import AcceleratedScatter
+from .kinds.convolution import AcceleratedScatter
 from .replace import accelerate
 
 if find_spec("nequip") is not None:

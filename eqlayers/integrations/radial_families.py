@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .modules import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter, Replacement
+from .kinds.convolution import AcceleratedConvolution, AcceleratedMessages, AcceleratedScatter
+from .replacement import Replacement
 from .structure import has_hooks, refuse_object
 
 

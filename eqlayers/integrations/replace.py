@@ -19,16 +19,16 @@ from ..layers.tensor_product.base import ProductLayer
 from ..nn import Linear
 from .check import compare
 from .coverage import cover
-from .layer_rules import KEPT, kept_kind
-from .modules import AcceleratedMessages, Replacement
+from .kinds.convolution import AcceleratedMessages
+from .kinds.harmonics import is_harmonics
 from .noting import unnote
 from .places import Place, compiled_here, find_aliases, find_places
-from .polynomial_rules import is_harmonics
 from .probes import dtype_and_device
 from .radial import Tabled, TabledEmbedding, tables
+from .replacement import Replacement
 from .report import Report, Row
-from .rules import RULES, TARGETS, Rule, is_layer, is_scripted_layer, is_whole
-from .structure import OURS
+from .rules import KEPT, RULES, TARGETS, is_layer, is_scripted_layer, is_whole, kept_kind
+from .structure import OURS, Rule
 
 
 @dataclass

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import eqlayers
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.nonlinear import AcceleratedBatchNorm
+from eqlayers.integrations.kinds import AcceleratedBatchNorm
 
 #: Older versions of e3nn have fewer options.
 NEWER = "include_bias" in inspect.signature(e3nn_nn.BatchNorm).parameters

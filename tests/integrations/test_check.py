@@ -13,13 +13,13 @@ from torch import nn
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate
 from eqlayers.integrations.check import compare
-from eqlayers.integrations.modules import (
+from eqlayers.integrations.kinds import (
     AcceleratedConvolution,
     AcceleratedLinear,
     AcceleratedScatter,
     AcceleratedTensorProduct,
-    Replacement,
 )
+from eqlayers.integrations.replacement import Replacement
 from eqlayers.layers.tensor_product.plan import ProductPlan
 
 PATHS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]

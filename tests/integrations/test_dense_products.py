@@ -5,7 +5,7 @@ import torch
 from e3nn import o3
 
 from eqlayers.integrations import accelerate
-from eqlayers.integrations.rules import DENSE
+from eqlayers.integrations.kinds.product import DENSE
 
 
 @pytest.mark.parametrize(("copies", "left"), [(DENSE, False), (DENSE + 1, True)])

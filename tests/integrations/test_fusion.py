@@ -13,7 +13,7 @@ from torch import nn
 
 from eqlayers.errors import ConfigError, IndexRangeError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.modules import (
+from eqlayers.integrations.kinds import (
     AcceleratedConvolution,
     AcceleratedLinear,
     AcceleratedMessages,

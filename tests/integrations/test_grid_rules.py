@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import eqlayers
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.nonlinear import AcceleratedS2Activation, AcceleratedSO3Activation
+from eqlayers.integrations.kinds import AcceleratedS2Activation, AcceleratedSO3Activation
 from tests.each import each
 from tests.integrations.forms import Bent
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import eqlayers
 from eqlayers.errors import MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
+from eqlayers.integrations.kinds import AcceleratedSphericalHarmonics
 
 KINDS = ("integral", "component", "norm")
 DEGREES: list[Any] = [0, 2, [0, 1, 2, 3], [3, 1, 1, 0], "0e + 1o + 2e", "1e + 2e", "2x2e + 0e"]

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 import eqlayers
 from eqlayers.errors import ConfigError, MismatchError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.modules import AcceleratedTensorProduct
-from eqlayers.integrations.nonlinear import AcceleratedGate
+from eqlayers.integrations.kinds import AcceleratedGate, AcceleratedTensorProduct
 from tests.integrations.forms import Bent
 
 silu, tanh = torch.nn.functional.silu, torch.tanh

@@ -14,7 +14,7 @@ from e3nn import o3
 from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.modules import Replacement
+from eqlayers.integrations.replacement import Replacement
 from tests.each import each
 
 CHANNELS = [(0, 0, 0, "uvu", True), (1, 1, 0, "uvu", True), (0, 1, 1, "uvu", True)]

@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from eqlayers.errors import BackendError, ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.modules import AcceleratedLinear, AcceleratedTensorProduct
+from eqlayers.integrations.kinds import AcceleratedLinear, AcceleratedTensorProduct
 from tests.each import each
 
 

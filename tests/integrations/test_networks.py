@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.contracter import AcceleratedContracter
-from eqlayers.integrations.modules import AcceleratedTensorProduct, Replacement
-from eqlayers.integrations.nonlinear import AcceleratedGate
+from eqlayers.integrations.kinds import AcceleratedContracter, AcceleratedGate, AcceleratedTensorProduct
+from eqlayers.integrations.replacement import Replacement
 from tests.integrations import guests
 from tests.integrations.guests import Guest
 

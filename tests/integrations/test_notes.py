@@ -12,8 +12,8 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from eqlayers.errors import ConfigError, EqlayersError
-from eqlayers.integrations import accelerate, deaccelerate, modules
-from eqlayers.integrations.modules import AcceleratedMessages
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.kinds import AcceleratedMessages, convolution
 from eqlayers.integrations.noting import notes_rows
 from tests.integrations.conftest import Network
 from tests.integrations.forms import EDGES, FUSED, USES, DiffDockForm, E3nnForm, EquiformerForm, Layer, RowsAside, Used
@@ -50,8 +50,8 @@ def same(found: list[Tensor], expected: list[Tensor]) -> None:
 def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """One entry for every product that ran as a convolution."""
     seen: list[Any] = []
-    run = modules.run_convolution
-    monkeypatch.setattr(modules, "run_convolution", lambda *args: (seen.append(1), run(*args))[1])
+    run = convolution.run_convolution
+    monkeypatch.setattr(convolution, "run_convolution", lambda *args: (seen.append(1), run(*args))[1])
     return seen
 
 

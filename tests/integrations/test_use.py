@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from e3nn.nn.models.gate_points_2102 import Network as GatePoints2102
 from torch import nn
 
 import eqlayers
-from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations import accelerate, deaccelerate, kinds
 
 
 def test_frozen_layers_stay_frozen(network: Any, inputs: Any) -> None:
@@ -155,3 +156,10 @@ def test_gate_points_2102(float64: None, close: Any) -> None:
     close(results(), before)
     deaccelerate(model)
     assert all(torch.equal(value, before[name]) for name, value in results().items())
+
+
+def test_pickles_of_replacements_name_former_modules() -> None:
+    """A model that was saved with its replacements loads, whatever file of the package has their classes."""
+    rows = {"modules": "AcceleratedLinear", "nonlinear": "AcceleratedGate", "contracter": "AcceleratedContracter"}
+    for former, name in rows.items():
+        assert getattr(import_module(f"eqlayers.integrations.{former}"), name) is getattr(kinds, name)

@@ -14,7 +14,7 @@ from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
-from eqlayers.integrations.nonlinear import AcceleratedGate
+from eqlayers.integrations.kinds import AcceleratedGate
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from eqlayers.cli import main
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report, accelerate
 from eqlayers.integrations import mace as programs
-from eqlayers.integrations.modules import Replacement
-from eqlayers.integrations.polynomials import RebuiltWarning
+from eqlayers.integrations.kinds import RebuiltWarning
+from eqlayers.integrations.replacement import Replacement
 from tests.integrations import guests
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MACE's own; ours are asked for by name

@@ -18,9 +18,8 @@ from nequip.nn.model_modifier_utils import (
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import deaccelerate
-from eqlayers.integrations.modules import AcceleratedLinear
+from eqlayers.integrations.kinds import AcceleratedLinear, AcceleratedSphericalHarmonics
 from eqlayers.integrations.nequip import EqlayersTensorProductScatter
-from eqlayers.integrations.polynomials import AcceleratedSphericalHarmonics
 from eqlayers.integrations.radial import TabledRadial
 from tests.integrations import guests
 from tests.integrations.guests import Guest

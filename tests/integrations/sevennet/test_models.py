@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from eqlayers.errors import ConfigError
-from eqlayers.integrations import accelerate, deaccelerate, modules
-from eqlayers.integrations.modules import AcceleratedMessages
+from eqlayers.integrations import accelerate, deaccelerate
+from eqlayers.integrations.kinds import AcceleratedMessages, convolution
 from tests.integrations.guests import sevennet
 
 LAYERS = 3
@@ -24,13 +24,13 @@ def model() -> Any:
 def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry for every product that ran as a convolution."""
     seen: list[int] = []
-    run = modules.run_convolution
+    run = convolution.run_convolution
 
     def counted(*args: Any) -> Tensor:
         seen.append(1)
         return run(*args)
 
-    monkeypatch.setattr(modules, "run_convolution", counted)
+    monkeypatch.setattr(convolution, "run_convolution", counted)
     return seen
 
 

@@ -1,4 +1,4 @@
-"""Allegro's contraction of the features of an edge and of its atom, as one tensor product."""
+"""Contractions of Allegro, of the features of an edge and of its atom, as one tensor product."""
 
 from __future__ import annotations
 
@@ -9,49 +9,41 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
-from ..core.errors import ConfigError
-from ..core.forms.program import FormCall
-from ..irreps.algebra import as_irreps, wigner_3j
-from ..irreps.instructions import Instruction
-from ..layers.base.module import EquivariantModule
-from ..layers.tensor_product.plan import ProductPlan
-from ..layers.tensor_product.run import run_product
-from .modules import FusedReplacement
-from .structure import base_of, code_of, is_theirs, refuse_class, refuse_object
+from ...core.errors import ConfigError
+from ...core.forms.program import FormCall
+from ...irreps.algebra import as_irreps, wigner_3j
+from ...irreps.instructions import Instruction
+from ...layers.base.module import EquivariantModule
+from ...layers.tensor_product.plan import ProductPlan
+from ...layers.tensor_product.run import run_product
+from ..probes import NODES, Operands, PastHooks, Probe, draw
+from ..replacement import FusedReplacement
+from ..structure import Rule, base_of, code_of, is_theirs, part_if, refuse_changed
+from .contraction import NOTICED
 
-ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")
+_ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")
 #: By how much coefficients may be off, relative to the largest: more than float32 rounds.
 _TOLERANCE = 1e-5
 
 
 def is_contracter(module: Any) -> bool:
     """Whether it is Allegro's ``Contracter``, or of a class derived from it."""
-    if not is_theirs(module, "Contracter", ATTRIBUTES):
+    if not is_theirs(module, "Contracter", _ATTRIBUTES):
         return False
     base: Any = base_of(module, "Contracter")
     code = code_of(base.forward)
     return code is not None and code.co_varnames[: code.co_argcount] == ("self", "x1", "x2", "idxs")
 
 
-def refuse_contracter(module: nn.Module) -> str | None:
-    """Why a contraction of Allegro's must stay, or None."""
-    base = base_of(module, "Contracter")
-    assert base is not None
-    if (reason := refuse_object(module) or refuse_class(type(module), base, "Allegro's")) is not None:
-        return reason
-    strange = set(module._parameters) ^ {"weights"} | set(module._buffers) ^ {"w3j"} | set(module._modules)
-    return f"does not hold what Allegro's contraction holds: {', '.join(sorted(strange))}" if strange else None
-
-
-def paths_of(irreps: tuple[Irreps, Irreps, Irreps], given: Any) -> list[tuple[int, int, int]]:
-    """The paths in Allegro's order: those given, or all that selection rules allow."""
-    if given is not None:
-        return [(int(i), int(j), int(k)) for i, j, k in given]
+def _paths_of(irreps: tuple[Irreps, Irreps, Irreps], instructions: Any) -> list[tuple[int, int, int]]:
+    """The paths of instructions in Allegro's order; without instructions all that selection rules allow."""
+    if instructions is not None:
+        return [(int(i), int(j), int(k)) for i, j, k in instructions]
     groups = [list(enumerate(part)) for part in irreps]
     return [(i, j, k) for k, (_, c) in groups[2] for i, (_, a) in groups[0] for j, (_, b) in groups[1] if c in a * b]
 
 
-def coefficients(
+def _coefficients(
     w3j: Tensor, irreps: tuple[Irreps, Irreps, Irreps], paths: list[tuple[int, int, int]], normalization: str | None
 ) -> tuple[list[float], float]:
     """The factor of every path's Wigner 3j symbols, and the largest relative error of the stored coefficients.
@@ -67,18 +59,18 @@ def coefficients(
     """
     dims = [part.dim for part in irreps]
     stored = w3j.detach().to("cpu", torch.float64)
-    given = list(stored.shape)
+    shape = list(stored.shape)
     if len(paths) == 1:
         stored = stored.unsqueeze(0)
     if stored.ndim == 3:
         stored = torch.diag_embed(stored.transpose(1, 2)).permute(0, 2, 3, 1)
     if list(stored.shape) != [len(paths), *dims]:
         raise ConfigError(
-            f"w3j must be for {len(paths)} paths of {' x '.join(map(str, dims))} components, got {given}. Build the "
+            f"w3j must be for {len(paths)} paths of {' x '.join(map(str, dims))} components, got {shape}. Build the "
             f"module anew."
         )
     slices = [part.slices() for part in irreps]
-    found, worst = [], 0.0
+    factors, worst = [], 0.0
     for place, path in enumerate(paths):
         ls = [part[index].ir.l for part, index in zip(irreps, path, strict=True)]
         symbols = torch.tensor(wigner_3j(*ls))
@@ -93,9 +85,9 @@ def coefficients(
                 f"w3j must hold Wigner 3j symbols times {size:.6g}, got others for path {place}, {path}. Build the "
                 f"module anew."
             )
-        found.append(factor)
+        factors.append(factor)
         worst = max(worst, error)
-    return found, worst
+    return factors, worst
 
 
 class AcceleratedContracter(FusedReplacement, EquivariantModule):
@@ -127,7 +119,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         )
         self.irrep_normalization = theirs.irrep_normalization
         self._dims = tuple(part.dim for part in self._irreps)  # torch.compile looks at irreps with alarm
-        self._paths = paths_of(self._irreps, theirs.instructions)
+        self._paths = _paths_of(self._irreps, theirs.instructions)
         self.num_paths = len(self._paths)
         self._parameters.update(theirs._parameters)
         self._buffers.update(theirs._buffers)
@@ -140,7 +132,7 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
 
     def _read(self, w3j: Tensor) -> None:
         """The plan, with the signs that the coefficients have."""
-        factors, self.coefficient_error = coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
+        factors, self.coefficient_error = _coefficients(w3j, self._irreps, self._paths, self.irrep_normalization)
         self.instructions = [
             Instruction(*path, "uuu", True, factor, (self.mul,))
             for path, factor in zip(self._paths, factors, strict=True)
@@ -174,10 +166,10 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Follow the coefficients that are about to be loaded: another e3nn may have other signs."""
-        given = state_dict.get(f"{prefix}w3j")
-        if given is not None and not given.is_meta and given.shape == self.w3j.shape:
+        w3j = state_dict.get(f"{prefix}w3j")
+        if w3j is not None and not w3j.is_meta and w3j.shape == self.w3j.shape:
             try:
-                self._read(given)
+                self._read(w3j)
             except ConfigError as error:
                 args[-1].append(f"{prefix}w3j: {error}")  # torch raises these together
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -186,3 +178,33 @@ class AcceleratedContracter(FusedReplacement, EquivariantModule):
         """Allegro's text, and the backend."""
         ins = f"{self.irreps_in1} x {self.irreps_in2} -> {self.irreps_out}"
         return f"{ins} | {self.mul} channels | {self.num_paths} paths | backend {self.backend or 'auto'}"
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Rows are edges of four atoms; the sizes of terms come from Allegro's own sums."""
+        irreps = (self.irreps_in1, self.irreps_in2)
+        lead = {"x": rows, "y": NODES}
+        operands = {name: draw(name, lead[name], self.mul, part.dim) for name, part in zip("xy", irreps, strict=True)}
+        operands["weights"] = draw("weights", *original.weights.shape)
+        atoms = torch.arange(rows, device="cpu") % NODES
+
+        def run(module: nn.Module, o: Operands, w3j: Tensor | None = None) -> Tensor:
+            tensors = {"module.weights": o["weights"]} | ({} if w3j is None else {"module.w3j": w3j})
+            arguments = (o["x"], o["y"], atoms.to(o["x"].device))
+            result: Tensor = torch.func.functional_call(PastHooks(module), tensors, arguments)
+            return result
+
+        def size(o: Operands, count: bool) -> Tensor:
+            w3j = original.w3j.detach().double().cpu()
+            return run(original, o, (w3j != 0).to(w3j.dtype) if count else w3j.abs())
+
+        eps = torch.finfo(original.w3j.dtype).eps
+        rounded = self.coefficient_error if self.coefficient_error > NOTICED * eps else 0.0
+        return [Probe(operands, run, size, rounded)]
+
+
+RULE = Rule(
+    "contraction",
+    part_if(is_contracter),
+    lambda module: refuse_changed(module, "Contracter", ("weights", "w3j"), (), "Allegro's", " contraction"),
+    AcceleratedContracter.of,
+)

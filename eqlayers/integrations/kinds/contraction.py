@@ -1,0 +1,268 @@
+"""Symmetric contractions of MACE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...layers.base.module import EquivariantModule
+from ...layers.contraction.basis import from_dense
+from ...layers.contraction.lower import MOST, Mixing, polynomials_of, read_polynomials
+from ...nn import SymmetricContraction
+from ..probes import Operands, PastHooks, Probe, draw
+from ..replacement import FusedReplacement
+from ..structure import Rule, base_of, child_of, hooks_inside, is_theirs, part_if, refuse_changed
+
+#: What one irrep of MACE's contraction holds beside its weights: code, without numbers of its own.
+_CODE = {"contractions_weighting", "contractions_features", "graph_opt_main"}
+#: Relative errors of coupling tensors above so many roundings of their dtype belong to another one.
+NOTICED = 1000
+#: Entries that may be off by as much as the largest one, beside each that counts.
+_SPREAD = 8
+
+
+def is_contraction(module: Any) -> bool:
+    """Whether it is MACE's ``SymmetricContraction``, or of a class derived from it."""
+    attributes, uses = ("irreps_in", "irreps_out", "contractions"), ("contractions", "cat")
+    return is_theirs(module, "SymmetricContraction", attributes, uses) and len(module.contractions) > 0
+
+
+def _is_other(module: Any) -> bool:
+    """Whether it is the symmetric contraction of another package than MACE, as cuequivariance's."""
+    return is_theirs(module, "SymmetricContraction", ("irreps_in", "irreps_out")) and not is_contraction(module)
+
+
+def _refuse_other(module: nn.Module) -> str:
+    return f"belongs to {type(module).__module__.partition('.')[0]}, not to MACE, and has weights of its own kind"
+
+
+def _refuse(module: nn.Module) -> str | None:
+    """Why a symmetric contraction must stay, or None."""
+    needed, whose = ("contractions",), "MACE's"
+    if (reason := refuse_changed(module, "SymmetricContraction", needed, (), whose, " contraction")) is not None:
+        return reason
+    parts: Any = module.contractions
+    correlations = {getattr(part, "correlation", None) for part in parts}
+    if len(correlations) != 1 or None in correlations:
+        return f"does not hold what MACE's contraction holds: correlations {sorted(map(str, correlations))}"
+    for k, part in enumerate(parts):
+        if (reason := _refuse_part(part)) is not None:
+            return f"holds contractions.{k}, which {reason}"
+    return "has hooks on its parts" if hooks_inside(module) else None
+
+
+def _refuse_part(part: Any) -> str | None:
+    """Why one irrep of the result is not what MACE computes, or None."""
+    if base_of(part, "Contraction") is None:
+        return f"is a {type(part).__name__}, not MACE's Contraction"
+    degrees = range(1, part.correlation + 1)
+    needed = {"weights", "weights_max", *(f"U_matrix_{degree}" for degree in degrees)}
+    flags = {f"weights_{'max' if degree == part.correlation else degree - 1}_zeroed" for degree in degrees}
+    if (reason := refuse_changed(part, "Contraction", needed, flags | _CODE, "MACE's", "")) is not None:
+        return reason
+    weights = child_of(part, "weights")
+    if not isinstance(weights, nn.ParameterList) or len(weights) != part.correlation - 1:
+        return "does not hold what MACE's holds: weights of each degree"
+    if len({p.shape[::2] for p in part.parameters()}) != 1:
+        return "has weights of several numbers of species or channels"
+    return None
+
+
+class AcceleratedContraction(nn.Module):
+    """One irrep of the result of a symmetric contraction: the weights and coupling tensors of MACE's, the very objects.
+
+    Args:
+        original: MACE's ``Contraction``.
+        text: Irreps of the feature, one copy of each.
+        ir: Degree and parity of the result.
+
+    Attributes:
+        text: As given.
+        mixings: What the coupling tensors are, for degrees from 1 on.
+
+    Raises:
+        ConfigError: Coupling tensors of another shape, or that are not equivariant.
+    """
+
+    weights_max: nn.Parameter
+
+    def __init__(self, original: nn.Module, text: str, ir: tuple[int, int]) -> None:
+        super().__init__()
+        theirs: Any = original
+        self.num_features, self.coupling_irreps = theirs.num_features, theirs.coupling_irreps
+        self.correlation = theirs.correlation
+        self.text, self._ir = text, ir
+        self._parameters.update(theirs._parameters)
+        self._buffers.update(theirs._buffers)
+        self.weights = theirs.weights
+        self.train(theirs.training)
+        mixings = [self.read(degree, self.U_tensors(degree)) for degree in range(1, self.correlation + 1)]
+        if None in mixings:
+            degree = mixings.index(None) + 1
+            shape = list(self.U_tensors(degree).shape)
+            raise ConfigError(
+                f"U_matrix_{degree} must be an equivariant tensor of {text}, got another one, {shape}. Build the "
+                f"module anew."
+            )
+        self.mixings = tuple(mixed for mixed in mixings if mixed is not None)
+
+    def U_tensors(self, nu: int) -> Tensor:
+        """The coupling tensor of a degree, under MACE's name."""
+        return self.get_buffer(f"U_matrix_{nu}")
+
+    def of_degree(self, degree: int) -> Tensor:
+        """Weights ``[Z, P, C]``."""
+        weights: Any = self.weights_max if degree == self.correlation else self.weights[self.correlation - 1 - degree]
+        return weights
+
+    def read(self, degree: int, tensor: Tensor) -> Mixing | None:
+        """The mixing of a coupling tensor; None if the tensor is not equivariant."""
+        value = tensor.detach().to("cpu", torch.float64).numpy()
+        if self._ir[0] == 0 and value.ndim == degree + 1:  # MACE leaves out the axis of a scalar
+            value = value[None]
+        return read_polynomials(self.text, self._ir, degree, value)
+
+
+class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
+    """Replacement of MACE's ``SymmetricContraction``.
+
+    Its coupling tensors stay in the state dict and are those that count, whichever version of e3nn made them and
+    whichever paths they are of.
+
+    Args:
+        original: The module.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        ConfigError: Its tensors do not belong to a symmetric contraction.
+    """
+
+    contractions: nn.ModuleList
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        EquivariantModule.__init__(self, "mul_ir", backend)
+        theirs: Any = original
+        text = self._set_irreps(theirs.irreps_in, theirs.irreps_out)
+        self.correlation, self.one_hot = theirs.contractions[0].correlation, None
+        copies = {mul for mul, _ in (*self.irreps_in, *self.irreps_out)}
+        if copies != {theirs.contractions[0].num_features} or self.correlation > MOST:
+            raise ConfigError(
+                f"a symmetric contraction must have one number of channels and at most correlation {MOST}, got "
+                f"{self.irreps_in} to {self.irreps_out}, correlation {self.correlation}. Leave it to MACE."
+            )
+        pairs = zip(theirs.contractions, self.irreps_out, strict=True)
+        self.contractions = nn.ModuleList(AcceleratedContraction(one, text, (ir.l, ir.p)) for one, (_, ir) in pairs)
+        self._lower()
+
+    @property
+    def parts(self) -> list[AcceleratedContraction]:
+        """The irreps of the result."""
+        return list(self.contractions)  # type: ignore[arg-type]
+
+    @property
+    def num_elements(self) -> int:  # type: ignore[override]
+        """Number of species of the weights of now, which MACE's tools may exchange."""
+        return self.parts[0].weights_max.shape[0]
+
+    @property
+    def num_paths(self) -> int:  # type: ignore[override]
+        """Number of paths that have weights, of all degrees and irreps."""
+        return sum(mixed.shape[1] for one in self.parts for mixed in one.mixings)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Follow the coupling tensors that the parts are about to load; torch asks the whole before its parts."""
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        for k, one in enumerate(self.parts):
+            mixings = list(one.mixings)
+            for degree in range(1, self.correlation + 1):
+                key = f"{prefix}contractions.{k}.U_matrix_{degree}"
+                tensor = state_dict.get(key)
+                if tensor is None or tensor.is_meta or tensor.shape != one.U_tensors(degree).shape:
+                    continue  # torch says so itself
+                read = one.read(degree, tensor)
+                if read is None:
+                    error_msgs.append(f"{key} must hold equivariant tensors of {self.irreps_in}, got others.")
+                else:
+                    mixings[degree - 1] = read
+            one.mixings = tuple(mixings)
+        self._lower()
+
+    def restore(self) -> nn.Module:
+        """The original; its parts too have the Parameters and buffers of now."""
+        original: Any = self._give_back()
+        for mine, theirs in zip(self.contractions, original.contractions, strict=True):
+            for kind in ("_parameters", "_buffers"):
+                vars(theirs)[kind].update(vars(mine)[kind])
+            theirs._modules["weights"] = mine._modules["weights"]
+        whole: nn.Module = original
+        return whole
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+        return [_probe(original, self, rows, mixed) for mixed in (False, True)]
+
+
+RULES = (
+    Rule("contraction", part_if(is_contraction), _refuse, AcceleratedSymmetricContraction.of),
+    Rule("contraction", part_if(_is_other), _refuse_other, AcceleratedSymmetricContraction.of),
+)
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _probe(original: Any, replacement: AcceleratedSymmetricContraction, rows: int, mixed: bool) -> Probe:
+    """Operands with one species for each row, or with mixed ones, which are an operand too."""
+    count = replacement.num_elements
+    operands = {"x": draw("x", rows, replacement.channels, replacement.dim)}
+    if mixed:
+        operands["y"] = draw("y", rows, count)
+    weights = {name: f"weights {name}" for name, _ in original.named_parameters()}
+    operands |= {operand: draw(operand, *original.get_parameter(name).shape) for name, operand in weights.items()}
+    species = torch.nn.functional.one_hot(torch.arange(rows, device="cpu") % count, count)
+
+    def run(module: nn.Module, o: Operands, couplings: dict[str, Tensor] | None = None) -> Tensor:
+        state = (couplings or {}) | {name: o[operand] for name, operand in weights.items()}
+        named = {f"module.{name}": tensor for name, tensor in state.items()}
+        arguments = (o["x"], o.get("y", species.to(o["x"])))
+        result: Tensor = torch.func.functional_call(PastHooks(module), named, arguments)
+        return result
+
+    def size(o: Operands, count: bool) -> Tensor:
+        """The sums that MACE makes, of absolute values, or of ones."""
+        exact = {name: tensor.double().cpu() for name, tensor in _couplings(original).items()}
+        return run(original, o, {name: (t != 0).to(t.dtype) if count else t.abs() for name, t in exact.items()})
+
+    return Probe(operands, run, size, _coefficient_error(original, replacement))
+
+
+def _couplings(original: Any) -> dict[str, Tensor]:
+    return {name: t.detach() for name, t in original.named_buffers() if "U_matrix" in name}
+
+
+def _coefficient_error(original: Any, replacement: AcceleratedSymmetricContraction) -> float:
+    """Relative error of the coupling tensors that they brought from a smaller dtype than float64; 0 if none."""
+    worst = 0.0
+    for part, one, (_, ir) in zip(original.contractions, replacement.parts, replacement.irreps_out, strict=True):
+        for degree, mixed in enumerate(one.mixings, 1):
+            shape = (2 * ir.l + 1, *[replacement.dim] * degree, mixed.shape[1])
+            tensor = part.get_buffer(f"U_matrix_{degree}").detach().double().cpu().reshape(shape).numpy()
+            stored = from_dense(tensor, replacement.dim, degree)
+            rest = abs(stored - polynomials_of(one.text, (ir.l, ir.p), degree, mixed)).max(initial=0.0)
+            worst = max(worst, float(rest / max(abs(stored).max(initial=0.0), 1e-30)))
+    eps = torch.finfo(next(iter(_couplings(original).values())).dtype).eps
+    return _SPREAD * worst if worst > NOTICED * eps else 0.0

@@ -1,0 +1,239 @@
+"""Products between a gather of senders and a sum over receivers, which are convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, stack
+
+from ...functional import TabledWeights, as_graph, tensor_product_conv
+from ...layers.tensor_product.run import run_convolution
+from ...nn import TensorProduct, TensorProductConv
+from ..notes import Messages, Note, settled
+from ..noting import note, unnote
+from ..probes import NODES, Operands, Probe, call
+from ..replacement import FusedReplacement, Replacement
+from ..structure import Rule, adds_up, base_of, child_of, code_of, has_hooks, part_if, refuse_object
+from .product import (
+    AcceleratedTensorProduct,
+    draw_operands,
+    is_product,
+    magnitude_of,
+    refuse_product,
+    rounded_to_float32,
+)
+
+
+def is_scatter(module: Any) -> bool:
+    """Whether it is NequIP's ``TensorProductScatter``: a product ``tp`` between a gather and a scatter."""
+    if isinstance(module, Replacement) or not is_product(child_of(module, "tp")):
+        return False
+    code = code_of(type(module).forward)
+    return (
+        code is not None
+        and code.co_varnames[: code.co_argcount] == ("self", "x", "edge_attr", "edge_weight", "edge_dst", "edge_src")
+        and {"tp", "scatter"} <= set(code.co_names)
+    )
+
+
+def is_block(module: Any) -> bool:
+    """Whether it is a MACE interaction block: its forward asks for ``conv_fusion`` before it calls ``conv_tp``."""
+    if not is_product(child_of(module, "conv_tp")):
+        return False
+    calls = [code for code in _forwards(type(module)) if "conv_tp" in code.co_names]
+    return bool(calls) and all(_has_branch(code) for code in calls)
+
+
+def messages_in(module: nn.Module) -> Sequence[str]:
+    """Products that a module's forward calls and whose results it adds up, if they can be convolutions."""
+    if isinstance(module, (Replacement, torch.jit.ScriptModule)) or not adds_up(module):
+        return ()
+    code = code_of(type(module).forward)
+    if code is None or refuse_object(module) is not None or hasattr(module, "conv_fusion") or is_block(module):
+        return ()  # a block of MACE's adds up the results of one product, which has a rule of its own
+    called = [name for name, child in module._modules.items() if name in code.co_names and is_product(child)]
+    return [name for name in called if _refuse_fusion(module, name) is None]
+
+
+def _forwards(cls: type) -> Iterator[CodeType]:
+    for ancestor in cls.__mro__:
+        code = code_of(vars(ancestor).get("forward"))
+        if code is not None and not ancestor.__module__.startswith("torch."):
+            yield code
+
+
+def _has_branch(code: CodeType) -> bool:
+    asks = "conv_fusion" in code.co_consts or "conv_fusion" in code.co_names
+    return asks and "conv_tp" in code.co_names and "edge_index" in code.co_varnames
+
+
+def refuse_scatter(module: nn.Module) -> str | None:
+    """Why NequIP's scatter cannot be one call, or None."""
+    if (reason := refuse_object(module)) is not None:
+        return reason
+    if set(vars(module)["_modules"]) != {"tp"} or vars(module)["_parameters"] or vars(module)["_buffers"]:
+        return "holds more than its product"
+    return _refuse_fusion(module, "tp")
+
+
+def refuse_block(module: nn.Module) -> str | None:
+    """Why the convolution of a MACE block cannot be one call, or None."""
+    if hasattr(module, "conv_fusion"):
+        return "has a fused convolution already"
+    if "forward" in vars(module):
+        return "has had its forward replaced on the object"
+    return _refuse_fusion(module, "conv_tp")
+
+
+def _refuse_fusion(module: nn.Module, name: str) -> str | None:
+    product: Any = getattr(module, name)
+    reason = refuse_product(product)
+    if reason is None and base_of(product, "TensorSquare") is not None:
+        reason = "is a square, not a product of two features"
+    if reason is None and has_hooks(product):
+        reason = "has hooks that would not see the edges"
+    return None if reason is None else f"holds {name}, which {reason}"
+
+
+class AcceleratedScatter(FusedReplacement):
+    """Replacement of NequIP's ``TensorProductScatter``: gather, product and sum over edges in one call.
+
+    Args:
+        original: The module; its product is ``original.tp``.
+        backend: Name of a backend, or None for the first that accepts.
+    """
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        super().__init__()
+        theirs: Any = original
+        self.tp = AcceleratedTensorProduct.of(theirs.tp, backend)
+
+    def forward(
+        self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor | TabledWeights, edge_dst: Tensor, edge_src: Tensor
+    ) -> Tensor:
+        """``[N, in1.dim]``, ``[E, in2.dim]``, ``[E, weight_numel]`` and the ends ``[E]`` to ``[N, out.dim]``."""
+        edges = stack([edge_src, edge_dst])
+        if isinstance(edge_weight, TabledWeights):
+            graph, plan = as_graph(edges, x.shape[0]), self.tp.plan
+            return run_convolution(plan, x, edge_attr, edge_weight, graph, False, self.tp.backend, True)
+        return tensor_product_conv(self.tp.plan, x, edge_attr, edge_weight, edges, backend=self.tp.backend)
+
+    def restore(self) -> nn.Module:
+        """The original; its product too has the Parameters and the place of now."""
+        self.tp.restore()
+        return self._give_back()
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+        return [_probe(original.tp, rows, lambda module, x, y, w, src, dst: call(module, x, y, w, dst, src))]
+
+
+class AcceleratedConvolution(FusedReplacement, TensorProductConv):
+    """Replacement of the ``conv_tp`` of a MACE interaction block, which passes it the edges once it is marked so."""
+
+    def mark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        vars(parent)["conv_fusion"] = "eqlayers"
+
+    def unmark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        vars(parent).pop("conv_fusion", None)
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+
+        def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
+            y, w, *ends = rest
+            return call(self, x, y, w, stack(ends)) if module is self else _sums(partial(call, original), x, *rest)
+
+        return [_probe(original, rows, run)]
+
+
+class AcceleratedMessages(FusedReplacement, TensorProduct):
+    """Replacement of a product between a gather and a sum: on noted rows it is a convolution, see `notes`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module: notes stay notes, unless hooks look at them."""
+        if has_hooks(self):
+            return super().__call__(*args, **kwargs)
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
+        """``[E, in1.dim]`` or a note of them, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or a note of them."""
+        y, weight = (value.numbers() if isinstance(value, Note) else value for value in (y, weight))
+        if not isinstance(x, Note) or x.made:
+            return self.rows(settled(x), y, weight)
+        one_each = y.ndim == 2 and len(y) == len(x)
+        if isinstance(weight, Tensor) and weight.ndim > 1:
+            one_each = one_each and weight.ndim == 2 and len(weight) == len(x)
+        fits = one_each and x.shape[1] == self.irreps_in1.dim and x.dtype == y.dtype
+        fits = fits and x.followed == is_grad_enabled() and not is_autocast_enabled(x.device.type)
+        return Messages(self, x, y, weight) if fits else self.rows(x.numbers(), y, weight)
+
+    def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
+        """See :class:`.notes.Fused`."""
+        weight = weight.weights() if isinstance(weight, TabledWeights) else weight
+        messages: Tensor = super().forward(x, y, weight)
+        return messages
+
+    def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+        """See :class:`.notes.Fused`."""
+        w, shared = weight, False
+        if not isinstance(weight, TabledWeights):
+            w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
+            shared = w.ndim == 1
+        graph = as_graph(stack([src, dst]), x.shape[0], num_nodes)
+        return run_convolution(self.plan, x, y, w, graph, shared, self.backend, True)
+
+    def mark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`; a parent that adds nothing up stays as it is."""
+        note(parent)
+
+    def unmark(self, parent: nn.Module) -> None:
+        """See :class:`Replacement`."""
+        unnote(parent)
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+
+        def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
+            if module is not self:
+                return _sums(partial(call, original), x, *rest)
+            y, w, src, dst = rest
+            return self.sums(x, y, w, src, dst, len(x))
+
+        return [_probe(original, rows, run)]
+
+
+RULES = (
+    Rule("convolution", part_if(is_scatter), refuse_scatter, AcceleratedScatter.of, inner="tp"),
+    Rule("convolution", part_if(is_block, "conv_tp"), refuse_block, AcceleratedConvolution.of),
+    Rule("convolution", messages_in, lambda module: None, AcceleratedMessages.of, anywhere=True),
+)
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _probe(product: Any, rows: int, run: Callable[..., Tensor]) -> Probe:
+    """Rows are edges of a small graph, of which one node has none; ``run`` takes a module, x, y, weights, both ends."""
+    edges = torch.arange(rows, device="cpu")
+    src, dst = edges % (NODES - 1), (edges * 2 + 1) % (NODES - 1)
+
+    def on_edges(module: nn.Module, o: Operands) -> Tensor:
+        return run(module, o["x"], o["y"], o["weight"], *(end.to(o["x"].device) for end in (src, dst)))
+
+    def size(o: Operands, count: bool) -> Tensor:
+        return _sums(magnitude_of(product, count), o["x"], o["y"], o["weight"], src, dst)
+
+    return Probe(draw_operands(product, rows, NODES), on_edges, size, rounded_to_float32(product))
+
+
+def _sums(product: Callable[..., Tensor], x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """Messages of a product, added up at their receivers."""
+    messages = product(x.index_select(0, src), y, w)
+    return messages.new_zeros(len(x), messages.shape[-1]).index_add(0, dst, messages)

@@ -1,0 +1,148 @@
+"""Spherical harmonics of e3nn."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from types import FunctionType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ...core.errors import ConfigError
+from ...irreps.algebra import as_irreps
+from ...layers.harmonics.lower import leading_factor, recursion_factor
+from ...nn import SphericalHarmonics
+from ..probes import Operands, Probe, call, draw
+from ..replacement import Replacement
+from ..structure import Rule, is_theirs, part_if, refuse_changed
+
+_ATTRIBUTES = ("normalize", "normalization", "irreps_in", "irreps_out", "_ls_list", "_lmax", "_is_range_lmax")
+
+
+def is_harmonics(module: Any) -> bool:
+    """Whether it is e3nn's ``SphericalHarmonics``, or of a class derived from it."""
+    return is_theirs(module, "SphericalHarmonics", _ATTRIBUTES)
+
+
+def _is_angular(module: Any) -> bool:
+    """Whether it is e3nn's ``SphericalHarmonicsAlphaBeta``."""
+    return is_theirs(module, "SphericalHarmonicsAlphaBeta", ("_ls_list", "normalization"))
+
+
+class RebuiltWarning(UserWarning):
+    """A model with our layers is about to be built anew by its package, without them."""
+
+
+class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
+    """Replacement of an ``e3nn.o3.SphericalHarmonics``.
+
+    Args:
+        original: The module.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        ConfigError: Degrees, or irreps of the result, that our layer does not have.
+    """
+
+    __jit_unused_properties__: ClassVar[list[str]] = ["_lmax"]
+
+    def __init__(self, original: nn.Module, backend: str | None = None) -> None:
+        theirs: Any = original
+        irreps_in, irreps_out = as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out)
+        super().__init__(theirs._ls_list, theirs.normalize, theirs.normalization, irreps_in, backend=backend)
+        if self.irreps_out != irreps_out:
+            raise ConfigError(
+                f"irreps_out must be the irreps of the degrees {self._ls_list}, {self.irreps_out}, got {irreps_out}. "
+                f"Build the module anew."
+            )
+        self.num_paths = len(self._ls_list)
+
+    @property
+    def _lmax(self) -> int:
+        """Read by MACE where it takes a model's hyperparameters, to build the model anew from them."""
+        if str(sys._getframe(1).f_globals.get("__name__")).startswith("mace."):
+            warnings.warn(
+                "a model is built anew from the hyperparameters of an accelerated one, as MACE's calculator with "
+                "compile_mode and MACE's converters do: the new model has MACE's layers, not eqlayers'. Leave out "
+                "compile_mode, or call accelerate on the new model.",
+                RebuiltWarning,
+                stacklevel=3,
+            )
+        return max(self._ls_list)
+
+    @_lmax.setter
+    def _lmax(self, value: int) -> None:
+        """Degrees say it already."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state without a compiled function in e3nn's module, which e3nn makes anew and which cannot be pickled."""
+        state = {**vars(self)}
+        if not isinstance(vars(self.original).get("sph_func"), (FunctionType, type(None))):
+            state["_original"] = copy.copy(self.original)
+            del vars(state["_original"])["sph_func"]
+            state["_compiled"] = True
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the compiled function."""
+        compiled = state.pop("_compiled", False)
+        super().__setstate__(state)
+        if compiled:
+            theirs: Any = self.original
+            base: Any = next(c for c in reversed(type(theirs).__mro__) if c.__name__ == "SphericalHarmonics")
+            theirs.sph_func = base(theirs._ls_list, theirs.normalize, theirs.normalization, theirs.irreps_in).sph_func
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+        magnitude = partial(_magnitude, original._ls_list, original.normalize, original.normalization)
+        return [Probe({"x": draw("x", rows, 3)}, lambda module, o: call(module, o["x"]), magnitude)]
+
+
+def _refuse_angular(module: nn.Module) -> str:
+    return "takes angles, for which there is no layer here"
+
+
+RULES = (
+    Rule(
+        "harmonics",
+        part_if(is_harmonics),
+        lambda module: refuse_changed(module, "SphericalHarmonics"),
+        AcceleratedSphericalHarmonics.of,
+    ),
+    Rule("harmonics", part_if(_is_angular), _refuse_angular, AcceleratedSphericalHarmonics.of),
+)
+
+
+def _magnitude(degrees: Sequence[int], normalize: bool, normalization: str, o: Operands, count: bool) -> Tensor:
+    """The recursion of :mod:`eqlayers.layers.harmonics.lower` with plus signs throughout, or with 1 for every factor.
+
+    Given absolute values (or ones), it and its derivatives are the sums (or numbers) of the terms. The inverse length
+    is a function of the same value whose derivatives of every order are those with plus signs.
+    """
+
+    def factor(value: float) -> float:
+        return 1.0 if count else abs(value)
+
+    x, y, z = o["x"].unbind(-1)
+    if normalize:
+        square = x * x + y * y + z * z
+        here = square.detach()
+        inverse = (square - here).exp() if count else (2 * here - square).rsqrt()
+        x, y, z = (part * inverse for part in (x, y, z))
+    square = x * x + y * y + z * z
+    powers = [(x + z) ** m for m in range(max(degrees) + 1)]
+    blocks = []
+    for l in degrees:
+        parts = []
+        for m in range(l + 1):
+            last, now = torch.zeros_like(y), torch.ones_like(y)
+            for degree in range(m + 1, l + 1):
+                last, now = now, y * now + factor(recursion_factor(degree, m)) * square * last
+            parts.append(factor(leading_factor(l, m, normalization)) * now * powers[m])
+        blocks += [*reversed(parts[1:]), *parts]
+    return torch.stack(blocks, -1)

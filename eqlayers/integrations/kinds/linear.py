@@ -1,0 +1,57 @@
+"""Linear maps of e3nn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...irreps.algebra import as_irreps
+from ...layers.linear.instructions import has_channel_axes
+from ...nn import Linear
+from ...testing.magnitude import linear_magnitude
+from ..probes import Operands, Probe, call, draw
+from ..replacement import Replacement
+from ..structure import Rule, is_theirs, part_if
+from .product import COMMON_ATTRIBUTES, refuse_generated
+
+_ATTRIBUTES = ("irreps_in", *COMMON_ATTRIBUTES, "_compiled_main")
+
+
+def is_linear(module: Any) -> bool:
+    """Whether it is an e3nn linear map, or of a class derived from one."""
+    return is_theirs(module, "Linear", _ATTRIBUTES)
+
+
+def refuse_linear(module: nn.Module) -> str | None:
+    """Why an e3nn linear map must stay, or None."""
+    if (reason := refuse_generated(module, "Linear", ("weight", "bias", "output_mask"))) is not None:
+        return reason
+    return "has channel axes (f_in, f_out), whose lengths e3nn does not keep" if has_channel_axes(module) else None
+
+
+class AcceleratedLinear(Replacement, Linear):
+    """Replacement of an ``e3nn.o3.Linear``."""
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """See :class:`Replacement`."""
+        irreps = as_irreps(original.irreps_in), as_irreps(original.irreps_out)
+        lead = () if original.shared_weights else (rows,)
+        operands = {"x": draw("x", rows, irreps[0].dim)}
+        for name, numel in (("weight", original.weight_numel), ("bias", original.bias_numel)):
+            if numel:
+                operands[name] = draw(name, *lead, numel)
+
+        def run(module: nn.Module, o: Operands) -> Tensor:
+            return call(module, o["x"], o.get("weight"), o.get("bias"))
+
+        def size(o: Operands, count: bool) -> Tensor:
+            magnitude = linear_magnitude(irreps, [tuple(ins) for ins in original.instructions], count)
+            return magnitude(o["x"], o.get("weight"), o.get("bias"))
+
+        # e3nn's products compare the widths, this does not
+        wider = operands | {"x": draw("x", rows, irreps[0].dim + 1)}
+        return [Probe(operands, run, size, misfit=wider)]
+
+
+RULE = Rule("linear", part_if(is_linear), refuse_linear, AcceleratedLinear.of)

@@ -1,0 +1,114 @@
+"""Modules that replace others in a model, each with the original object.
+
+The original is kept outside the registered submodules: it adds no parameters, no keys of the state dict and no moves
+between devices. It is pickled and copied with its replacement, so that a saved model can be turned back as well; the
+weights are written once, for both hold the same Parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn, no_grad
+
+from ..core.errors import ConfigError
+from .notes import Note, settled
+from .probes import Probe
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: What a replacement does not take over from the attributes of its original.
+_OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_func")
+
+
+class Replacement(nn.Module):
+    """Mixin: a module that stands in for another, with its Parameters, hooks, mode and further attributes."""
+
+    #: NequIP imports these before it loads a compiled model.
+    _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("eqlayers.nn",)  # what registers the operators
+
+    #: Attributes of both that users change.
+    _settings: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def of(cls, original: nn.Module, backend: str | None = None) -> Self:
+        """The replacement of a module, with a backend, or None for the first that accepts."""
+        from_e3nn: Any = getattr(cls, "from_e3nn", None)
+        new: Self = cls(original, backend) if from_e3nn is None else from_e3nn(original, backend=backend)
+        new.stand_in_for(original)
+        return new
+
+    def probes(self, original: Any, rows: int) -> list[Probe]:
+        """Inputs of so many rows on which both must agree; the first probe makes the same call as models do."""
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Layers get numbers, also of rows that were only noted."""
+        if any(isinstance(value, Note) for value in (*args, *kwargs.values())):
+            args, kwargs = settled(args), settled(kwargs)
+        return super().__call__(*args, **kwargs)
+
+    def mark(self, parent: nn.Module) -> None:
+        """Tell the parent, while the replacement is in place, that it is called in another way."""
+
+    def unmark(self, parent: nn.Module) -> None:
+        """Take back what :meth:`mark` did."""
+
+    @property
+    def original(self) -> nn.Module:
+        """The module that this one stands in for, as it was; :func:`deaccelerate` brings it up to date."""
+        module: nn.Module = vars(self)["_original"]
+        return module
+
+    def stand_in_for(self, original: nn.Module) -> None:
+        """Take over all that is not numbers: hooks (the very dictionaries), mode, attributes that we lack."""
+        mine = vars(self)
+        theirs = {name: value for name, value in vars(original).items() if name not in _OWN}
+        taken = {name: value for name, value in theirs.items() if name not in mine or "hook" in name}
+        mine.update(taken, _original=original, _taken=tuple(taken))
+        for name in ("training", "_non_persistent_buffers_set"):
+            mine[name] = theirs[name]
+
+    def _give_back(self) -> nn.Module:
+        """The original, with the mode, hooks and further attributes of now."""
+        mine, original = vars(self), self.original
+        vars(original).update({name: mine[name] for name in (*mine["_taken"], *self._settings) if name in mine})
+        return original.train(self.training)
+
+    def restore(self) -> nn.Module:
+        """The original, with the Parameters, buffers, mode, device and dtype of now."""
+        original = self._give_back()
+        for kind in ("_parameters", "_buffers"):
+            mine, theirs = vars(self)[kind], vars(original)[kind]
+            for name in theirs:
+                if name in mine:
+                    theirs[name] = mine[name]
+        like = _like(self)
+        if like is not None:
+            for child in original.children():  # e3nn's generated code, with its coefficients
+                child.to(like.device, like.dtype)
+        generated = getattr(self, "_generated", None) or {}  # a checkpoint may have brought other signs
+        with no_grad():
+            for name, buffer in original.named_buffers():
+                if name in generated:
+                    buffer.copy_(generated[name])
+        return original
+
+
+class FusedReplacement(Replacement):
+    """Mixin: what TorchScript cannot hold, all but products, linear maps and harmonics."""
+
+    def __prepare_scriptable__(self) -> nn.Module:  # the hook of torch.jit.script
+        raise ConfigError(
+            f"a model must hold no replacement but products, linear maps and harmonics to be scripted, got "
+            f"{type(self).__name__}. Call deaccelerate, then accelerate with targets=('product', 'linear', "
+            f"'harmonics'); or use torch.export."
+        )
+
+
+def _like(module: nn.Module) -> Tensor | None:
+    """A tensor with the module's device and dtype."""
+    tensors = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    floating = [t for t in tensors if t.is_floating_point()]
+    return max(floating, key=lambda t: t.numel(), default=None)
