@@ -1,15 +1,17 @@
 """TorchScript: a layer is one operator, which finds the layer from its description, a JSON text in the graph.
 
-``torch.jit.script`` cannot read the layers' Python, so each hands it a twin (``__prepare_scriptable__``); under
+``torch.jit.script`` cannot read the Python of a layer, so a layer gives it a wrapper (`Scriptable`); under
 ``torch.jit.trace`` the layer calls the operator itself. Shapes are checked at every call; all batch shapes work.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
+import linecache
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NoReturn, TypeVar, no_type_check
+from functools import cache, lru_cache
+from typing import Any, NoReturn, Optional, TypeVar, no_type_check
 
 import torch
 from torch import Tensor
@@ -21,23 +23,22 @@ from ..core.torch_internals import under_autocast
 from ..irreps.layout import FlatLayout
 
 __all__ = [
-    "DropoutTwin",
-    "HarmonicsTwin",
-    "LinearTwin",
-    "ProductTwin",
-    "SquareTwin",
-    "TracedLayer",
-    "check_own",
+    "Scriptable",
+    "check_stored",
     "checked",
     "described",
     "is_tracing",
     "narrowed",
     "operator",
-    "refuse_other_forward",
+    "refuse_torchscript",
     "widened",
 ]
 _Layer = TypeVar("_Layer")
-_READABLE = ("weight_numel", "bias_numel", "internal_weights", "shared_weights")
+#: Attributes of layers that scripts can read.
+_READABLE = (
+    *("irreps", "irreps_in", "irreps_in1", "irreps_in2", "irreps_out", "weight_numel", "bias_numel"),
+    *("internal_weights", "shared_weights", "p", "_muls"),
+)
 _library = torch.library.Library("eqlayers", "FRAGMENT")
 
 
@@ -72,14 +73,18 @@ def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
     return layer
 
 
-def check_own(layer: Any, name: str, given: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The weights of a twin; raise ShapeError unless they have the shapes of its layer's, if they are used."""
-    used = given is None and layer.internal_weights and 0 not in shape
-    if used and own.shape != shape:
+def check_stored(layer: Any, name: str, weight: Tensor | None, stored: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless the weights that a wrapper stores have the shape of its layer's, if a call uses them.
+
+    Raises:
+        ShapeError: They have another shape.
+    """
+    used = weight is None and layer.internal_weights and 0 not in shape
+    if used and stored.shape != shape:
         raise ShapeError(
-            f"{name} of the scripted layer must be {list(shape)}, got {list(own.shape)}. Load the state of this layer."
+            f"{name} of the scripted layer must be {list(shape)}, got {list(stored.shape)}. Load the state of this "
+            f"layer."
         )
-    return own
 
 
 @operator("checked_width(Tensor(a) x, int width) -> Tensor(a)")
@@ -92,8 +97,8 @@ def _checked_width(x: Tensor, width: int) -> Tensor:
 def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
     """The features, checked now, and at every call of a layer that is being traced."""
     if is_tracing():
-        found: Tensor = torch.ops.eqlayers.checked_width(x, flat.dim)
-        return found
+        traced: Tensor = torch.ops.eqlayers.checked_width(x, flat.dim)
+        return traced
     flat.check(name, x)
     return x
 
@@ -104,33 +109,20 @@ def _widened(x: Tensor) -> Tensor:
 
 
 @operator("narrowed(Tensor(a) found, Tensor given) -> Tensor(a)")
-def _narrowed(found: Tensor, given: Tensor) -> Tensor:
-    return found if under_autocast(given.device.type) else found.to(given.dtype)
+def _narrowed(result: Tensor, argument: Tensor) -> Tensor:
+    return result if under_autocast(argument.device.type) else result.to(argument.dtype)
 
 
 def widened(x: Tensor) -> Tensor:
     """Cast as ``functional.norms.in_float32``, by the dtype of the call: ``Tensor.to`` would keep the traced dtype."""
-    found: Tensor = torch.ops.eqlayers.widened(x)
-    return found
+    wide: Tensor = torch.ops.eqlayers.widened(x)
+    return wide
 
 
-def narrowed(found: Tensor, given: Tensor) -> Tensor:
-    """Cast back to the dtype of the argument."""
-    out: Tensor = torch.ops.eqlayers.narrowed(found, given)
-    return out
-
-
-def refuse_other_forward(module: torch.nn.Module, own: type[torch.nn.Module]) -> None:
-    """Raise if a subclass changed ``forward``, which the twin would leave out.
-
-    Raises:
-        ConfigError: It did.
-    """
-    if type(module).forward is not own.forward:
-        raise ConfigError(
-            f"a layer must have the forward of {own.__name__} to be scripted, got {type(module).__name__} with its "
-            f"own. Use torch.compile or torch.export, or trace it with torch.jit.trace."
-        )
+def narrowed(result: Tensor, argument: Tensor) -> Tensor:
+    """Cast a result back to the dtype of the argument."""
+    narrow: Tensor = torch.ops.eqlayers.narrowed(result, argument)
+    return narrow
 
 
 def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
@@ -140,18 +132,49 @@ def refuse_torchscript(module: torch.nn.Module) -> NoReturn:
         ConfigError: Always.
     """
     raise ConfigError(
-        f"a layer must have a TorchScript twin to be scripted or traced, got {type(module).__name__}, which has none. "
-        f"Use torch.compile or torch.export."
+        f"a layer must have a TorchScript wrapper to be scripted or traced, got {type(module).__name__}, which has "
+        f"none. Use torch.compile or torch.export."
     )
 
 
-class _TracedTwin(torch.nn.Module):
-    """The twin of a layer of plain torch and of layers with twins: the graph of one call."""
+class Scriptable(torch.nn.Module):
+    """Base of all layers: ``torch.jit.script`` takes a wrapper in place of the layer, if the layer has one."""
+
+    #: For each method of the wrapper the operator that it calls; 'traced' for a wrapper that holds the graph of one
+    #: call, in which :func:`checked` looks at the width; None for layers that TorchScript cannot hold.
+    _torchscript: tuple[tuple[str, str], ...] | str | None = None
+
+    def _spec(self) -> str:
+        """All that it takes to build the layer again but its weights, for operators that find the layer by it."""
+        return ""
+
+    def __prepare_scriptable__(self) -> torch.nn.Module:
+        """The module that ``torch.jit.script`` takes in place of the layer.
+
+        Raises:
+            ConfigError: There is none, or a subclass changed ``forward``, which the wrapper would leave out.
+        """
+        if self._torchscript is None:
+            refuse_torchscript(self)
+        if isinstance(self._torchscript, str):
+            return _Graph(self)
+        kind = next(kind for kind in type(self).__mro__ if "_torchscript" in vars(kind))
+        if type(self).forward is not kind.forward:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"a layer must have the forward of {kind.__name__} to be scripted, got {type(self).__name__} with "
+                f"another. Use torch.compile or torch.export, or trace it with torch.jit.trace."
+            )
+        wrapper: torch.nn.Module = _wrapper_of(kind)(self)
+        return wrapper
+
+
+class _Graph(torch.nn.Module):
+    """The wrapper of a layer of plain torch and of layers with wrappers: the graph of one call."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        own = next((t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point()), None)
-        like = torch.zeros((), device="cpu") if own is None else own
+        stored = (t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point())
+        like = next(stored, torch.zeros((), device="cpu"))
         example = torch.zeros(2, layer.irreps_in.dim, dtype=like.dtype, device=like.device)
         self.traced = torch.jit.trace(layer, (example,), check_trace=False)
         self.train(layer.training)
@@ -162,80 +185,37 @@ class _TracedTwin(torch.nn.Module):
         return self.traced(x)
 
 
-class TracedLayer(torch.nn.Module):
-    """Mixin: ``torch.jit.script`` takes the graph of one call, in which :func:`checked` looks at the width."""
+class _Operators(torch.nn.Module):
+    """The wrapper of a layer with operators: its weights, hooks, description and readable attributes."""
 
-    def __prepare_scriptable__(self) -> torch.nn.Module:
-        """The module that ``torch.jit.script`` takes in its place."""
-        return _TracedTwin(self)
-
-
-class _Twin(torch.nn.Module):
-    """Weights, hooks, description and readable attributes of a layer; in eager mode it computes the same."""
-
-    def __init__(self, layer: Any, spec: str) -> None:
+    def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.spec = spec
-        for name in ("irreps_in", "irreps_in1", "irreps_in2", "irreps_out", *_READABLE):
+        self.spec = layer._spec()
+        for name in _READABLE:
             if hasattr(layer, name):
                 setattr(self, name, getattr(layer, name))
-        for name in ("weight", "bias", "output_mask"):
-            value = getattr(layer, name, None)
-            if isinstance(value, torch.nn.Parameter):
-                self.register_parameter(name, value)
-            elif value is not None:
-                self.register_buffer(name, value)
+        for name, parameter in layer.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, buffer in layer.named_buffers(recurse=False):
+            self.register_buffer(name, buffer, persistent=name not in layer._non_persistent_buffers_set)
         for handle in ("_forward_hooks", "_forward_pre_hooks"):
             getattr(self, handle).update(getattr(layer, handle))
         self.train(layer.training)
 
 
-class ProductTwin(_Twin):
-    """The twin of a tensor product."""
-
-    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``[..., irreps_in1.dim] x [..., irreps_in2.dim]`` to ``[..., irreps_out.dim]``."""
-        return torch.ops.eqlayers.layer_product(self.spec, x, y, weight, self.weight)
-
-    @torch.jit.export
-    def right(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``[..., irreps_in1.dim, irreps_out.dim]``."""
-        return torch.ops.eqlayers.layer_right(self.spec, y, weight, self.weight)
-
-
-class SquareTwin(_Twin):
-    """The twin of the product of a feature with itself."""
-
-    def forward(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
-        return torch.ops.eqlayers.layer_product(self.spec, x, x, weight, self.weight)
-
-
-class LinearTwin(_Twin):
-    """The twin of a linear map."""
-
-    def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
-        return torch.ops.eqlayers.layer_linear(self.spec, features, weight, bias, self.weight, self.bias)
-
-
-class HarmonicsTwin(_Twin):
-    """The twin of spherical harmonics."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[..., 3]`` to ``[..., irreps_out.dim]``."""
-        return torch.ops.eqlayers.layer_harmonics(self.spec, x)
-
-
-class DropoutTwin(torch.nn.Module):
-    """The twin of the dropout of irrep copies, which heeds ``train`` and ``eval``."""
-
-    def __init__(self, layer: Any, copies: Tensor, muls: list[int]) -> None:
-        super().__init__()
-        self.muls, self.p, self.irreps = muls, layer.p, layer.irreps
-        self.register_buffer("copies", copies, persistent=False)
-        self.train(layer.training)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[batch, ..., irreps.dim]`` to the same."""
-        return torch.ops.eqlayers.layer_dropout(x, self.muls, self.copies, self.p, self.training)
+@cache
+def _wrapper_of(kind: Any) -> type[_Operators]:
+    """The class of the wrappers of a class of layers; TorchScript reads the source of each method."""
+    methods: dict[str, Any] = {}
+    for method, call in kind._torchscript:
+        arguments = ["self"]
+        for name, parameter in list(inspect.signature(getattr(kind, method)).parameters.items())[1:]:
+            needed = parameter.default is inspect.Parameter.empty
+            arguments.append(f"{name}: Tensor" if needed else f"{name}: Optional[Tensor] = None")
+        source = f"def {method}({', '.join(arguments)}) -> Tensor:\n    return torch.ops.eqlayers.{call}\n"
+        path = f"<TorchScript of {kind.__name__}.{method}>"
+        linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+        scope: dict[str, Any] = {"torch": torch, "Tensor": Tensor, "Optional": Optional}
+        exec(compile(source, path, "exec"), scope)
+        methods[method] = scope[method] if method == "forward" else torch.jit.export(scope[method])
+    return type(f"Scripted{kind.__name__}", (_Operators,), methods)

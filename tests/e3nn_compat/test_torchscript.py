@@ -236,7 +236,7 @@ def test_a_forward_of_ones_own_is_refused_not_left_out() -> None:
     assert torch.equal(torch.jit.trace(layer, (x, y))(x, y), layer(x, y))
     conv = eq.TensorProductConv("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)])
     with pytest.raises(
-        ConfigError, match=r"a TorchScript twin to be scripted .*, got TensorProductConv, which.*Use torch\.compile"
+        ConfigError, match=r"a TorchScript wrapper to be scripted .*, got TensorProductConv, which.*Use torch\.compile"
     ):
         torch.jit.script(conv)
 

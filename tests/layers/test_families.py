@@ -102,9 +102,9 @@ def test_contractions_compile_and_export_for_any_number_of_atoms() -> None:
 @pytest.mark.kernels
 def test_what_torchscript_cannot_hold_says_so() -> None:
     for layer in (contraction(), EdgeGeometry([0, 1])):
-        with pytest.raises(ConfigError, match=r"a layer must have a TorchScript twin.*Use torch\.compile"):
+        with pytest.raises(ConfigError, match=r"a layer must have a TorchScript wrapper.*Use torch\.compile"):
             torch.jit.script(layer)
-    with pytest.raises(ConfigError, match="a layer must have a TorchScript twin"):
+    with pytest.raises(ConfigError, match="a layer must have a TorchScript wrapper"):
         torch.jit.trace(contraction(), (torch.randn(3, 8), torch.tensor([0, 1, 2])))
 
 

@@ -13,7 +13,7 @@ from ...core.backends import check_backend, select, verdicts
 from ...core.checks import check_device, check_dtype
 from ...core.forms.keys import register_formula
 from ...core.forms.program import FormCall
-from ...e3nn_compat.torchscript import refuse_torchscript
+from ...e3nn_compat.torchscript import Scriptable
 
 
 class KeepsFloat64(torch.nn.Module):
@@ -34,7 +34,7 @@ class KeepsFloat64(torch.nn.Module):
         return self
 
 
-class EquivariantModule(torch.nn.Module):
+class EquivariantModule(Scriptable):
     """Base of the layers: keeps ``layout`` and ``backend``, and can say which backend runs and why.
 
     Args:
@@ -101,14 +101,6 @@ class EquivariantModule(torch.nn.Module):
         elif len(lines) == 1:
             lines.append("  dense layer: torch.matmul")
         return "\n".join(lines)
-
-    def __prepare_scriptable__(self) -> torch.nn.Module:
-        """The module that ``torch.jit.script`` takes in its place, for layers that have one.
-
-        Raises:
-            ConfigError: This one has none.
-        """
-        refuse_torchscript(self)
 
     def _kind(self) -> str:
         return f"{self.layout}, backend {self.backend or 'auto'}"

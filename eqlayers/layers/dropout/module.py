@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...core.dtypes import check_same_kind
 from ...core.errors import ShapeError
-from ...e3nn_compat.torchscript import DropoutTwin, is_tracing, operator, refuse_other_forward
+from ...e3nn_compat.torchscript import is_tracing, operator
 from ...irreps.algebra import as_irreps
 from ..base.module import EquivariantModule
 from .functions import CopyNumbers, check_probability, drop_copies, drop_rows
@@ -44,6 +44,7 @@ class Dropout(EquivariantModule):
         True
     """
 
+    _torchscript = (("forward", "layer_dropout(x, self._muls, self._copies, self.p, self.training)"),)
     _copies: Tensor
 
     def __init__(self, irreps: Any, p: float, *, layout: str = "mul_ir") -> None:
@@ -69,11 +70,6 @@ class Dropout(EquivariantModule):
         if not self.training or not x.numel():
             return x
         return drop_copies(x, self._muls, self._copies, self.p)
-
-    def __prepare_scriptable__(self) -> torch.nn.Module:
-        """The module that ``torch.jit.script`` takes in its place."""
-        refuse_other_forward(self, Dropout)
-        return DropoutTwin(self, self._copies, self._muls)
 
     def extra_repr(self) -> str:
         """Irreps, probability and layout."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core.checks import check_choice, check_flag, check_integer, check_number, got
 from ...core.errors import ConfigError, IrrepsError
-from ...e3nn_compat.torchscript import TracedLayer, checked
+from ...e3nn_compat.torchscript import checked
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.module import EquivariantModule
@@ -23,7 +23,7 @@ from .grids import Grid, constants_of, rotation_constants, sphere_constants
 
 
 @compile_mode("script")  # for e3nn.util.jit
-class S2Activation(TracedLayer, EquivariantModule):
+class S2Activation(EquivariantModule):
     r"""A function of the signal on the sphere, point by point; a drop-in for ``e3nn.nn.S2Activation``.
 
     .. math:: A^l \mapsto \int \phi\Big(\sum_k A^k \cdot Y^k(x)\Big)\, Y^l(x)\, dx
@@ -54,6 +54,8 @@ class S2Activation(TracedLayer, EquivariantModule):
         >>> act(torch.randn(5, 9)).shape
         torch.Size([5, 9])
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ def _points(res: Any, lmax: int, lmax_out: int) -> tuple[int, int]:
 
 
 @compile_mode("script")  # for e3nn.util.jit
-class SO3Activation(TracedLayer, EquivariantModule):
+class SO3Activation(EquivariantModule):
     r"""A function of the signal on the rotations, point by point; a drop-in for ``e3nn.nn.SO3Activation``.
 
     A signal is the sum of Wigner matrices times coefficients: 2l + 1 copies of each degree l. See
@@ -183,6 +185,8 @@ class SO3Activation(TracedLayer, EquivariantModule):
         >>> act(torch.randn(5, 10)).shape
         torch.Size([5, 10])
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self,

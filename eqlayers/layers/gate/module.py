@@ -17,7 +17,7 @@ from ...core.apply import as_rows
 from ...core.checks import check_floating, check_integer
 from ...core.dtypes import check_same_kind
 from ...core.errors import ConfigError, ShapeError
-from ...e3nn_compat.torchscript import TracedLayer, checked, is_tracing
+from ...e3nn_compat.torchscript import checked, is_tracing
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.columns import Columns, Copies, columns_of, take
@@ -32,7 +32,7 @@ _Runs = Sequence[tuple[int, Source]]
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class Activation(TracedLayer, EquivariantModule):
+class Activation(EquivariantModule):
     r"""Applies functions to scalars, scaled to unit second moment; a drop-in for ``e3nn.nn.Activation``.
 
     The factor of each is e3nn's estimate, so that checkpoints keep their numbers.
@@ -58,6 +58,8 @@ class Activation(TracedLayer, EquivariantModule):
         >>> Activation("3x0e", [torch.tanh])(torch.zeros(3)).tolist()
         [0.0, 0.0, 0.0]
     """
+
+    _torchscript = "traced"
 
     def __init__(self, irreps_in: Any, acts: Any, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
@@ -116,7 +118,7 @@ class Activation(TracedLayer, EquivariantModule):
 
 
 @compile_mode("script")  # for e3nn.util.jit
-class Gate(TracedLayer, FormulaModule):
+class Gate(FormulaModule):
     r"""Applies functions to scalars, and multiplies other irreps by activated scalars; a drop-in for ``e3nn.nn.Gate``.
 
     .. math:: \Big(\bigoplus_i \phi_i(x_i)\Big) \oplus \Big(\bigoplus_j \phi_j(g_j)\, y_j\Big)
@@ -151,6 +153,8 @@ class Gate(TracedLayer, FormulaModule):
         >>> gate.irreps_in, gate.irreps_out
         (48x0o+16x1o+16x1e, 16x0o+16x1o+16x1e)
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self,

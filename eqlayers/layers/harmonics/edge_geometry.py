@@ -128,7 +128,6 @@ class EdgeGeometry(FormulaModule):
         return tuple(self._formulas.values())
 
     def _spec(self) -> str:
-        """All that it takes to build the layer again."""
         options = (self.normalization, str(self.irreps_in), self.direction, self.backend)
         return json.dumps([self._degrees, *options])
 
@@ -139,9 +138,9 @@ class EdgeGeometry(FormulaModule):
 
 
 @described
-def _layer(found: Any) -> EdgeGeometry:
+def _layer(spec: Any) -> EdgeGeometry:
     """The layer of a description."""
-    *options, direction, backend = found
+    *options, direction, backend = spec
     return EdgeGeometry(*options, direction=direction, backend=backend)
 
 

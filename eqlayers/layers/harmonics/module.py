@@ -10,7 +10,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag
-from ...e3nn_compat.torchscript import HarmonicsTwin, described, is_tracing, operator, refuse_other_forward
+from ...e3nn_compat.torchscript import described, is_tracing, operator
 from ..base.module import FormulaModule
 from .functions import run_harmonics
 from .lower import NORMALIZATIONS, harmonics_formula, read_degrees
@@ -48,6 +48,8 @@ class SphericalHarmonics(FormulaModule):
         tensor([1.0000, 0.0000, 0.6000, 0.8000])
     """
 
+    _torchscript = (("forward", "layer_harmonics(self.spec, x)"),)
+
     def __init__(
         self,
         irreps_out: Any,
@@ -77,13 +79,8 @@ class SphericalHarmonics(FormulaModule):
         return run_harmonics(self._formulas[0], x, self.backend)
 
     def _spec(self) -> str:
-        """All that it takes to build the layer again."""
         options = (self.normalize, self.normalization, str(self.irreps_in), self.backend)
         return json.dumps([self._ls_list, *options])
-
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        refuse_other_forward(self, SphericalHarmonics)
-        return HarmonicsTwin(self, self._spec())
 
     def extra_repr(self) -> str:
         """Irreps, options and backend."""
@@ -94,9 +91,9 @@ class SphericalHarmonics(FormulaModule):
 
 
 @described
-def _layer(found: Any) -> SphericalHarmonics:
+def _layer(spec: Any) -> SphericalHarmonics:
     """The layer of a description."""
-    *options, backend = found
+    *options, backend = spec
     return SphericalHarmonics(*options, backend=backend)
 
 

@@ -17,7 +17,7 @@ from ...core.checks import check_choice, check_flag, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_kind
 from ...core.errors import ShapeError
 from ...e3nn_compat.state_dict import check_e3nn_layer
-from ...e3nn_compat.torchscript import LinearTwin, check_own, described, is_tracing, operator, refuse_other_forward
+from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...sparse import ProgramInfos, infos_of
@@ -72,6 +72,7 @@ class Linear(EquivariantModule):
         Linear(8x0e+4x1o -> 2x0e+3x1o | 2 paths | 28 weights | 2 biases | mul_ir, torch.matmul)
     """
 
+    _torchscript = (("forward", "layer_linear(self.spec, features, weight, bias, self.weight, self.bias)"),)
     weight: Tensor
     bias: Tensor
     output_mask: Tensor
@@ -324,7 +325,6 @@ class Linear(EquivariantModule):
             yield (number, path, view) if yield_instruction else view
 
     def _spec(self) -> str:
-        """All that it takes to build the layer again, but its weights."""
         return json.dumps(
             {
                 "irreps": [str(self.irreps_in), str(self.irreps_out)],
@@ -337,10 +337,6 @@ class Linear(EquivariantModule):
             }
         )
 
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        refuse_other_forward(self, Linear)
-        return LinearTwin(self, self._spec())
-
     def extra_repr(self) -> str:
         """Irreps, paths and weights, as in e3nn, then the layout."""
         bias = f" | {self.bias_numel} biases" if self.bias_numel else ""
@@ -351,28 +347,26 @@ class Linear(EquivariantModule):
 
 
 @described
-def _layer(found: Any) -> Linear:
+def _layer(spec: Any) -> Linear:
     """The layer of a description, without weights."""
     layer = Linear.__new__(Linear)
-    irreps_in, irreps_out = map(Irreps, found["irreps"])
-    f_in, f_out = found["channels"]
-    paths = [LinearInstruction(i, o, tuple(shape), factor) for i, o, shape, factor in found["paths"]]
-    internal, shared = found["owns"]
-    owns = (internal, shared)
-    layer._assemble(
-        (irreps_in, irreps_out), (f_in, f_out), paths, found["biases"], owns, found["layout"], found["backend"]
-    )
+    irreps_in, irreps_out = map(Irreps, spec["irreps"])
+    f_in, f_out = spec["channels"]
+    paths = [LinearInstruction(i, o, tuple(shape), factor) for i, o, shape, factor in spec["paths"]]
+    internal, shared = spec["owns"]
+    owns, options = (internal, shared), (spec["layout"], spec["backend"])
+    layer._assemble((irreps_in, irreps_out), (f_in, f_out), paths, spec["biases"], owns, *options)
     return layer
 
 
 @operator(
     "layer_linear(str spec, Tensor x, Tensor? weight, Tensor? bias, Tensor own_weight, Tensor own_bias) -> Tensor"
 )
-def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *own: Tensor) -> Tensor:
+def _run_linear(spec: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *stored: Tensor) -> Tensor:
     layer = _layer(spec)
-    check_own(layer, "weight", weight, own[0], (*layer._lead_w, layer.weight_numel))
-    check_own(layer, "bias", bias, own[1], (*layer._lead_w[1:], layer.bias_numel))
-    return layer._run(x, weight, bias, *own)
+    check_stored(layer, "weight", weight, stored[0], (*layer._lead_w, layer.weight_numel))
+    check_stored(layer, "bias", bias, stored[1], (*layer._lead_w[1:], layer.bias_numel))
+    return layer._run(x, weight, bias, *stored)
 
 
 _layer_linear = torch.ops.eqlayers.layer_linear.default

@@ -9,7 +9,7 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 
 from ...core.checks import check_choice, check_flag
-from ...e3nn_compat.torchscript import TracedLayer, checked, is_tracing, narrowed, widened
+from ...e3nn_compat.torchscript import Scriptable, checked, is_tracing, narrowed, widened
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..tensor_product.module import TensorProduct
@@ -18,7 +18,7 @@ from .functions import in_float32, root
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class Norm(TracedLayer):
+class Norm(Scriptable):
     r"""Norm of each irrep copy, :math:`\sqrt{\sum_m x_{um}^2}`; a drop-in for ``e3nn.o3.Norm``.
 
     The gradient of the norm of a zero is zero. Norms below the root of the smallest number of the dtype are zero.
@@ -41,6 +41,8 @@ class Norm(TracedLayer):
         >>> Norm("2x1o")(torch.tensor([3.0, 4.0, 0.0, 0.0, 0.0, 2.0])).tolist()
         [5.0, 2.0]
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self, irreps_in: Any, squared: bool = False, *, layout: str = "mul_ir", backend: str | None = None

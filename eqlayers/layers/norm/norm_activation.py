@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...core.checks import check_flag, check_function, check_number, check_tensor, got
 from ...core.errors import ConfigError, ShapeError
-from ...e3nn_compat.torchscript import TracedLayer, checked, is_tracing, narrowed, widened
+from ...e3nn_compat.torchscript import checked, is_tracing, narrowed, widened
 from ..tensor_product.sub_products import ElementwiseTensorProduct
 from .copies import CopyModule
 from .functions import in_float32
@@ -22,7 +22,7 @@ SMALLEST = 1e-8
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class NormActivation(TracedLayer, CopyModule):
+class NormActivation(CopyModule):
     r"""Multiplies every irrep copy by a function of its norm; a drop-in for ``e3nn.nn.NormActivation``.
 
     .. math:: y_u = \frac{x_u}{n_u}\, \phi(n_u + b_u), \quad n_u = \max(|x_u|, \epsilon)
@@ -54,6 +54,8 @@ class NormActivation(TracedLayer, CopyModule):
         >>> NormActivation("1x1o", torch.sigmoid)(torch.tensor([0.0, 0.0, 2.0]))
         tensor([0.0000, 0.0000, 0.8808])
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.checks import check_flag, check_integer, check_items, got, is_integer
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError
-from ...e3nn_compat.torchscript import TracedLayer, checked
+from ...e3nn_compat.torchscript import checked
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.columns import Columns, Copies, columns_of, copies_between, take
@@ -20,7 +20,7 @@ from ..base.module import EquivariantModule
 
 
 @compile_mode("script")  # for e3nn.util.jit
-class Extract(TracedLayer, EquivariantModule):
+class Extract(EquivariantModule):
     """Parts of the irreps groups of a feature, each as a tensor; a drop-in for ``e3nn.nn.Extract``.
 
     A part whose groups stand side by side is a view of the feature, without a copy.
@@ -40,6 +40,8 @@ class Extract(TracedLayer, EquivariantModule):
         >>> Extract("1e + 0e + 0e", ["0e", "0e"], [(1,), (2,)])(torch.tensor([0.0, 0.0, 0.0, 1.0, 2.0]))
         (tensor([1.]), tensor([2.]))
     """
+
+    _torchscript = "traced"
 
     def __init__(
         self,

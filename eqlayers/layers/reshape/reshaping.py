@@ -14,7 +14,7 @@ from torch import Tensor
 from ...core.checks import check_flag, check_items, check_module
 from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ConfigError, IrrepsError, ShapeError
-from ...e3nn_compat.torchscript import TracedLayer, checked
+from ...e3nn_compat.torchscript import checked
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ..base.columns import Copies, columns_of, reordered, same_order, whole_row
@@ -155,7 +155,7 @@ class Sort(EquivariantModule):
 
 
 @compile_mode("trace")  # for e3nn.util.jit
-class Identity(TracedLayer, EquivariantModule):
+class Identity(EquivariantModule):
     """The feature itself; a drop-in for ``e3nn.nn.Identity``.
 
     Args:
@@ -174,6 +174,7 @@ class Identity(TracedLayer, EquivariantModule):
         Identity(3x1o -> 3x1o | mul_ir)
     """
 
+    _torchscript = "traced"
     output_mask: Tensor
 
     def __init__(self, irreps_in: Any, irreps_out: Any, *, layout: str = "mul_ir") -> None:

@@ -10,7 +10,7 @@ from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
-from ...e3nn_compat.torchscript import ProductTwin, check_own, described, is_tracing, operator, refuse_other_forward
+from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.instructions import Instruction
 from .base import ProductLayer
 from .run import run_product
@@ -55,6 +55,11 @@ class TensorProduct(ProductLayer):
         torch.Size([5, 32])
     """
 
+    _torchscript = (
+        ("forward", "layer_product(self.spec, x, y, weight, self.weight)"),
+        ("right", "layer_right(self.spec, y, weight, self.weight)"),
+    )
+
     def forward(self, x: Tensor, y: Tensor, weight: Tensor | list[Tensor] | None = None) -> Tensor:
         """Product of ``x`` and ``y``.
 
@@ -71,8 +76,8 @@ class TensorProduct(ProductLayer):
             ShapeError, DTypeError, DeviceError: The inputs do not fit the layer or each other.
         """
         if is_tracing():
-            given = self._weights.joined(weight, self.shared_weights)
-            return _layer_product(self._spec(), x, y, given, self.weight)
+            joined = self._weights.joined(weight, self.shared_weights)
+            return _layer_product(self._spec(), x, y, joined, self.weight)
         w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
         return run_product(self.plan, x, y, w, self.shared_weights, self.backend)
 
@@ -82,15 +87,14 @@ class TensorProduct(ProductLayer):
             return _layer_right(self._spec(), y, self._weights.joined(weight, self.shared_weights), self.weight)
         return self._right(y, weight, self.weight)
 
-    def _right(self, y: Tensor, weight: Tensor | list[Tensor] | None, own: Tensor) -> Tensor:
+    def _right(self, y: Tensor, weight: Tensor | list[Tensor] | None, stored: Tensor) -> Tensor:
         self.plan.layouts[1].check("y", y)
         eye = torch.eye(self._in1_dim, dtype=y.dtype, device=y.device)
-        w = self._weights.read(weight, own, self.internal_weights, self.shared_weights)
+        w = self._weights.read(weight, stored, self.internal_weights, self.shared_weights)
         w = w if self.shared_weights else w.unsqueeze(-2)
         return run_product(self.plan, eye, y.unsqueeze(-2), w, self.shared_weights, self.backend)
 
     def _spec(self) -> str:
-        """All that it takes to build the layer again, but its weights."""
         return json.dumps(
             {
                 "irreps": [str(self.irreps_in1), str(self.irreps_in2), str(self.irreps_out)],
@@ -101,34 +105,31 @@ class TensorProduct(ProductLayer):
             }
         )
 
-    def __prepare_scriptable__(self) -> torch.nn.Module:  # the hook of torch.jit.script
-        refuse_other_forward(self, TensorProduct)
-        return ProductTwin(self, self._spec())
-
 
 @described
-def _layer(found: Any) -> TensorProduct:
+def _layer(spec: Any) -> TensorProduct:
     """The layer of a description, without weights."""
     layer = TensorProduct.__new__(TensorProduct)
-    in1, in2, out = map(Irreps, found["irreps"])
-    instructions = [Instruction(*row)._replace(path_shape=tuple(row[6])) for row in found["instructions"]]
-    internal, shared = found["owns"]
-    layer._assemble((in1, in2, out), instructions, instructions, (internal, shared), found["layout"], found["backend"])
+    in1, in2, out = map(Irreps, spec["irreps"])
+    instructions = [Instruction(*row)._replace(path_shape=tuple(row[6])) for row in spec["instructions"]]
+    internal, shared = spec["owns"]
+    layer._assemble((in1, in2, out), instructions, instructions, (internal, shared), spec["layout"], spec["backend"])
     return layer
 
 
 @operator("layer_product(str spec, Tensor x, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
+def _run_product(spec: str, x: Tensor, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
-    own = check_own(layer, "weight", weight, own, (layer.weight_numel,))
-    w = layer._weights.read(weight, own, layer.internal_weights, layer.shared_weights)
+    check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
+    w = layer._weights.read(weight, stored, layer.internal_weights, layer.shared_weights)
     return run_product(layer.plan, x, y, w, layer.shared_weights, layer.backend)
 
 
 @operator("layer_right(str spec, Tensor y, Tensor? weight, Tensor own) -> Tensor")
-def _run_right(spec: str, y: Tensor, weight: Tensor | None, own: Tensor) -> Tensor:
+def _run_right(spec: str, y: Tensor, weight: Tensor | None, stored: Tensor) -> Tensor:
     layer = _layer(spec)
-    return layer._right(y, weight, check_own(layer, "weight", weight, own, (layer.weight_numel,)))
+    check_stored(layer, "weight", weight, stored, (layer.weight_numel,))
+    return layer._right(y, weight, stored)
 
 
 _layer_product, _layer_right = (getattr(torch.ops.eqlayers, name).default for name in ("layer_product", "layer_right"))

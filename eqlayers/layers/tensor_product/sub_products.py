@@ -11,7 +11,6 @@ from torch.nn import Module
 
 from ...core.errors import IrrepsError
 from ...e3nn_compat.state_dict import check_e3nn_layer
-from ...e3nn_compat.torchscript import SquareTwin, refuse_other_forward
 from ...irreps.algebra import as_irreps, read_filter, tensor_product_paths
 from ...irreps.instructions import IRREP_NORMALIZATION, check_normalization
 from .module import TensorProduct
@@ -184,6 +183,8 @@ class TensorSquare(TensorProduct):
         kwargs.update(irrep_normalization="none")
         super().__init__(irreps, irreps, out, instructions, **kwargs)
 
+    _torchscript = (("forward", "layer_product(self.spec, x, x, weight, self.weight)"),)
+
     @classmethod
     def from_e3nn(cls, module: Module, *, backend: str | None = None) -> Self:
         """Make the square of an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
@@ -201,10 +202,6 @@ class TensorSquare(TensorProduct):
     def forward(self, x: Tensor, weight: Any = None) -> Tensor:  # type: ignore[override]
         """``[..., irreps_in.dim]`` to ``[..., irreps_out.dim]``."""
         return super().forward(x, x, weight)
-
-    def __prepare_scriptable__(self) -> Module:  # the hook of torch.jit.script
-        refuse_other_forward(self, TensorSquare)
-        return SquareTwin(self, self._spec())
 
     def extra_repr(self) -> str:
         """The text of :class:`TensorProduct`, with one input."""
