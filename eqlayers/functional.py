@@ -4,15 +4,21 @@ from typing import TYPE_CHECKING
 
 from .core.graph import as_graph
 from .layers.attention.functions import attention_aggregate, edge_softmax
-from .layers.dropout.functions import drop_path, dropout
+from .layers.dropout.module import drop_path, dropout
 from .layers.harmonics.functions import spherical_harmonics
 from .layers.norm.functions import layer_norm, norm, rms_norm
-from .layers.radial.cutoff_functions import cosine_cutoff, polynomial_cutoff, smooth_cutoff
+from .layers.radial.cutoffs import cosine_cutoff, polynomial_cutoff, smooth_cutoff
 from .layers.radial.functions import radial_basis
-from .layers.rotation.functions import angles_to_quaternion, edge_frame, matrix_to_quaternion, wigner_blocks
-from .layers.rotation.run import rotate, wigner_D
+from .layers.rotation.functions import (
+    angles_to_quaternion,
+    edge_frame,
+    matrix_to_quaternion,
+    rotate,
+    wigner_blocks,
+    wigner_D,
+)
 from .layers.so2.functions import so2_linear
-from .layers.tensor_product.functions import tensor_product, tensor_product_conv
+from .layers.tensor_product.run import tensor_product, tensor_product_conv
 from .layers.tensor_product.tabled_weights import TabledWeights
 from .moved import answer_for_former_names
 from .names import answering

@@ -19,32 +19,31 @@ from .layers.gate.module import Activation, Gate
 from .layers.harmonics.edge_geometry import EdgeGeometry, EdgeVectors
 from .layers.harmonics.module import SphericalHarmonics
 from .layers.linear.module import Linear
-from .layers.linear.so3_linear import SO3Linear, TensorDot
 from .layers.linear.so3_scale import SO3Scale
 from .layers.linear.species_linear import SpeciesLinear
 from .layers.linear.structured_linear import IrrepwiseLinear, LowRankLinear
 from .layers.norm.batch_norm import BatchNorm, BatchRMSNorm
-from .layers.norm.layer_norm import LayerNorm, RMSNorm
-from .layers.norm.module import MeanSquaredNorm, Norm
+from .layers.norm.module import LayerNorm, MeanSquaredNorm, Norm, RMSNorm
 from .layers.norm.norm_activation import NormActivation
 from .layers.pointwise.module import FormulaLayer
 from .layers.radial.bases import ChebyshevBasis, CosineBasis, FourierBasis, GaussianBasis, SmoothFiniteBasis
-from .layers.radial.cutoffs import CosineCutoff, SmoothCutoff
+from .layers.radial.cutoffs import CosineCutoff, PolynomialCutoff, SmoothCutoff
 from .layers.radial.distance_transform import AgnesiTransform
-from .layers.radial.module import BesselBasis, PolynomialCutoff, RadialBasis, RadialNetwork
+from .layers.radial.module import BesselBasis, RadialBasis, RadialNetwork
 from .layers.radial.repulsion import ZBL
 from .layers.radial.tabled_basis import KnotBasis, TabledBasis
 from .layers.radial_table.module import RadialTable, TableError
 from .layers.reshape.extract import Extract, ExtractIr, Split
 from .layers.reshape.reshaping import Identity, Merge, Separable, Sort
-from .layers.rotation.edge_frame import EdgeFrame
-from .layers.rotation.module import RotateFeatures, WignerD
+from .layers.rotation.module import EdgeFrame, RotateFeatures, WignerD
 from .layers.so2.module import SO2Convolution, SO2Linear
 from .layers.tensor_product.module import TensorProduct
 from .layers.tensor_product.sub_products import (
     ElementwiseTensorProduct,
     FullTensorProduct,
     FullyConnectedTensorProduct,
+    SO3Linear,
+    TensorDot,
     TensorSquare,
 )
 from .names import answering

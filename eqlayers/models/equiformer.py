@@ -22,11 +22,11 @@ from ..layers.attention.module import smooth_leaky_relu
 from ..layers.gate.activation import GatedNonlinearity
 from ..layers.harmonics.edge_geometry import EdgeVectors
 from ..layers.linear.module import Linear
-from ..layers.norm.layer_norm import RMSNorm
+from ..layers.norm.module import RMSNorm
 from ..layers.radial.cutoffs import SmoothCutoff
 from ..layers.radial.module import BesselBasis, ScalarNetwork, hidden_widths
 from ..layers.radial.tabled_basis import KnotBasis, tabled
-from ..layers.rotation.edge_frame import EdgeFrame
+from ..layers.rotation.module import EdgeFrame
 from ..layers.so2.module import SO2Convolution
 from ..layers.tensor_product.tabled_weights import TabledWeights
 from .properties import even_scalars, kept_irreps, plain_options, property_irreps, read_properties

@@ -13,13 +13,12 @@ from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_integer
 from ...core.dtypes import check_same_kind, widest_under_autocast
 from ...core.errors import IrrepsError
-from ...core.forms.program import Form, FormCall
+from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...irreps.path_lists import paths
-from ...sparse import ProgramInfos, infos_of
-from ..base.module import EquivariantModule
+from ..base.module import EquivariantModule, FormModule
 from ..convolution.module import TensorProductConv
 from ..linear.module import Linear
 from ..radial.module import ScalarNetwork, hidden_widths
@@ -28,7 +27,7 @@ from .functions import check_rows, edge_softmax, receivers, run_aggregate, run_a
 from .lower import check_heads, dots_program, heads_program
 
 
-class AttentionAggregate(EquivariantModule):
+class AttentionAggregate(FormModule):
     r"""Sum of messages over the edges into each node, weighted by an attention of several heads.
 
     .. math:: z_{i, u m} = \sum_{e = (j \to i)} a_{e, h(u)}\, v_{e, u m}, \qquad
@@ -107,15 +106,6 @@ class AttentionAggregate(EquivariantModule):
         sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
         given = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
         return run_aggregate(self._form, *given, self.deterministic, self.backend)
-
-    @property
-    def infos(self) -> ProgramInfos:
-        """All groups as infos of sparse products, of the values and the weights of the heads."""
-        return infos_of(self._form.program)
-
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
-        """All groups as one call; None without any."""
-        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
 
     def extra_repr(self) -> str:
         """Irreps, heads, layout and backend."""

@@ -6,14 +6,19 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
+from ...core.apply import apply_form, as_rows
 from ...core.backends import check_backend, select, verdicts
+from ...core.backends.forms import chosen
 from ...core.checks import check_device, check_dtype
 from ...core.forms.keys import register_formula
-from ...core.forms.program import FormCall
+from ...core.forms.program import Form, FormCall
 from ...e3nn_compat.torchscript import Scriptable
+from ...irreps.layout import FlatLayout
+from ...sparse import ProgramInfos, infos_of
 
 
 class KeepsFloat64(torch.nn.Module):
@@ -124,3 +129,30 @@ class FormulaModule(EquivariantModule):
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """The formula."""
         return "one formula", FormCall(dtype, device.type)
+
+    def extra_repr(self) -> str:
+        """Irreps, layout and backend."""
+        return f"{self.irreps_in} -> {self.irreps_out} | {self._kind()}"
+
+
+class FormModule(EquivariantModule):
+    """Base of the layers that are one product without weights, group by group, which every backend runs in one call."""
+
+    _flat: FlatLayout
+    _form: Form
+
+    @property
+    def infos(self) -> ProgramInfos:
+        """All groups as infos of sparse products."""
+        return infos_of(self._form.program)
+
+    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
+        """All groups as one call; None without any."""
+        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
+
+
+def run_rows(form: Form, x: Tensor, y: Tensor, lead: tuple[int, ...], backend: str | None) -> Tensor:
+    """A product without weights row by row: operands ``[..., width]`` with leading axes that broadcast to ``lead``."""
+    name = chosen(x.device.type, x.dtype, backend, form.key)
+    z = apply_form((as_rows(x, lead), as_rows(y, lead), x.new_empty(0)), None, form, name)
+    return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])

@@ -10,16 +10,13 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ...core.apply import apply_form, as_rows
-from ...core.backends.forms import chosen
 from ...core.checks import check_choice, check_flag, got
 from ...core.dtypes import check_same_kind
 from ...core.errors import ConfigError, IrrepsError
-from ...core.forms.program import Form, FormCall
+from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ...sparse import ProgramInfos, infos_of
-from ..base.module import EquivariantModule
+from ..base.module import FormModule, run_rows
 from ..tensor_product.lower import basis_program
 
 #: Name of a basis -> the rotation whose Wigner D matrices lead to it.
@@ -33,7 +30,7 @@ _ROUNDING = 1e-14
 _SINGULAR = 1e12
 
 
-class ChangeOfBasis(EquivariantModule):
+class ChangeOfBasis(FormModule):
     r"""A constant matrix per irrep on the components of every copy: :math:`y_{u m} = \sum_n Q^{(l p)}_{m n} x_{u n}`.
 
     e3nn's harmonics have the polar axis y, and components (x, y, z) of degree 1. Most others, spherical harmonics in
@@ -118,20 +115,7 @@ class ChangeOfBasis(EquivariantModule):
         """
         self._flat.check("x", x)
         check_same_kind(x=x)
-        lead = x.shape[:-1]
-        one = x.new_ones(1)
-        name = chosen(x.device.type, x.dtype, self.backend, self._form.key)
-        z = apply_form((as_rows(x, lead), as_rows(one, lead), x.new_empty(0)), None, self._form, name)
-        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-
-    @property
-    def infos(self) -> ProgramInfos:
-        """All groups as infos of sparse products, of the features and a 1."""
-        return infos_of(self._form.program)
-
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
-        """All groups as one call; None without any."""
-        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
+        return run_rows(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, basis, layouts and backend."""

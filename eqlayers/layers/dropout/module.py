@@ -1,19 +1,177 @@
-"""Layers that leave parts out in training: copies of irreps, or a whole branch for some graphs."""
+"""Parts left out in training: copies of irreps, or a whole branch for some graphs."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
+from e3nn.o3 import Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
+from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor
 from ...core.dtypes import check_same_kind
-from ...core.errors import ShapeError
+from ...core.errors import DTypeError, ShapeError
+from ...core.graph import check_range
 from ...e3nn_compat.torchscript import is_tracing, operator
 from ...irreps.algebra import as_irreps
+from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.module import EquivariantModule
-from .functions import CopyNumbers, check_probability, drop_copies, drop_rows
+
+
+class CopyNumbers:
+    """Copies of irreps in flat rows, counted over all groups.
+
+    Attributes:
+        muls: Copies of each group.
+        numbers: The number of the copy in every column.
+    """
+
+    def __init__(self, irreps: Irreps, layout: str) -> None:
+        self.flat = FlatLayout(irreps, layout)
+        self.muls = [mul for mul, _ in irreps]
+        self.numbers: list[int] = []
+        first = 0
+        for mul, ir in irreps:
+            copies = range(first, first + mul)
+            self.numbers += [u for u in copies for _ in range(ir.dim)] if layout == "mul_ir" else [*copies] * ir.dim
+            first += mul
+
+
+_copies = lru_cache(maxsize=256)(CopyNumbers)
+
+
+def check_probability(p: Any) -> float:
+    """A number from 0 to 1.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    return check_number("p", p, at_least=0.0, at_most=1.0, fix="Use a probability such as 0.1.")
+
+
+def _drawn(like: Tensor, rows: int, columns: int, p: float) -> Tensor:
+    """0 with probability p, else 1 / (1 - p), ``[rows, columns]``."""
+    noise = like.new_empty(rows, columns)
+    if p in (0.0, 1.0):
+        return noise.fill_(1 - p)
+    return noise.bernoulli_(1 - p).div_(1 - p)
+
+
+def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor:
+    """Rows without some copies, see `CopyNumbers`; group by group, as e3nn draws them."""
+    rows = x.shape[0] if x.ndim > 1 else 1
+    noise = torch.cat([_drawn(x, rows, mul, p) for mul in muls], -1).index_select(1, numbers)
+    if x.ndim != 2:
+        noise = noise[0] if x.ndim == 1 else noise.reshape(rows, *[1] * (x.ndim - 2), x.shape[-1])
+    return x * noise
+
+
+def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_graphs: int | None) -> Tensor:
+    """See `drop_path`.
+
+    Raises:
+        ShapeError, DTypeError, IndexRangeError: The tensors do not fit each other.
+    """
+    check_floating("x", x, "[N, ...]")
+    if x.ndim == 0:
+        raise ShapeError("x must be [N, ...], got a number. Give it an axis of rows.")
+    if batch is not None:
+        check_tensor("batch", batch, f"[{x.shape[0]}]")
+        if batch.dtype != torch.int64:
+            raise DTypeError(f"batch must be int64, got {batch.dtype}. Convert it with `.long()`.")
+        if batch.ndim != 1 or batch.shape[0] != x.shape[0]:
+            raise ShapeError(
+                f"batch must be [{x.shape[0]}], a graph for each row of x, got {list(batch.shape)}. "
+                f"Pass None if every row is a graph."
+            )
+    if not training or not x.numel():
+        return x
+    if batch is None:
+        factors = _drawn(x, x.shape[0], 1, p)
+    else:
+        count = int(batch.max()) + 1 if num_graphs is None else check_integer("num_graphs", num_graphs, 1)
+        check_range("batch", batch, count, "graphs")
+        factors = _drawn(x, count, 1, p)[batch]
+    return x * factors.reshape(-1, *[1] * (x.ndim - 1))
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+@torch.compiler.assume_constant_result
+def _read(irreps: Any, layout: str) -> CopyNumbers:
+    """Made outside of the trace of a compiler."""
+    return _copies(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
+
+
+@torch.compiler.assume_constant_result
+def _numbers(irreps: Any, layout: str, device: str) -> Tensor:
+    return torch.tensor(_read(irreps, layout).numbers, dtype=torch.int64, device=device)
+
+
+def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, layout: str = "mul_ir") -> Tensor:
+    """Features without some whole irrep copies, as :class:`eqlayers.nn.Dropout` leaves them out.
+
+    Args:
+        x: ``[batch, ..., irreps.dim]``; a row without batch is a batch of one.
+        irreps: Irreps of the features.
+        p: Probability to leave a copy out, 0 to 1; what is left is divided by 1 - p.
+        training: False for the features as they are.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
+
+    Returns:
+        ``[batch, ..., irreps.dim]``.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps or options that there are not.
+        ShapeError, DTypeError: The features do not fit the irreps.
+
+    Source:
+        Srivastava et al. 2014, JMLR 15, 1929; e3nn, arXiv:2207.09453.
+
+    Example:
+        >>> set(dropout(torch.ones(50, 6), "2x1o").unique().tolist())
+        {0.0, 2.0}
+    """
+    p, training, copies = check_probability(p), check_flag("training", training), _read(irreps, layout)
+    FlatLayout.check(copies.flat, "x", x)  # compilers guard no methods of constants
+    check_same_kind(x=x)
+    if not training or not x.numel():
+        return x
+    return drop_copies(x, copies.muls, _numbers(irreps, layout, str(x.device)), p)
+
+
+def drop_path(
+    x: Tensor, p: float = 0.5, batch: Tensor | None = None, training: bool = True, num_graphs: int | None = None
+) -> Tensor:
+    """A branch without some graphs of a batch, as :class:`eqlayers.nn.DropPath` leaves them out.
+
+    Args:
+        x: ``[N, ...]``.
+        p: Probability to leave a branch out, 0 to 1; what is left is divided by 1 - p.
+        batch: ``[N]`` int64, the graph of each row; None if every row is one.
+        training: False for the features as they are.
+        num_graphs: Graphs of the batch; None for as many as ``batch`` names, which has to be read from the device.
+
+    Returns:
+        ``[N, ...]``.
+
+    Raises:
+        ConfigError: No probability, or no number of graphs.
+        ShapeError, DTypeError: The tensors do not fit each other.
+        IndexRangeError: A graph is not among them (found on CPU only).
+
+    Source:
+        Huang et al. 2016, arXiv:1603.09382; as used in Equiformer, arXiv:2206.11990.
+
+    Example:
+        >>> y = drop_path(torch.ones(6, 4), 0.5, torch.tensor([0, 0, 0, 1, 1, 1]))
+        >>> bool((y[:3] == y[0]).all()), bool((y[3:] == y[3]).all())
+        (True, True)
+    """
+    return drop_rows(x, check_probability(p), batch, check_flag("training", training), num_graphs)
 
 
 @compile_mode("script")  # for e3nn.util.jit

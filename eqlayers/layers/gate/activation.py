@@ -158,10 +158,6 @@ class GatedNonlinearity(FormulaModule):
         (z,) = run_formula(base, [as_rows(value, lead) for value in there.values()], None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
-    def extra_repr(self) -> str:
-        """Irreps, layout and backend."""
-        return f"{self.irreps_in} -> {self.irreps_out} | {self._kind()}"
-
 
 def _there(*tensors: Tensor | None) -> list[Tensor]:
     """Without those that are None."""

@@ -267,10 +267,6 @@ class Gate(FormulaModule):
         scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
         return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 
-    def extra_repr(self) -> str:
-        """Irreps, layout and backend."""
-        return f"{self.irreps_in} -> {self.irreps_out} | {self._kind()}"
-
 
 def _cut(*lists: Sequence[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
     """Runs of copies, cut wherever one of the lists has an end: so many copies, and what each list says of them."""

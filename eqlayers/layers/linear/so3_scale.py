@@ -10,20 +10,17 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from ...core.apply import apply_form, as_rows
-from ...core.backends.forms import chosen
 from ...core.checks import check_choice, check_items, check_number, check_tensor, got
 from ...core.dtypes import ACCUMULATE, broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ConfigError, ShapeError
-from ...core.forms.program import Form, FormCall
+from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
-from ...sparse import ProgramInfos, infos_of
-from ..base.module import EquivariantModule, KeepsFloat64
+from ..base.module import FormModule, KeepsFloat64, run_rows
 from ..tensor_product.lower import scale_program
 
 
-class SO3Scale(KeepsFloat64, EquivariantModule):
+class SO3Scale(KeepsFloat64, FormModule):
     r"""Multiply every irrep copy by one scalar: :math:`y_{u m} = n_l\, s_u\, x_{u m}`.
 
     Args:
@@ -129,7 +126,8 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
                 f"Build it with the scale that you call it with."
             )
         if self.scale == "fixed":
-            return self._run(x, self.constants.to(x.device, ACCUMULATE[x.dtype]), x.shape[:-1])
+            constants = self.constants.to(x.device, ACCUMULATE[x.dtype])
+            return run_rows(self._form, x, constants, x.shape[:-1], self.backend)
         s = self.weight if scales is None else scales
         check_tensor("scales", s, f"[..., {self.num_scales}]")
         x, s = widest_under_autocast(x, s)
@@ -141,21 +139,7 @@ class SO3Scale(KeepsFloat64, EquivariantModule):
             )
         check_same_kind(x=x, scales=s)
         lead = broadcast_lead(x=x.shape[:-1], scales=s.shape[:-1])
-        return self._run(x, s, lead)
-
-    def _run(self, x: Tensor, s: Tensor, lead: tuple[int, ...]) -> Tensor:
-        name = chosen(x.device.type, x.dtype, self.backend, self._form.key)
-        z = apply_form((as_rows(x, lead), as_rows(s, lead), x.new_empty(0)), None, self._form, name)
-        return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
-
-    @property
-    def infos(self) -> ProgramInfos:
-        """All groups as infos of sparse products, of the features and the scales times the factors of the layer."""
-        return infos_of(self._form.program)
-
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
-        """All groups as one call; None without any."""
-        return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
+        return run_rows(self._form, x, s, lead, self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, kind and number of scalars, layout and backend."""

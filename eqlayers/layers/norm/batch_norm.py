@@ -10,9 +10,9 @@ from torch import Tensor
 from ...core.checks import check_choice, check_flag, check_number
 from ...core.dtypes import ACCUMULATE
 from ..pointwise.run import run_formula
-from .copies import CopyModule
-from .functions import in_float32
+from .functions import in_float32, numbers_of, scaled_by, squares_of
 from .lower import centred_formula
+from .module import Normalization
 
 
 def _samples(rows: Tensor, batch: int) -> Tensor:
@@ -20,8 +20,22 @@ def _samples(rows: Tensor, batch: int) -> Tensor:
     return rows.reshape(batch, rows.shape[0] // batch, rows.shape[1])
 
 
-class _OfBatch(CopyModule):
-    """Keeps running statistics in float32 where the layer is in half precision, in which squares may be infinite."""
+class _BatchNormalization(Normalization):
+    """Base of both: running statistics stay in float32 if the layer is in half precision; squares overflow there."""
+
+    def __init__(
+        self,
+        irreps: Any,
+        eps: float,
+        momentum: float,
+        affine: bool,
+        normalization: str,
+        layout: str,
+        backend: str | None,
+        apart: bool,
+    ) -> None:
+        super().__init__(irreps, eps, affine, normalization, layout, backend, apart=apart, zero=True)
+        self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         kept = {name: value for name, value in self._buffers.items() if value is not None}
@@ -36,11 +50,24 @@ class _OfBatch(CopyModule):
 
     def _statistics(self, x: Tensor, name: str) -> Tensor | None:
         """Running statistics that must have the dtype of features; features in half precision need not."""
-        found: Tensor | None = getattr(self, name)
-        return None if found is not None and ACCUMULATE.get(x.dtype) == found.dtype != x.dtype else found
+        running: Tensor | None = getattr(self, name)
+        return None if running is not None and ACCUMULATE.get(x.dtype) == running.dtype != x.dtype else running
+
+    def _keep(self, running: Tensor | None, new: Tensor) -> None:
+        """Move running statistics towards the statistics of a batch."""
+        assert running is not None
+        running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
+
+    def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
+        """What copies are multiplied by, from their mean squares."""
+        numbers = (var + self.eps).rsqrt()
+        return numbers if weight is None else numbers * weight
+
+    def _options(self) -> list[str]:
+        return [f"eps={self.eps}", f"momentum={self.momentum}"]
 
 
-class BatchNorm(_OfBatch):
+class BatchNorm(_BatchNormalization):
     r"""Batch norm of each irrep copy; a drop-in for ``e3nn.nn.BatchNorm``.
 
     .. math:: y_{nu} = w_u\, \frac{x_{nu} - \mu_u}{\sqrt{\nu_u + \epsilon}} + b_u, \quad
@@ -79,7 +106,6 @@ class BatchNorm(_OfBatch):
         1.0
     """
 
-    weight: Tensor | None
     bias: Tensor | None
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -98,20 +124,15 @@ class BatchNorm(_OfBatch):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, layout, backend, apart=True, normalization=normalization)
-        self.irreps = self.irreps_out = self.irreps_in
-        self.eps = check_number("eps", eps, at_least=0.0, fix="Use 1e-5.")
-        self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
-        self.affine, self.instance = check_flag("affine", affine), check_flag("instance", instance)
-        self.include_bias = check_flag("include_bias", include_bias)
+        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, apart=True)
+        self.irreps = self.irreps_in
+        self.instance, self.include_bias = check_flag("instance", instance), check_flag("include_bias", include_bias)
         self.reduce = check_choice("reduce", reduce, ("mean", "max"))
-        self.normalization = normalization
-        self._centred = centred_formula(self._groups, layout)
+        self._centred = centred_formula(self._plan.groups, layout)
         self._formulas = [*self._formulas, self._centred] if self._flat.dim else []
-        scalars, copies = sum(self._counts[True]), self.irreps.num_irreps
+        scalars = sum(self._counts[True])
         self.register_buffer("running_mean", None if self.instance else torch.zeros(scalars))
-        self.register_buffer("running_var", None if self.instance else torch.ones(copies))
-        self.weight = torch.nn.Parameter(torch.ones(copies)) if self.affine else None
+        self.register_buffer("running_var", None if self.instance else torch.ones(self.irreps.num_irreps))
         if self.include_bias:
             self.bias = torch.nn.Parameter(torch.zeros(scalars)) if self.affine else None
 
@@ -123,30 +144,30 @@ class BatchNorm(_OfBatch):
         """
         self._flat.check("input", input)
         bias = self.bias if self.affine and self.include_bias else None
-        (given, weight, bias, _), dtype = in_float32(
-            input=input, weight=self.weight, bias=bias, running_var=self._statistics(input, "running_var")
-        )
-        assert given is not None
-        if not given.numel():
-            return given.to(dtype, copy=True)
-        x = given.reshape(-1, self._flat.dim)
-        batch = given.shape[0] if given.ndim > 1 else 1
+        running = self._statistics(input, "running_var")
+        wide, (weight, bias, _), dtype = in_float32("input", input, weight=self.weight, bias=bias, running_var=running)
+        if not wide.numel():
+            return wide.to(dtype, copy=True)
+        x = wide.reshape(-1, self._flat.dim)
+        batch = wide.shape[0] if wide.ndim > 1 else 1
         if not self.instance and not self.training:
-            return self._by_running(x, weight, bias).reshape(given.shape).to(dtype)
-        scalars, squares = self._squares(x)
+            return self._by_running(x, weight, bias).reshape(wide.shape).to(dtype)
+        scalars, squares = squares_of(self._plan, x, self.backend)
         mean = _samples(scalars, batch).mean(1) if self.instance else scalars.mean(0)
         scalars = scalars - self._to_rows(mean, x.shape[0])
         var = self._joined(self._reduced(scalars.square(), batch), self._reduced(squares, batch))
         if not self.instance:
-            self._keep(mean, var)
+            self._keep(self.running_mean, mean)
+            self._keep(self.running_var, var)
         numbers = self._to_rows(self._factors(var, weight), x.shape[0])
-        own, others = self._of(numbers, True), self._of(numbers, False)
-        scalars = scalars * own if bias is None else torch.addcmul(bias, scalars, own)
-        return self._scaled(x, others, scalars).reshape(given.shape).to(dtype)
+        factors, others = numbers_of(self._plan, numbers, True), numbers_of(self._plan, numbers, False)
+        scalars = scalars * factors if bias is None else torch.addcmul(bias, scalars, factors)
+        return scaled_by(self._plan, x, others, scalars, self.backend).reshape(wide.shape).to(dtype)
 
-    def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
-        numbers = (var + self.eps).rsqrt()
-        return numbers if weight is None else numbers * weight
+    def _joined(self, apart: Tensor, others: Tensor) -> Tensor:
+        """Numbers of all copies ``[..., num_irreps]`` from the numbers of copies that are apart, and of the others."""
+        pieces = {flag: iter(t.split(self._counts[flag], -1)) for flag, t in ((True, apart), (False, others))}
+        return torch.cat([next(pieces[group.apart]) for group in self._plan.groups if group.mul], -1)
 
     def _by_running(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         """Normalise by the running statistics: one formula."""
@@ -164,8 +185,8 @@ class BatchNorm(_OfBatch):
         if self.reduce == "mean" and not self.instance:
             return squares.mean(0)
         samples = _samples(squares, batch)
-        found = samples.mean(1) if self.reduce == "mean" else samples.max(1).values
-        return found if self.instance else found.mean(0)
+        reduced = samples.mean(1) if self.reduce == "mean" else samples.max(1).values
+        return reduced if self.instance else reduced.mean(0)
 
     def _to_rows(self, numbers: Tensor, rows: int) -> Tensor:
         """``[batch, copies]`` to ``[rows, copies]``; those that serve all stay as they are."""
@@ -174,20 +195,12 @@ class BatchNorm(_OfBatch):
         batch, copies = numbers.shape
         return numbers.unsqueeze(1).expand(batch, rows // batch, copies).reshape(rows, copies)
 
-    def _keep(self, mean: Tensor, var: Tensor) -> None:
-        for running, new in ((self.running_mean, mean), (self.running_var, var)):
-            assert running is not None
-            running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
-
-    def extra_repr(self) -> str:
-        """Irreps, numbers, and what is not the default."""
-        chosen = "" if self.reduce == "mean" else ", reduce=max"
-        chosen += ", instance" if self.instance else ""
-        chosen += "" if self.affine else ", without weights"
-        return f"{self.irreps}, eps={self.eps}, momentum={self.momentum}{chosen} | {self._kind()}"
+    def _options(self) -> list[str]:
+        options = ["reduce=max"] * (self.reduce == "max") + ["instance"] * self.instance
+        return [*super()._options(), *options]
 
 
-class BatchRMSNorm(_OfBatch):
+class BatchRMSNorm(_BatchNormalization):
     r"""Divides every irrep copy by the root of its mean square in the batch, without means and biases.
 
     .. math:: y_{nu} = w_u\, x_{nu} / \sqrt{\nu_u + \epsilon}, \quad \nu_u = \langle |x_{nu}|^2 / (2l+1) \rangle_n
@@ -219,7 +232,6 @@ class BatchRMSNorm(_OfBatch):
         1.0
     """
 
-    weight: Tensor | None
     running_squared_norm: Tensor
 
     def __init__(
@@ -233,14 +245,8 @@ class BatchRMSNorm(_OfBatch):
         layout: str = "mul_ir",
         backend: str | None = None,
     ) -> None:
-        super().__init__(irreps, layout, backend, normalization=normalization)
-        self.irreps_out = self.irreps_in
-        self.eps = check_number("eps", eps, at_least=0.0, fix="Use 1e-5.")
-        self.momentum = check_number("momentum", momentum, at_least=0.0, at_most=1.0, fix="Use 0.1.")
-        self.affine, self.normalization = check_flag("affine", affine), normalization
-        copies = self.irreps_in.num_irreps
-        self.register_buffer("running_squared_norm", torch.ones(copies))
-        self.weight = torch.nn.Parameter(torch.ones(copies)) if self.affine else None
+        super().__init__(irreps, eps, momentum, affine, normalization, layout, backend, apart=False)
+        self.register_buffer("running_squared_norm", torch.ones(self.irreps_in.num_irreps))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., irreps.dim]`` to the same; all leading axes are the batch.
@@ -249,25 +255,15 @@ class BatchRMSNorm(_OfBatch):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer.
         """
         self._flat.check("x", x)
-        (given, weight, _), dtype = in_float32(
-            x=x, weight=self.weight, running_squared_norm=self._statistics(x, "running_squared_norm")
-        )
-        assert given is not None
-        if not given.numel():
-            return given.to(dtype, copy=True)
-        x = given.reshape(-1, self._flat.dim)
+        running = self._statistics(x, "running_squared_norm")
+        wide, (weight, _), dtype = in_float32("x", x, weight=self.weight, running_squared_norm=running)
+        if not wide.numel():
+            return wide.to(dtype, copy=True)
+        x = wide.reshape(-1, self._flat.dim)
         if self.training:
-            mean = self._squares(x)[1].mean(0)
-            kept = self.running_squared_norm
-            kept.copy_((1 - self.momentum) * kept + self.momentum * mean.detach())
+            squares = squares_of(self._plan, x, self.backend)[1].mean(0)
+            self._keep(self.running_squared_norm, squares)
         else:
-            mean = self.running_squared_norm.to(x.dtype)
-        numbers = (mean + self.eps).rsqrt()
-        if weight is not None:
-            numbers = numbers * weight
-        return self._scaled(x, numbers, x.narrow(-1, 0, 0)).reshape(given.shape).to(dtype)
-
-    def extra_repr(self) -> str:
-        """Irreps, numbers and layout."""
-        chosen = "" if self.affine else ", without weights"
-        return f"{self.irreps_in}, eps={self.eps}, momentum={self.momentum}{chosen} | {self._kind()}"
+            squares = self.running_squared_norm.to(x.dtype)
+        factors = self._factors(squares, weight)
+        return scaled_by(self._plan, x, factors, x.narrow(-1, 0, 0), self.backend).reshape(wide.shape).to(dtype)

@@ -64,32 +64,32 @@ _plan = lru_cache(maxsize=256)(CopyPlan)
 
 def root(squares: Tensor) -> Tensor:
     """Square roots, with derivatives of every order 0 where the square is 0."""
-    none = squares <= 0  # not so of NaN, which stays
+    none = squares <= 0  # False for NaN, which stays NaN
     zero = squares.new_zeros(())
     # two choices: a derivative of the root of 0, infinite or NaN, would get through a single one
     return torch.where(none, zero, torch.where(none, 1 + zero, squares).sqrt())
 
 
-def in_float32(**given: Tensor | None) -> tuple[list[Tensor | None], torch.dtype]:
-    """Operands of a norm in float32 at least, and the dtype of its result: theirs, or under autocast what they are in.
+def in_float32(name: str, x: Tensor, **others: Tensor | None) -> tuple[Tensor, list[Tensor | None], torch.dtype]:
+    """Features and other operands of a norm in float32 at least, and the dtype of its result.
 
-    In float16 the square of 300 is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
+    That is the dtype of the features; under autocast it is the dtype of the computation. In float16 the square of 300
+    is infinite, and the square of 1e-4 is 0; torch's own norms compute in float32, too.
 
     Raises:
-        DTypeError, DeviceError: They are not of one kind.
+        DTypeError, DeviceError: The operands differ in dtype or device.
     """
-    there = {name: value for name, value in given.items() if value is not None}
-    first = next(iter(there.values()))
-    mixed = under_autocast(first.device.type)
+    operands = {name: x, **{key: value for key, value in others.items() if value is not None}}
+    mixed = under_autocast(x.device.type)
     if mixed:
-        there = dict(zip(there, widest_under_autocast(*there.values()), strict=True))
-        first = next(iter(there.values()))
-    check_same_kind(**there)
-    wide = ACCUMULATE[first.dtype]
-    if wide == first.dtype and not mixed:
-        return list(given.values()), wide
-    found = [None if value is None else there[name].to(wide) for name, value in given.items()]
-    return found, wide if mixed else first.dtype
+        operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
+    check_same_kind(**operands)
+    dtype = operands[name].dtype
+    wide = ACCUMULATE[dtype]
+    if wide == dtype and not mixed:
+        return x, list(others.values()), wide
+    operands = {key: value.to(wide) for key, value in operands.items()}
+    return operands[name], [operands.get(key) for key in others], wide if mixed else dtype
 
 
 def numbers_of(plan: CopyPlan, numbers: Tensor, apart: bool) -> Tensor:
@@ -106,9 +106,9 @@ def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, 
     if not plan.counts[False]:
         return x, none
     lead = x.shape[:-1]
-    found = run_formula(plan.squares, [as_rows(x, lead)], None, backend)
-    found = found if len(lead) == 1 else tuple(t.reshape(*lead, t.shape[-1]) for t in found)
-    return (found[0], found[1]) if len(found) == 2 else (none, found[0])
+    results = run_formula(plan.squares, [as_rows(x, lead)], None, backend)
+    results = results if len(lead) == 1 else tuple(t.reshape(*lead, t.shape[-1]) for t in results)
+    return (results[0], results[1]) if len(results) == 2 else (none, results[0])
 
 
 def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
@@ -152,18 +152,17 @@ def run_layer_norm(
         ShapeError, DTypeError, DeviceError: The features do not fit.
     """
     FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
-    (given, weight, bias), dtype = in_float32(x=x, weight=weight, bias=bias)
-    assert given is not None
-    if not given.numel():
-        return given.to(dtype, copy=True)
-    scalars, squares = squares_of(plan, given, backend)
+    x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
+    if not x.numel():
+        return x.to(dtype, copy=True)
+    scalars, squares = squares_of(plan, x, backend)
     if plan.counts[True]:
-        own = None if weight is None else numbers_of(plan, weight, True)
-        scalars = _standard(scalars, plan.counts[True], own, bias, eps)
+        factors = None if weight is None else numbers_of(plan, weight, True)
+        scalars = _standard(scalars, plan.counts[True], factors, bias, eps)
     if muls := plan.counts[False]:
-        own = None if weight is None else numbers_of(plan, weight, False)
-        squares = _spread((group_means(squares, muls) + eps).rsqrt(), muls, own)
-    return scaled_by(plan, given, squares, scalars, backend).to(dtype)
+        factors = None if weight is None else numbers_of(plan, weight, False)
+        squares = _spread((group_means(squares, muls) + eps).rsqrt(), muls, factors)
+    return scaled_by(plan, x, squares, scalars, backend).to(dtype)
 
 
 def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -187,16 +186,15 @@ def run_rms_norm(
         ShapeError, DTypeError, DeviceError: The features do not fit.
     """
     FlatLayout.check(plan.flat, "x", x)
-    (given, weight), dtype = in_float32(x=x, weight=weight)
-    assert given is not None
-    if not given.numel():
-        return given.to(dtype, copy=True)
+    x, (weight,), dtype = in_float32("x", x, weight=weight)
+    if not x.numel():
+        return x.to(dtype, copy=True)
     muls = plan.counts[False]
-    means = group_means(squares_of(plan, given, backend)[1], muls)
+    means = group_means(squares_of(plan, x, backend)[1], muls)
     if over == "all":
         means, muls = means.mean(-1, keepdim=True), [sum(muls)]
     numbers = _spread((means + eps).rsqrt(), muls, weight)
-    return scaled_by(plan, given, numbers, given.narrow(-1, 0, 0), backend).to(dtype)
+    return scaled_by(plan, x, numbers, x.narrow(-1, 0, 0), backend).to(dtype)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -205,14 +203,14 @@ def run_rms_norm(
 @torch.compiler.assume_constant_result
 def _read(irreps: Any, layout: str, apart: bool, normalization: str, simplified: bool = False) -> CopyPlan:
     """Made outside of the trace of a compiler."""
-    found, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
+    groups, layout = as_irreps(irreps), check_choice("layout", layout, LAYOUTS)
     normalization = check_choice("normalization", normalization, NORMALIZATIONS)
-    return _plan(found.simplify() if simplified else found, layout, apart, normalization)
+    return _plan(groups.simplify() if simplified else groups, layout, apart, normalization)
 
 
-def _check_numbers(name: str, given: Tensor | None, count: int) -> None:
-    if given is not None and check_floating(name, given, f"[{count}]").shape != (count,):
-        raise ShapeError(f"{name} must be [{count}], got {list(given.shape)}. Give a number for each copy, or None.")
+def _check_numbers(name: str, numbers: Tensor | None, count: int) -> None:
+    if numbers is not None and check_floating(name, numbers, f"[{count}]").shape != (count,):
+        raise ShapeError(f"{name} must be [{count}], got {list(numbers.shape)}. Give a number for each copy, or None.")
 
 
 def norm(
@@ -246,9 +244,8 @@ def norm(
     check_backend(backend)
     squared, plan = check_flag("squared", squared), _read(irreps, layout, False, "norm", True)
     FlatLayout.check(plan.flat, "x", x)
-    (wide,), dtype = in_float32(x=x)
-    assert wide is not None
-    squares = squares_of(plan, wide, backend)[1]
+    x, _, dtype = in_float32("x", x)
+    squares = squares_of(plan, x, backend)[1]
     return (squares if squared else root(squares)).to(dtype)
 
 

@@ -13,9 +13,8 @@ from ...core.checks import check_flag, check_function, check_number, check_tenso
 from ...core.errors import ConfigError, ShapeError
 from ...e3nn_compat.torchscript import checked, is_tracing, narrowed, widened
 from ..tensor_product.sub_products import ElementwiseTensorProduct
-from .copies import CopyModule
-from .functions import in_float32
-from .module import Norm
+from .functions import in_float32, scaled_by, squares_of
+from .module import CopyModule, Norm
 
 #: Norms up to which a copy counts as zero without ``normalize``.
 SMALLEST = 1e-8
@@ -93,11 +92,10 @@ class NormActivation(CopyModule):
         features = checked(self._flat, "features", features)
         if is_tracing():
             return self._traced(features)
-        (given, biases), dtype = in_float32(features=features, biases=self.biases if self.bias else None)
-        assert given is not None
+        x, (biases,), dtype = in_float32("features", features, biases=self.biases if self.bias else None)
         if not self._flat.dim:
-            return given.to(dtype, copy=True)
-        norms = self._norms(self._squares(given)[1], torch.finfo(dtype).tiny)
+            return x.to(dtype, copy=True)
+        norms = self._norms(squares_of(self._plan, x, self.backend)[1], torch.finfo(dtype).tiny)
         # in the dtype of the layer, which weights of the function have, too
         factors = self.scalar_nonlinearity((norms if biases is None else norms + biases).to(dtype))
         check_tensor("the result of scalar_nonlinearity", factors, f"{list(norms.shape)}")
@@ -108,18 +106,18 @@ class NormActivation(CopyModule):
             )
         factors = factors.to(norms.dtype)  # some functions compute in another under autocast
         numbers = factors / norms if self.normalize else factors
-        return self._scaled(given, numbers, given[..., :0]).to(dtype)
+        return scaled_by(self._plan, x, numbers, x[..., :0], self.backend).to(dtype)
 
     def _traced(self, features: Tensor) -> Tensor:
         """The layer in plain torch, which TorchScript can hold, for all dtypes."""
         if not self._flat.dim:
             return features.clone()
-        given = widened(features)
-        norms = self._norms(self._plain_squares(given), torch.finfo(features.dtype).tiny)
+        x = widened(features)
+        norms = self._norms(self._plain_squares(x), torch.finfo(features.dtype).tiny)
         biased = norms + widened(self.biases) if self.bias else norms
         factors = widened(self.scalar_nonlinearity(narrowed(biased, features)))
         numbers = factors / norms if self.normalize else factors
-        return narrowed(self._plain_scaled(given, numbers), features)
+        return narrowed(self._plain_scaled(x, numbers), features)
 
     def _blocks(self, x: Tensor) -> list[Tensor]:
         """Each group, ``[..., mul, dim]`` in the layout 'mul_ir', else ``[..., dim, mul]``."""

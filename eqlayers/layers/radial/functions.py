@@ -16,7 +16,7 @@ from torch.jit import is_scripting  # type: ignore[attr-defined]
 from ...core.checks import check_choice, check_flag, check_floating, check_integer
 from ...core.errors import ConfigError
 from ...core.torch_internals import is_plain
-from .cutoff_functions import check_cutoff, check_start, vanishing
+from .cutoffs import check_cutoff, check_start, vanishing
 
 
 def bessel(x: Tensor, number: int, length: float) -> Tensor:

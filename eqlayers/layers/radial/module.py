@@ -16,48 +16,10 @@ from ...core.errors import ConfigError, ShapeError
 from ...core.torch_internals import is_plain, under_autocast
 from ..gate.activation import NormalizedActivation
 from ..tensor_product.tabled_weights import TabledWeights
-from .cutoff_functions import check_cutoff, check_power, check_start, polynomial
+from .cutoffs import PolynomialCutoff, check_cutoff, check_start
 from .functions import bessel, check_num_basis
 from .knots import Kept, untrained
 from .tabled_basis import KnotBasis, keeps_coefficients, read_table
-
-
-class PolynomialCutoff(torch.nn.Module):
-    r"""Polynomial envelope: 1 at r = 0, 0 beyond the cutoff; p - 1 derivatives are 0 at r = 0, two at the cutoff.
-
-    .. math:: f(u) = 1 - \tfrac{(p+1)(p+2)}{2} u^p + p(p+2) u^{p+1} - \tfrac{p(p+1)}{2} u^{p+2}, \quad u = r / r_c
-
-    Args:
-        cutoff: :math:`r_c` in Angstrom.
-        p: Power, a number from 2 to 100; 6 is usual.
-
-    Raises:
-        ConfigError: cutoff or p out of range.
-
-    Source:
-        Gasteiger et al. 2020, arXiv:2003.03123, eq. 8.
-
-    Example:
-        >>> PolynomialCutoff(5.0)(torch.tensor([0.0, 5.0, 7.0])).tolist()
-        [1.0, 0.0, 0.0]
-    """
-
-    continuous = 2  # derivatives at the cutoff
-
-    def __init__(self, cutoff: float = 5.0, p: int = 6) -> None:
-        super().__init__()
-        self.cutoff, power = check_cutoff(cutoff), check_power(p)
-        self.p = int(power) if power == int(power) else power  # an integer is a constant for every compiler
-
-    def forward(self, lengths: Tensor) -> Tensor:
-        """``[...]`` Angstrom to ``[...]``; NaN stays NaN."""
-        if not is_scripting():
-            check_floating("lengths", lengths, "[...]")
-        return polynomial(lengths, self.cutoff, float(self.p))
-
-    def extra_repr(self) -> str:
-        """Cutoff and power."""
-        return f"{self.cutoff} A, p={self.p}"
 
 
 class RadialBasis(torch.nn.Module):

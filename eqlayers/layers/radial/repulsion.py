@@ -16,7 +16,7 @@ from ...core.torch_internals import being_traced
 from ...elements import COVALENT_RADII, covalent_radius, read_species
 from ..base.module import KeepsFloat64
 from ..harmonics.edge_geometry import EdgeVectors
-from .module import PolynomialCutoff
+from .cutoffs import PolynomialCutoff
 
 #: e^2 / (4 pi eps_0) in eV Angstrom, and the Bohr radius in Angstrom: as rounded in MACE, whose numbers these are.
 _COULOMB, _BOHR = 14.3996, 0.529

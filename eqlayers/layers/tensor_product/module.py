@@ -55,7 +55,7 @@ class TensorProduct(ProductLayer):
         torch.Size([5, 32])
     """
 
-    _torchscript = (
+    _torchscript: tuple[tuple[str, str], ...] = (
         ("forward", "layer_product(self.spec, x, y, weight, self.weight)"),
         ("right", "layer_right(self.spec, y, weight, self.weight)"),
     )
