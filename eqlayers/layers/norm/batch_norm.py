@@ -59,7 +59,7 @@ class _BatchNormalization(Normalization):
         running.copy_((1 - self.momentum) * running + self.momentum * new.detach())
 
     def _factors(self, var: Tensor, weight: Tensor | None) -> Tensor:
-        """What copies are multiplied by, from their mean squares."""
+        """Factors of copies, from their mean squares."""
         numbers = (var + self.eps).rsqrt()
         return numbers if weight is None else numbers * weight
 
