@@ -132,6 +132,57 @@ def test_radial_table() -> None:
     close(layer(r).weights(), definition("radial_table").quintic(function, r, 0.0, 4.0, 16), 1e4)
 
 
+ALL_MODES = [
+    (0, 0, 0, "uvw", True),
+    (1, 1, 1, "uvu", True),
+    (1, 1, 4, "uvu", False),
+    (2, 1, 2, "uvv", True),
+    (0, 0, 0, "uuw", True),
+    (1, 3, 1, "uuu", True),
+    (1, 3, 1, "uuu", False),
+    (1, 1, 3, "uvuv", False),
+    (1, 3, 5, "uvu<v", False),
+    (1, 3, 0, "u<vw", True),
+]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_tensor_product(shared: bool) -> None:
+    first, second = Irreps("3x0e + 2x1o + 1x1o"), Irreps("3x0e + 2x1o + 1x0e + 2x1o")
+    out = Irreps("3x0e + 2x0e + 2x0e + 4x1e + 2x1e + 1x0e")
+    layer = nn.TensorProduct(first, second, out, ALL_MODES, shared_weights=shared, internal_weights=False).double()
+    x, y = random(4, first.dim), random(4, second.dim, seed=1)
+    w = random(layer.weight_numel, seed=2) if shared else random(4, layer.weight_numel, seed=2)
+    close(layer(x, y, w), definition("tensor_product").tensor_product(layer.infos, x, y, w))
+
+
+def test_convolution() -> None:
+    paths = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvw", True)]
+    layer = nn.TensorProductConv("3x0e + 2x1o", "0e + 1o", "3x0e + 3x1o", paths, shared_weights=False).double()
+    x, y, w, index = random(4, 9), random(6, 4), random(6, layer.weight_numel), torch.stack(edges())
+    close(layer(x, y, w, index, 4), definition("convolution").convolution(layer.infos, x, y, w, index, 4))
+
+
+def test_basis() -> None:
+    x, of = random(4, MIXED.dim), definition("basis")
+    layer = nn.ChangeOfBasis(MIXED, "polar_z")
+    close(layer(x), of.change_of_basis(x, MIXED, {ir: layer.matrix(ir) for _, ir in MIXED}))
+    tensor = random(4, 3, 3)
+    close(nn.CartesianTensor("ij").double()(tensor), of.irreps_of_rank_2(tensor))
+
+
+def test_dropout() -> None:
+    x, of, batch = random(4, MIXED.dim), definition("dropout"), torch.tensor([0, 0, 1, 1])
+    for layer, wanted in (
+        (lambda: nn.Dropout(MIXED, 0.3)(x), lambda: of.dropout(x, MIXED, 0.3)),
+        (lambda: nn.DropPath(0.5)(x, batch), lambda: of.drop_path(x, 0.5, batch, 2)),
+    ):
+        results = [run() for seed in range(4) for run in (layer, wanted) if torch.manual_seed(seed)]
+        for one, other in zip(results[::2], results[1::2], strict=True):
+            close(one, other)
+        assert any(bool((one == 0).any()) for one in results)
+
+
 def test_every_definition_is_compared_here_and_short() -> None:
     text = Path(__file__).read_text()
     assert [name for name in FAMILIES if f"def test_{name}(" not in text] == []
