@@ -38,6 +38,14 @@ def check_e3nn_layer(module: Any, kind: str, *attributes: str) -> Any:
     return module
 
 
+def share_tensors(layer: torch.nn.Module, module: torch.nn.Module, *names: str) -> None:
+    """Give a layer the parameters and buffers of an e3nn layer: the same objects."""
+    for name in names:
+        value = getattr(module, name)
+        register = layer.register_parameter if isinstance(value, torch.nn.Parameter) else layer.register_buffer
+        register(name, value)
+
+
 class E3nnState(torch.nn.Module):
     """Mixin of layers whose e3nn twin has generated buffers; needs ``irreps_*``, ``instructions``, ``weights``."""
 

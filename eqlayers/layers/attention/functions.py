@@ -261,8 +261,7 @@ def attention_aggregate(
         irreps: Of the messages and of the result.
         heads: Number of heads, which divides every multiplicity.
         edge_index, num_nodes, envelope, sink, deterministic: See `edge_softmax`.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[num_nodes, irreps.dim]``; zero for nodes without edges.

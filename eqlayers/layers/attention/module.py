@@ -42,8 +42,7 @@ class AttentionAggregate(FormModule):
         irreps: Of the messages and of the result.
         heads: Number of heads, which divides every multiplicity.
         deterministic: Whether a GPU must keep an order of the sums.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         sink: ``[heads]`` parameter, the logit :math:`s_0` of each head, 0 at first.

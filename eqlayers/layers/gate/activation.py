@@ -80,8 +80,7 @@ class GatedNonlinearity(FormulaModule):
     Args:
         irreps_out: Irreps of the output; even scalars get ``even``, odd ones ``odd``.
         even, odd, gate: Activations of even scalars, odd scalars and gates.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         irreps_in: Gates, then ``irreps_out``.

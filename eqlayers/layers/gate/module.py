@@ -133,8 +133,7 @@ class Gate(FormulaModule):
         irreps_gates: Irreps of the scalars that are activated and multiplied with the gated irreps.
         act_gates: A function for each group of them, or None.
         irreps_gated: Irreps that have one gate for each copy.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         irreps_in: All three, sorted and simplified.

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...core.checks import check_choice, check_flag, check_tensor
 from ...core.dtypes import broadcast_lead, of_one_kind
 from ...core.errors import ShapeError
-from ...e3nn_compat.state_dict import check_e3nn_layer
+from ...e3nn_compat.state_dict import check_e3nn_layer, share_tensors
 from ...e3nn_compat.torchscript import check_stored, described, is_tracing, operator
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
@@ -100,12 +100,9 @@ class Linear(EquivariantModule):
         flags = read_biases(irreps[1], biases)
         owns = ownership(internal_weights, shared_weights, True)
         self._assemble(irreps, (f_in, f_out), paths, flags, owns, layout, backend)
-        self._own("weight", self.weight_numel, lambda n: torch.randn(*self._lead_w, n))
-        self._own("bias", self.bias_numel, lambda n: torch.zeros(*self._lead_w[1:], n))
+        self._make_weights()
         default = get_optimization_defaults()["optimize_einsums"]
         self._optimize_einsums = default if _optimize_einsums is None else _optimize_einsums
-        reached = {i.i_out for i in self.instructions if 0 not in i.path_shape}
-        self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
 
     def _assemble(
         self,
@@ -167,21 +164,20 @@ class Linear(EquivariantModule):
         owns = (theirs.internal_weights, theirs.shared_weights)
         flags = [i in biased for i in range(len(irreps[1]))]
         self._assemble(irreps, channels, [i for i in found if i.i_in >= 0], flags, owns, "mul_ir", backend)
-        for name in ("weight", "bias"):
-            value = getattr(theirs, name)
-            if isinstance(value, torch.nn.Parameter):
-                self.register_parameter(name, value)
-            else:
-                self.register_buffer(name, value)
-        self.register_buffer("output_mask", theirs.output_mask)
+        share_tensors(self, theirs, "weight", "bias", "output_mask")
         self._optimize_einsums = getattr(theirs, "_optimize_einsums", True)
         return self.train(module.training)
 
-    def _own(self, name: str, numel: int, make: Any) -> None:
-        if self.internal_weights and numel > 0:
-            self.register_parameter(name, torch.nn.Parameter(make(numel)))
-        else:
-            self.register_buffer(name, torch.empty(0))
+    def _make_weights(self) -> None:
+        """Draw internal weights, set biases to zero, and mark the columns that a path or a bias reaches."""
+        for name, numel in (("weight", self.weight_numel), ("bias", self.bias_numel)):
+            if not self.internal_weights or not numel:
+                self.register_buffer(name, torch.empty(0))
+                continue
+            value = torch.randn(*self._lead_w, numel) if name == "weight" else torch.zeros(*self._lead_w[1:], numel)
+            self.register_parameter(name, torch.nn.Parameter(value))
+        reached = {i.i_out for i in self.instructions if 0 not in i.path_shape}
+        self.register_buffer("output_mask", output_mask(self.irreps_out, reached))
 
     def forward(self, features: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         """Map the features.

@@ -31,8 +31,7 @@ class SO3Scale(KeepsFloat64, FormModule):
         per: 'copy' for one scalar per irrep copy, 'group' for one per irreps group.
         normalization: 'component': :math:`n_l = 1`. 'norm': :math:`n_l = (2l + 1)^{-1/2}`, which takes features of unit
             component variance to features of unit norm.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         num_scales: Scalars per sample: ``irreps.num_irreps``, or ``len(irreps)`` per group.

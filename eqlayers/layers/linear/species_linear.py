@@ -36,8 +36,7 @@ class SpeciesLinear(EquivariantModule):
     Args:
         irreps_in, irreps_out: Irreps of the features before and after.
         num_species: Number of species.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_species, linear.weight_numel]``, each row as the weights of :class:`Linear`.

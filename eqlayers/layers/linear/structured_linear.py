@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
@@ -13,7 +12,6 @@ from ...core.checks import check_integer, check_items, is_integer
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
 from ..base.module import EquivariantModule
-from ..base.weights import output_mask
 from .instructions import LinearInstruction, read_biases, read_linear
 from .module import Linear
 
@@ -177,9 +175,6 @@ def _map(
     """A linear map with given coefficients."""
     layer = Linear.__new__(Linear)
     layer._assemble(irreps, (None, None), paths, flags, (True, True), layout, backend)
-    layer._own("weight", layer.weight_numel, torch.randn)
-    layer._own("bias", layer.bias_numel, torch.zeros)
+    layer._make_weights()
     layer._optimize_einsums = True
-    reached = {path.i_out for path in layer.instructions if 0 not in path.path_shape}
-    layer.register_buffer("output_mask", output_mask(irreps[1], reached))
     return layer

@@ -85,8 +85,7 @@ class BatchNorm(_BatchNormalization):
         instance: Whether statistics are of each element of the first axis, over the axes between, always.
         include_bias: Whether even scalars have a bias.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.
@@ -213,8 +212,7 @@ class BatchRMSNorm(_BatchNormalization):
         momentum: Weight of a batch in the running mean squares, 0 to 1.
         affine: Whether there are weights.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.

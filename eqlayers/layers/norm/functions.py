@@ -224,8 +224,7 @@ def norm(
         x: ``[..., irreps.dim]``.
         irreps: Irreps of the features; simplified first.
         squared: Whether to return squares of norms.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps.num_irreps]``.
@@ -269,8 +268,7 @@ def layer_norm(
         bias: ``[number of even scalars]``, or None for none.
         eps: Added to the mean squares.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps.dim]``.
@@ -314,8 +312,7 @@ def rms_norm(
         over: 'irrep' for the mean square of each group, or 'all' for one for all of them.
         eps: Added to the mean squares.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps.dim]``.

@@ -32,8 +32,7 @@ class CopyModule(FormulaModule):
 
     Args:
         irreps: Irreps of the features.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
         apart: Whether even scalars are apart: they have means and biases.
         normalization: 'component' for squared norms over 2l + 1, 'norm' for squared norms.
 
@@ -109,8 +108,7 @@ class Norm(Scriptable):
     Args:
         irreps_in: Irreps of the input; simplified first.
         squared: Whether to return squares of norms.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         irreps_out: One ``0e`` per irrep copy.
@@ -169,8 +167,7 @@ class MeanSquaredNorm(CopyModule):
         irreps: Irreps of the features.
         over: 'copies' or 'batch', which is all leading axes.
         scaled: Whether squared norms are divided by 2l + 1, so that features of unit variance have the mean 1.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         irreps_out: One ``0e`` for each group that is not empty, or for each copy.
@@ -234,8 +231,7 @@ class LayerNorm(Normalization):
         eps: Added to the mean squares.
         affine: Whether there are weights and, for even scalars, biases.
         normalization: 'component' (squares over 2l + 1, as in Equiformer's code) or 'norm' (as in its paper).
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.
@@ -294,8 +290,7 @@ class RMSNorm(Normalization):
         eps: Added to the mean squares.
         affine: Whether there are weights.
         normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[num_irreps]``, None without affine.

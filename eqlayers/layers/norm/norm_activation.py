@@ -35,8 +35,7 @@ class NormActivation(CopyModule):
         normalize: Whether copies are divided by their norms.
         epsilon: Smallest norm, with normalize only; None for 1e-8.
         bias: Whether norms get a bias that is learned.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         biases: ``[num_irreps]``, 0 at first; absent without bias.

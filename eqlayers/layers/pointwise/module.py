@@ -44,8 +44,7 @@ class FormulaLayer(FormulaModule):
         rows_out: 'each', 'one' (summed over the batch), 'src' or 'dst' (summed over the edges of each node); a list for
             several results.
         check: Whether to compare turned results with results of turned operands, for numbers, when it is made.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         irreps_in: Irreps of each operand.

@@ -25,12 +25,18 @@ from .blocks import SEAM, blocks_dim, check_degree, frame_formula, quaternion_fo
 from .lower import matrix_places, rotation_program
 
 
-def _check_last(name: str, value: Tensor, shape: tuple[int, ...], what: str) -> Tensor:
-    """A tensor with these last axes."""
+def check_last(
+    name: str, value: Tensor, shape: tuple[int, ...], what: str, fix: str = "Move these axes to the end."
+) -> Tensor:
+    """A tensor with these last axes.
+
+    Raises:
+        ShapeError, DTypeError: Another tensor, or another value.
+    """
     text = ", ".join(["...", *map(str, shape)])
     check_same_kind(**{name: check_floating(name, value, f"[{text}]")})
     if value.ndim < len(shape) or value.shape[-len(shape) :] != shape:
-        raise ShapeError(f"{name} must be [{text}], {what}, got {list(value.shape)}. Move these axes to the end.")
+        raise ShapeError(f"{name} must be [{text}], {what}, got {list(value.shape)}. {fix}")
     return value
 
 
@@ -40,7 +46,7 @@ def run_blocks(base: Formula, quaternions: Tensor, backend: str | None) -> Tenso
     Raises:
         ShapeError, DTypeError: The quaternions are no such tensor.
     """
-    quaternions = _check_last("quaternions", quaternions, (4,), "(w, x, y, z)")
+    quaternions = check_last("quaternions", quaternions, (4,), "(w, x, y, z)")
     (blocks,) = run_formula(base, (quaternions.reshape(-1, 4),), None, backend)
     return blocks.reshape(*quaternions.shape[:-1], blocks.shape[-1])
 
@@ -51,7 +57,7 @@ def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
     Raises:
         ShapeError, DTypeError: The vectors are no such tensor.
     """
-    rows = _check_last("vectors", vectors, (3,), "of any length").reshape(-1, 3)
+    rows = check_last("vectors", vectors, (3,), "of any length").reshape(-1, 3)
     fixed = rows.detach()
     first = fixed.narrow(1, 1, 1) >= SEAM * torch.linalg.vector_norm(fixed, dim=1, keepdim=True)
     (blocks,) = run_formula(base, (rows, first.to(rows.dtype)), None, backend)
@@ -64,7 +70,7 @@ def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tens
     Raises:
         ShapeError, DTypeError: The matrices are no such tensor.
     """
-    matrices = _check_last("matrices", matrices, (3, 3), "rotations")
+    matrices = check_last("matrices", matrices, (3, 3), "rotations")
     rows = matrices.reshape(-1, 9)
     diagonal = rows.detach()[:, ::4]
     trace = diagonal.sum(1, keepdim=True)
@@ -245,15 +251,8 @@ def check_rotation(kind: str, rotation: Tensor) -> Tensor:
     Raises:
         ShapeError, DTypeError: No such tensor.
     """
-    shape = ROTATIONS[kind]
-    text = ", ".join(["...", *map(str, shape)])
-    check_floating("rotation", rotation, f"[{text}]")
-    if rotation.ndim < len(shape) or rotation.shape[-len(shape) :] != shape:
-        raise ShapeError(
-            f"rotation must be [{text}], of the kind {kind!r}, got {list(rotation.shape)}. Name the kind "
-            f"that you pass: {', '.join(ROTATIONS)}."
-        )
-    return rotation
+    fix = f"Name the kind that you pass: {', '.join(ROTATIONS)}."
+    return check_last("rotation", rotation, ROTATIONS[kind], f"of the kind {kind!r}", fix)
 
 
 def run_turned(
@@ -386,8 +385,7 @@ def rotate(
         kind: What the rotation is given as: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
             :func:`wigner_blocks` and :func:`edge_frame`.
         inverse: Whether to rotate back.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps.dim]``.

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ...core.checks import check_choice, check_flag, check_floating, check_tensor, got
-from ...core.errors import ConfigError, DTypeError, ShapeError
+from ...core.checks import check_choice, check_flag, check_tensor, got
+from ...core.errors import ConfigError, DTypeError
 from ...core.forms.program import Form, FormCall
 from ...core.torch_internals import is_plain
 from ...irreps.algebra import as_irreps, representation_matrix
@@ -25,6 +25,7 @@ from .functions import (
     ROTATIONS,
     Turning,
     angles_to_quaternion,
+    check_last,
     check_operands,
     check_rotation,
     full_matrix,
@@ -92,7 +93,7 @@ class WignerD(FormulaModule):
         Raises:
             ShapeError, DTypeError: The matrix is no such tensor.
         """
-        return self._full(self._blocks("matrix", _matrices(R)))
+        return self._full(self._blocks("matrix", check_last("R", R, (3, 3), "rotations")))
 
     def D_from_quaternion(self, q: Tensor, k: Tensor | None = None) -> Tensor:
         """``[..., 4]`` to ``[..., irreps.dim, irreps.dim]``.
@@ -130,12 +131,6 @@ class WignerD(FormulaModule):
         return f"{self.irreps} | by {self.rotation}, {self._kind()}"
 
 
-def _matrices(value: Tensor) -> Tensor:
-    if check_floating("R", value, "[..., 3, 3]").shape[-2:] != (3, 3):
-        raise ShapeError(f"R must be [..., 3, 3], rotations, got {list(value.shape)}. Move these axes to the end.")
-    return value
-
-
 def _inverted(blocks: Tensor, k: Tensor | None) -> Tensor:
     """Blocks of even and odd irreps after so many inversions."""
     if k is None:
@@ -161,8 +156,7 @@ class RotateFeatures(FormulaModule):
             rotations about y, and between them constant sparse matrices,
             :math:`Y(\alpha)\, J\, Y(\beta)\, J^T\, Y(\gamma)`. No matrix per row is in memory, and the calls are five.
         inverse: Whether to rotate back.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Raises:
         IrrepsError, ConfigError: Irreps or options that there are not, or that do not fit each other.

@@ -236,8 +236,7 @@ def so2_linear(
         mmax: Largest order; None for all.
         scales: ``[..., num_scales]`` factors of the input; leading axes broadcast.
         parity: 'o3' or 'so3'.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps_out.dim]``.

@@ -132,8 +132,7 @@ class SO2Linear(SO2Layer):
         mmax: Largest order; None for all. Components of larger order are not read, and zero.
         parity: 'o3' or 'so3'.
         internal_weights: Whether the layer owns its weights.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[weight_numel]``, normal numbers at first: features of unit variance then give such features. See
@@ -197,8 +196,7 @@ class SO2Convolution(SO2Layer):
         irreps_in, irreps_out, mmax, parity, internal_weights: See :class:`SO2Linear`. Weights give results of unit
             variance for an edge, for limited orders in the mean of the components.
         lmax: Degree of the frames that it is called with; None for the largest in irreps_in and irreps_out.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
-        backend: Name of a backend, or None for the first that accepts.
+        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
         weight: ``[weight_numel]``; see :meth:`weight_views`.

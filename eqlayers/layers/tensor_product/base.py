@@ -14,7 +14,13 @@ from torch import Tensor
 
 from ...core.checks import check_flag
 from ...core.forms.program import FormCall
-from ...e3nn_compat.state_dict import E3nnState, check_e3nn_layer, coefficient_signs, generated_buffers
+from ...e3nn_compat.state_dict import (
+    E3nnState,
+    check_e3nn_layer,
+    coefficient_signs,
+    generated_buffers,
+    share_tensors,
+)
 from ...irreps.algebra import as_irreps
 from ...irreps.instructions import Instruction, normalise, read_instructions, variances
 from ...sparse import ProgramInfos, infos_of
@@ -145,11 +151,7 @@ class ProductLayer(E3nnState, EquivariantModule):
             setattr(self, name, getattr(theirs, name, default))
         self._state_options = {}
         self._keep_generated(theirs)
-        if isinstance(theirs.weight, torch.nn.Parameter):
-            self.weight = theirs.weight
-        else:
-            self.register_buffer("weight", theirs.weight)
-        self.register_buffer("output_mask", theirs.output_mask)
+        share_tensors(self, theirs, "weight", "output_mask")
         return self.train(module.training)
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
