@@ -84,23 +84,23 @@ class E3nnState(torch.nn.Module):
         )
         unexpected_keys[:] = [k for k in unexpected_keys if not k.startswith(prefix + _GENERATED)]
         mine = {key: value for key, value in state_dict.items() if key.startswith(prefix + _GENERATED)}
-        given = {key[len(prefix) :]: value for key, value in mine.items() if value.device.type != "meta"}
+        loaded = {key[len(prefix) :]: value for key, value in mine.items() if value.device.type != "meta"}
         try:
-            self._follow(given)
+            self._follow(loaded)
         except ConfigError as error:
             error_msgs.append(str(error))
 
-    def _follow(self, given: dict[str, torch.Tensor]) -> None:
+    def _follow(self, loaded: dict[str, torch.Tensor]) -> None:
         """Take the signs of loaded coefficients, as e3nn does, whose code computes with what it has loaded."""
         me: Any = self
-        signs = coefficient_signs(given, (me.irreps_in1, me.irreps_in2, me.irreps_out), me.instructions)
+        signs = coefficient_signs(loaded, (me.irreps_in1, me.irreps_in2, me.irreps_out), me.instructions)
         signed = [
             old if sign is None else ins._replace(path_weight=ins.path_weight * sign)
             for sign, ins, old in zip(signs, me.instructions, me.plan.instructions, strict=True)
         ]
         if signed != list(me.plan.instructions):
             me.plan = type(me.plan)(me.plan.irreps, signed, me.plan.layout)
-            self._generated = {key: value.detach().clone() for key, value in given.items()}
+            self._generated = {key: value.detach().clone() for key, value in loaded.items()}
 
 
 def generated_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -119,7 +119,7 @@ def coefficient_signs(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps],
     instructions: Sequence[Instruction],
 ) -> list[float | None]:
-    """+1 or -1 per instruction: the sign of a layer's own Wigner 3j symbols relative to the installed e3nn's.
+    """Signs of the Wigner 3j symbols that a layer stores, relative to the installed e3nn's: +1 or -1 per instruction.
 
     e3nn 0.4 and 0.6 differ in the sign of some triples of degrees, and a saved layer keeps the signs of its version.
     None where the symbols are not among the generated buffers.
@@ -127,7 +127,7 @@ def coefficient_signs(
     Raises:
         ConfigError: The layer's symbols are neither the installed ones nor their negatives.
     """
-    found: dict[tuple[int, ...], float] = {}
+    sign_of: dict[tuple[int, ...], float] = {}
     for key, value, degrees in _symbols(generated):
         sign, error = _deviation(value, degrees)
         if not error <= torch.finfo(torch.bfloat16).eps:  # they may once have been rounded to any dtype
@@ -135,19 +135,19 @@ def coefficient_signs(
                 f"the buffer {key} must hold the Wigner 3j symbols of degrees {degrees} up to their sign, got values "
                 f"that differ by {error:.1e}. Load the layer's state anew, or leave it as it is."
             )
-        found[degrees] = sign
+        sign_of[degrees] = sign
     triples = [tuple(part[i].ir.l for part, i in zip(irreps, ins[:3], strict=True)) for ins in instructions]
-    return [found.get(triple) for triple in triples]
+    return [sign_of.get(triple) for triple in triples]
 
 
 def coefficient_error(module: torch.nn.Module) -> float:
-    """How far the layer's own Wigner 3j symbols are off beyond their dtype's rounding: 0, or the rounding of another.
+    """Error of the Wigner 3j symbols that a layer stores, beyond the rounding of their dtype: 0, or another rounding.
 
     e3nn computes them in the default dtype of the time; ``.double()`` of a float32 layer keeps their float32 rounding.
     """
     symbols = _symbols(generated_buffers(module))
-    found = [(_deviation(value, degrees)[1], torch.finfo(value.dtype).eps) for _, value, degrees in symbols]
-    return max((error for error, eps in found if error > eps), default=0.0)
+    errors = [(_deviation(value, degrees)[1], torch.finfo(value.dtype).eps) for _, value, degrees in symbols]
+    return max((error for error, eps in errors if error > eps), default=0.0)
 
 
 def _symbols(generated: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, tuple[int, ...]]]:

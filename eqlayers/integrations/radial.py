@@ -380,7 +380,7 @@ def _knots(made: Sequence[RadialTable | PairTable], tolerance: float) -> list[Ta
     knots = fewest_knots(made[0].knots, like.dtype, errors)
     for one in made:
         one.knots = knots
-    return [worst_of(errors.found[function] for function in some).error for some in exact]
+    return [worst_of(errors.by_function[function] for function in some).error for some in exact]
 
 
 def _of_embedding(

@@ -50,10 +50,10 @@ def read_all_irreps(values: Any, names: tuple[str, ...]) -> tuple[o3.Irreps, ...
         IrrepsError: Another number of them, or e3nn cannot read one.
     """
     what, fix = f"the irreps of {', '.join(names)}", "Give the irreps of each."
-    found = check_items("irreps", values, what, fix, IrrepsError)
-    if len(found) != len(names):
-        raise IrrepsError(f"irreps must be {what}, got {len(found)}. {fix}")
-    return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(found, names, strict=True))
+    items = check_items("irreps", values, what, fix, IrrepsError)
+    if len(items) != len(names):
+        raise IrrepsError(f"irreps must be {what}, got {len(items)}. {fix}")
+    return tuple(as_irreps(irreps, f"irreps of {name}") for irreps, name in zip(items, names, strict=True))
 
 
 def wigner_3j(l1: int, l2: int, l3: int) -> np.ndarray:
@@ -126,15 +126,15 @@ def read_filter(value: Any) -> list[o3.Irrep] | None:
     if value is None:
         return None
     what, fix = "a list of irreps such as ['0e', '1o'], or None", "Pass a list, also for one irrep."
-    found = []
+    kept = []
     for ir in check_items("filter_ir_out", value, what, fix, IrrepsError):
         try:
-            found.append(o3.Irrep(ir))
+            kept.append(o3.Irrep(ir))
         except Exception:
             raise IrrepsError(
                 f"filter_ir_out must hold irreps such as '1o', got {got(ir)}. Write each as degree and parity."
             ) from None
-    return found
+    return kept
 
 
 def channel_major_order(irreps: Any) -> np.ndarray:
@@ -175,22 +175,22 @@ def representation_matrix(irreps: Any, matrix: np.ndarray | torch.Tensor) -> tor
         >>> representation_matrix("1o + 1e", -np.eye(3)).diagonal().tolist()
         [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]
     """
-    given: Any = matrix
+    tensor: Any = matrix
     if isinstance(matrix, (np.ndarray, list, tuple)):
         rounding = np.finfo(matrix.dtype).eps if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f" else 0.0
         try:
-            given = torch.from_numpy(np.array(matrix, dtype=np.float64))
+            tensor = torch.from_numpy(np.array(matrix, dtype=np.float64))
         except (TypeError, ValueError):
-            given = None
-    if not isinstance(given, torch.Tensor) or given.is_meta or given.is_complex():
+            tensor = None
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta or tensor.is_complex():
         raise IrrepsError(f"matrix must be a tensor [3, 3] of numbers, got {got(matrix)}. Use torch.eye(3) or another.")
     if isinstance(matrix, torch.Tensor):
         rounding = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
-    turn = given.detach().to("cpu", torch.float64)
+    turn = tensor.detach().to("cpu", torch.float64)
     unit = torch.eye(3, dtype=torch.float64, device="cpu")
     if turn.shape != (3, 3) or not torch.allclose(turn @ turn.T, unit, rtol=0, atol=max(1e-10, 32 * rounding)):
-        found = turn.tolist() if turn.numel() <= 9 else got(turn)
-        raise IrrepsError(f"matrix must be orthogonal [3, 3], got {found}. Use e3nn.o3.rand_matrix() or its negative.")
+        shown = turn.tolist() if turn.numel() <= 9 else got(turn)
+        raise IrrepsError(f"matrix must be orthogonal [3, 3], got {shown}. Use e3nn.o3.rand_matrix() or its negative.")
     for _ in range(6 if rounding > np.finfo(np.float64).eps else 0):  # Newton's steps to the nearest orthogonal matrix
         turn = turn @ (1.5 * unit - 0.5 * turn.T @ turn)
     sign = 1 if torch.linalg.det(turn) > 0 else -1

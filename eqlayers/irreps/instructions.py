@@ -48,24 +48,24 @@ def read_instructions(
     out = []
     what = "a list of tuples (i_in1, i_in2, i_out, mode, has_weight[, path_weight])"
     fix = "Use FullyConnectedTensorProduct for all paths."
-    for number, given in enumerate(check_items("instructions", instructions, what, fix, IrrepsError)):
-        if not isinstance(given, Sequence) or isinstance(given, str):
+    for number, entries in enumerate(check_items("instructions", instructions, what, fix, IrrepsError)):
+        if not isinstance(entries, Sequence) or isinstance(entries, str):
             raise IrrepsError(
                 f"instruction {number} must be a tuple (i_in1, i_in2, i_out, mode, has_weight[, path_weight]), "
-                f"got {got(given)}. Pass a list of such tuples."
+                f"got {got(entries)}. Pass a list of such tuples."
             )
-        where = f"instruction {number} {tuple(given)}"
-        if len(given) not in (5, 6):
+        where = f"instruction {number} {tuple(entries)}"
+        if len(entries) not in (5, 6):
             raise IrrepsError(
                 f"{where}: must be (i_in1, i_in2, i_out, mode, has_weight) or the same with path_weight, "
-                f"got {len(given)} entries. Add or drop entries."
+                f"got {len(entries)} entries. Add or drop entries."
             )
-        i1, i2, io, mode_name, has_weight = given[:5]
+        i1, i2, io, mode_name, has_weight = entries[:5]
         has_weight = check_flag(f"{where}: has_weight", has_weight, IrrepsError)
         path_weight = 1.0
-        if len(given) == 6:
+        if len(entries) == 6:
             fix = "It stands under a root: use its square."
-            path_weight = check_number(f"{where}: path_weight", given[5], at_least=0, fix=fix, error=IrrepsError)
+            path_weight = check_number(f"{where}: path_weight", entries[5], at_least=0, fix=fix, error=IrrepsError)
         groups = []
         for name, index, irreps in (("i_in1", i1, irreps_in1), ("i_in2", i2, irreps_in2), ("i_out", io, irreps_out)):
             if not is_integer(index) or not 0 <= index < len(irreps):
@@ -102,21 +102,21 @@ def read_final(instructions: Any) -> list[Instruction]:
         ConfigError: Something else.
     """
     fix = "Take the instructions of a layer."
-    found = check_items("instructions", instructions, "a list of instructions", fix)
-    return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(found)]
+    items = check_items("instructions", instructions, "a list of instructions", fix)
+    return [check_type(f"instructions[{i}]", ins, Instruction, "an Instruction", fix) for i, ins in enumerate(items)]
 
 
 def variances(name: str, values: Any, irreps: o3.Irreps) -> list[float]:
     """One variance per irreps group; None means 1."""
     if values is None:
         return [1.0] * len(irreps)
-    given = check_items(name, values, "a list of numbers", f"Give one per group of {irreps}.")
-    if len(given) != len(irreps):
+    items = check_items(name, values, "a list of numbers", f"Give one per group of {irreps}.")
+    if len(items) != len(irreps):
         raise ConfigError(
-            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(given)}. Give one for each."
+            f"{name} must have {len(irreps)} entries, one per group of {irreps}, got {len(items)}. Give one for each."
         )
     fix = "Use 1.0 where in doubt."
-    return [check_number(f"{name}[{i}]", v, at_least=0, fix=fix) for i, v in enumerate(given)]
+    return [check_number(f"{name}[{i}]", v, at_least=0, fix=fix) for i, v in enumerate(items)]
 
 
 def check_normalization(name: str, value: str | None) -> str:

@@ -28,7 +28,7 @@ class Mode(NamedTuple):
         return "q" in self.first
 
     def extents(self, mul1: int, mul2: int, mul_out: int) -> dict[str, int]:
-        """Length of each letter for given multiplicities."""
+        """Length of each letter, from the multiplicities."""
         if self.pairs:
             return {"q": mul1 * (mul1 - 1) // 2, "w": mul_out}
         return {"u": mul1, "v": mul2, "w": mul_out}

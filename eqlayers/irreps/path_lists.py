@@ -24,7 +24,7 @@ def paths(
 ) -> tuple[o3.Irreps, list[tuple[int, int, int, str, bool]]]:
     """All paths of a tensor product, as the arguments ``irreps_out`` and ``instructions`` of a layer.
 
-    Without ``irreps_out`` every path has an output group of its own, as in the convolutions of NequIP and MACE. The
+    Without ``irreps_out`` every path has one output group, as in the convolutions of NequIP and MACE. The
     groups are sorted by irrep, so that a :class:`eqlayers.Linear` behind the product mixes groups that lie together.
     With ``irreps_out`` every path leads to every group of its irrep.
 
@@ -32,7 +32,7 @@ def paths(
         irreps_in1, irreps_in2: Irreps of the two inputs.
         filter_ir_out: Irreps of the outputs that are kept, as ``"0e + 1o"`` or a list; multiplicities do not count.
             None keeps all.
-        irreps_out: Irreps of a given output, or None to make them.
+        irreps_out: Irreps of the output, or None to make them.
         mode: Connection mode of all paths, see :class:`eqlayers.TensorProduct`. Modes with channels of the output
             alone ('uvw', 'uuw', 'u<vw') need ``irreps_out``.
         has_weight: Whether paths have weights.
@@ -58,27 +58,27 @@ def paths(
     """
     first, second = as_irreps(irreps_in1, "irreps_in1"), as_irreps(irreps_in2, "irreps_in2")
     row, has_weight = MODES[check_choice("mode", mode, MODES)], check_flag("has_weight", has_weight)
-    given = filter_ir_out
-    if isinstance(given, (str, o3.Irreps)):
-        given = as_irreps(given, "filter_ir_out")
-        keep: list[o3.Irrep] | None = [ir for _, ir in given]
+    filtered = filter_ir_out
+    if isinstance(filtered, (str, o3.Irreps)):
+        filtered = as_irreps(filtered, "filter_ir_out")
+        keep: list[o3.Irrep] | None = [ir for _, ir in filtered]
     else:
-        given = keep = read_filter(given)
-    found = tensor_product_paths(first, second, keep)
+        filtered = keep = read_filter(filtered)
+    pairs = tensor_product_paths(first, second, keep)
     if irreps_out is not None:
         out = as_irreps(irreps_out, "irreps_out")
-        triples = sorted((i, j, k) for i, j, ir in found for k, (_, to) in enumerate(out) if to == ir)
+        triples = sorted((i, j, k) for i, j, ir in pairs for k, (_, to) in enumerate(out) if to == ir)
     elif "w" in row.out:
         raise IrrepsError(
             f"irreps_out must be given for mode {mode!r}, whose outputs have channels of their own, got None. Pass "
             f"irreps_out=, or use 'uvu'."
         )
     else:
-        muls = [math.prod(row.extents(first[i].mul, second[j].mul, 0)[c] for c in row.out) for i, j, _ in found]
-        out, place, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, found, strict=True)]).sort()
-        triples = [(i, j, place[k]) for k, (i, j, _) in enumerate(found)]
+        muls = [math.prod(row.extents(first[i].mul, second[j].mul, 0)[c] for c in row.out) for i, j, _ in pairs]
+        out, place, _ = o3.Irreps([(mul, ir) for mul, (*_, ir) in zip(muls, pairs, strict=True)]).sort()
+        triples = [(i, j, place[k]) for k, (i, j, _) in enumerate(pairs)]
     if not triples:
-        wanted = out if irreps_out is not None else "any irrep" if keep is None else given
+        wanted = out if irreps_out is not None else "any irrep" if keep is None else filtered
         raise IrrepsError(
             f"some irrep of irreps_out must lie in irreps_in1 x irreps_in2, got {first} x {second} for {wanted}. "
             f"Add degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."

@@ -252,7 +252,7 @@ def _make(prefix: str, owner: Any, tolerance: float, count: int | None, species:
             table = in_a_row(parts, len(pairs), knots.count, dtype)
         path, size = ".".join(part for part in (prefix, name) if part), table.numel() * table.itemsize / 2**20
         made.tables.append((network, table))
-        error = worst_of(errors.found[function] for function in exact[name]).error
+        error = worst_of(errors.by_function[function] for function in exact[name]).error
         made.rows.append(CompressionRow(path, knots.count, table.shape[1], error, size))
     return made
 

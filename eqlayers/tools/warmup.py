@@ -1,4 +1,4 @@
-"""Compiles the kernels of a step ahead of time: runs it once and sees which ones it asks for."""
+"""Kernels of a step, compiled ahead of time: the step runs once, and the kernels that it asks for are recorded."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class WarmupReport:
         """One line: how many were compiled, and where they are."""
         if not self.rows:
             return "the step called no layer that runs in kernels of this package"
-        made, found = sum(row.compiled for row in self.rows), sum(not (r.compiled or r.reason) for r in self.rows)
+        made, ready = sum(row.compiled for row in self.rows), sum(not (r.compiled or r.reason) for r in self.rows)
         counts = f"{made} kernel{'s' * (made != 1)} compiled" + (f" and {self.others} others" if self.others else "")
         places = "; ".join(f"{device}: {folder}" for device, folder in self.folders.items())
-        return f"{counts}, {found} call{'s' * (found != 1)} found theirs; {places}"
+        return f"{counts}, {ready} call{'s' * (ready != 1)} found theirs; {places}"
 
 
 def warmup(
@@ -337,7 +337,7 @@ _COMPILED = {
 
 
 def _bare(operands: Iterable[Operand]) -> str:
-    """Whose they are: names without 'gradient of' and the like."""
+    """Names of operands, without 'gradient of' and similar words."""
     return ", ".join(dict.fromkeys(re.sub("(gradient|cotangent|tangent) of ", "", one.name) for one in operands))
 
 
@@ -364,5 +364,5 @@ def _names(model: torch.nn.Module, seen: Iterable[Request]) -> dict[str, str]:
                 form = find_form(whole[1].key)
                 for key in (form.key, ProductForm(form.program).weighted.program.key):
                     paths.setdefault(key, {})[path or type(layer).__name__] = None
-    shown = {key: (next(iter(found)), len(found) - 1) for key, found in paths.items()}
+    shown = {key: (next(iter(layers_of)), len(layers_of) - 1) for key, layers_of in paths.items()}
     return {key: f"{first} (+{more} more)" if more else first for key, (first, more) in shown.items()}

@@ -75,22 +75,22 @@ def edge_softmax(
     if logits.ndim != 2:
         raise ShapeError(f"logits must be [E, H], a column for each head, got {list(logits.shape)}. Add an axis.")
     graph = receivers(edge_index, num_nodes)
-    given: dict[str, Tensor] = {"logits": logits}
+    operands: dict[str, Tensor] = {"logits": logits}
     if envelope is not None:
-        given["envelope"] = check_tensor("envelope", envelope, "[E]").unsqueeze(-1)
+        operands["envelope"] = check_tensor("envelope", envelope, "[E]").unsqueeze(-1)
     if isinstance(sink, Tensor):
-        given["sink"] = sink
+        operands["sink"] = sink
     else:
         number = check_number("sink", sink, fix="0.0 is usual.")
-    given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
-    check_same_kind(**given)
-    logits, heads = given["logits"], logits.shape[1]
-    for name, rows in (("logits", logits), ("envelope", given.get("envelope"))):
+    operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
+    check_same_kind(**operands)
+    logits, heads = operands["logits"], logits.shape[1]
+    for name, rows in (("logits", logits), ("envelope", operands.get("envelope"))):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != graph.num_edges):
             shape = f"[{graph.num_edges}{', H' if name == 'logits' else ''}]"
             came = list(rows.shape if name == "logits" else rows.shape[:-1])
             raise ShapeError(f"{name} must be {shape}, a row for each edge, got {came}. Check edge_index.")
-    wide = given["sink"] if "sink" in given else logits.new_full((heads,), number)
+    wide = operands["sink"] if "sink" in operands else logits.new_full((heads,), number)
     if wide.ndim not in (1, 2) or wide.shape[-1] != heads or (wide.ndim == 2 and wide.shape[0] != graph.num_dst):
         raise ShapeError(
             f"sink must be [{heads}] or [{graph.num_dst}, {heads}], got {list(wide.shape)}. Give a logit for each head."
@@ -106,12 +106,12 @@ def edge_softmax(
             f"envelope must be 0 or more, got {float(envelope.detach().min()):g}. Take one that ends at 0, such as "
             "eqlayers.nn.PolynomialCutoff."
         )
-    envelope, dtype, inside = given.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
+    envelope, dtype, inside = operands.get("envelope"), logits.dtype, ACCUMULATE[logits.dtype]
     if inside == dtype:
         return _softmax(logits, ends, envelope, wide, flag)
     envelope = None if envelope is None else envelope.to(inside)
-    found = _softmax(logits.to(inside), ends, envelope, wide.to(inside), flag)
-    return found if under_autocast(logits.device.type) else found.to(dtype)  # as softmax of torch
+    weights = _softmax(logits.to(inside), ends, envelope, wide.to(inside), flag)
+    return weights if under_autocast(logits.device.type) else weights.to(dtype)  # as softmax of torch
 
 
 def _softmax(logits: Tensor, ends: Ends, envelope: Tensor | None, sink: Tensor, deterministic: bool) -> Tensor:

@@ -103,8 +103,8 @@ class AttentionAggregate(FormModule):
             IndexRangeError: An edge has an end outside its nodes (found on CPU only).
         """
         sink = self.sink.to(check_floating("logits", logits, "[E, heads]").dtype)
-        given = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
-        return run_aggregate(self._form, *given, self.deterministic, self.backend)
+        operands = values, logits, receivers(edge_index, num_nodes), self.heads, envelope, sink
+        return run_aggregate(self._form, *operands, self.deterministic, self.backend)
 
     def extra_repr(self) -> str:
         """Irreps, heads, layout and backend."""
@@ -251,8 +251,8 @@ class EquivariantAttention(EquivariantModule):
         weights, shares = widest_under_autocast(self.radial(edge_scalars), shares)
         each = ("each", "each", "one", "each")
         weights = run_along(self._per_head, (weights, shares, weights.new_empty(0)), each, graph, self.backend)
-        found: Tensor = self.down(self.product(self.up(x), edge_attr, weights, graph))
-        return found
+        features: Tensor = self.down(self.product(self.up(x), edge_attr, weights, graph))
+        return features
 
     def _logits(self, x: Tensor, edge_attr: Tensor, edge_scalars: Tensor, graph: Graph) -> Tensor:
         """``[E, heads]``."""

@@ -1,4 +1,4 @@
-"""Where copies of irreps stand in a flat row, and taking them out."""
+"""Columns of irrep copies in a flat row, and how to take them out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Copies(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where copies stand in a flat row: in columns from ``start``, or as channels of a slot."""
+    """A range of columns from ``start``, or some channels of a slot."""
 
     start: int
     length: int
@@ -30,7 +30,7 @@ class Columns(NamedTuple):
 
 
 def columns_of(slots: list[Slot], copies: Sequence[Copies], layout: str) -> list[Columns]:
-    """Columns of some copies, one range for neighbours; a slot where the channels of others stand between."""
+    """Columns of some copies: one range for neighbours; a slot if channels of other copies lie between them."""
     out: list[Columns] = []
     for group, first, count in copies:
         slot = slots[group]
@@ -63,7 +63,7 @@ def take(x: Tensor, columns: Sequence[Columns]) -> Tensor:
 
 
 def whole_row(columns: Sequence[Columns], dim: int) -> tuple[list[int], list[int]] | None:
-    """Widths of the pieces that a row falls into, and the numbers of those that the columns are; None if not all."""
+    """Widths of the ranges of a row, and the range of each of the columns; None unless columns cover the row."""
     order = sorted(range(len(columns)), key=lambda n: columns[n].start)
     ends = [(columns[n].start, columns[n].start + columns[n].length) for n in order]
     if any(one.slot is not None for one in columns) or [a for a, _ in ends] != [0, *(b for _, b in ends)][:-1]:
@@ -107,5 +107,5 @@ def same_order(first: o3.Irreps, second: o3.Irreps, layout: str) -> bool:
 
 
 def _turning(irreps: o3.Irreps) -> list[tuple[int, o3.Irrep]]:
-    """The groups whose copies 'ir_mul' keeps together."""
+    """The groups whose components 'ir_mul' separates: groups of degree above 0."""
     return [(mul, ir) for mul, ir in irreps if mul and ir.l]

@@ -1,4 +1,4 @@
-"""The base of all layers: backend, layout, and the words in which they describe themselves."""
+"""The bases of layers: backend, layout, explanations; layers that are formulas, and layers that are products."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KeepsFloat64(torch.nn.Module):
         for name, value in kept.items():
             moved = self.get_buffer(name)
             kept_value = torch.empty_like(moved, dtype=value.dtype) if value.is_meta else value.to(moved.device)
-            setattr(self, name, kept_value)  # also where ``to_empty`` would have left anything in it
+            setattr(self, name, kept_value)  # after ``to_empty``, too, which leaves arbitrary numbers
         return self
 
 
@@ -60,7 +60,7 @@ class EquivariantModule(Scriptable):
         return None
 
     def formulas(self) -> tuple[Formula, ...]:
-        """The formulas that it may run, of which the derivatives are made."""
+        """Formulas that the layer may run, without their derivatives."""
         return ()
 
     def dense_paths(self) -> int:
@@ -68,7 +68,7 @@ class EquivariantModule(Scriptable):
         return 0
 
     def called_layers(self) -> Iterable[torch.nn.Module]:
-        """Layers inside that the call goes through; others are there for the keys of e3nn's state dict."""
+        """Layers inside that a call uses; other layers inside only hold keys of e3nn's state dict."""
         return self.children()
 
     def selected_backend(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
@@ -117,11 +117,11 @@ class FormulaModule(EquivariantModule):
     _formulas: Any
 
     def formulas(self) -> tuple[Formula, ...]:
-        """All that it may run, of which the derivatives are made."""
+        """Formulas that the layer may run, without their derivatives."""
         return tuple(self._formulas)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Make the formulas known to the process that loads them: torch.compile, which may come first, cannot."""
+        """Register the formulas in the process that loads the layer; torch.compile cannot trace this."""
         super().__setstate__(state)
         for base in self.formulas() if "_formulas" in vars(self) else ():
             register_formula(base)

@@ -1,4 +1,4 @@
-"""Weights: who owns them, their one flat order (instruction after instruction, row-major), and what they reach."""
+"""Weights: whether the layer stores them, their flat order (by instruction, row-major), and what they reach."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Weights:
     def _sizes(self) -> list[int]:
         return [math.prod(s) if has else 0 for s, has in zip(self.shapes, self.has, strict=True)]
 
-    def read(self, weight: Tensor | list[Tensor] | None, own: Tensor, internal: bool, shared: bool) -> Tensor:
-        """The flat weight of a call: given, listed by instruction, or the layer's own.
+    def read(self, weight: Tensor | list[Tensor] | None, stored: Tensor, internal: bool, shared: bool) -> Tensor:
+        """The flat weight of a call: an argument, a list by instruction, or the stored weight of the layer.
 
         Raises:
-            ShapeError: None is given and the layer has none, or the shape does not fit.
+            ShapeError: The call has no weight and the layer stores none, or the shape does not fit.
             DTypeError: No tensor, or one of integers.
         """
         if isinstance(weight, (list, tuple)):
@@ -56,7 +56,7 @@ class Weights:
                     f"{self.owner} must be given weight of shape [..., {self.numel}], it has no internal weights, got "
                     f"None. Pass weight=, or build it with internal_weights=True."
                 )
-            return own
+            return stored
         if (
             isinstance(weight, Tensor)
             and (weight.shape == (self.numel,) if shared else weight.ndim > 1 and weight.shape[-1] == self.numel)

@@ -58,11 +58,11 @@ class CartesianTensor(KeepsFloat64):
         super().__init__()
         self.traceless = check_flag("traceless", traceless)
         read_formula(formula)
-        found = cartesian_basis(formula, self.traceless)
-        self.formula, self.indices = formula, found.indices
-        self.irreps_out: Irreps = found.irreps
-        self._flat = FlatLayout(found.irreps, "mul_ir")
-        self.register_buffer("change_of_basis", torch.from_numpy(found.matrix.copy()), persistent=False)
+        basis = cartesian_basis(formula, self.traceless)
+        self.formula, self.indices = formula, basis.indices
+        self.irreps_out: Irreps = basis.irreps
+        self._flat = FlatLayout(basis.irreps, "mul_ir")
+        self.register_buffer("change_of_basis", torch.from_numpy(basis.matrix.copy()), persistent=False)
         self.kept_in_float64 = ("change_of_basis",)
         self._cube = (3,) * len(self.indices)
         self.register_buffer("_matrix", self.change_of_basis.flatten(1).float(), persistent=False)
@@ -117,13 +117,15 @@ class CartesianTensor(KeepsFloat64):
                 f"Pass one [..., 3] for each."
             )
         names = [f"vectors[{n}]" for n in range(len(vectors))]
-        found = widest_under_autocast(*(check_floating(n, v, "[..., 3]") for n, v in zip(names, vectors, strict=True)))
-        check_same_kind(**dict(zip(names, found, strict=True)))
-        for name, vector in zip(names, found, strict=True):
+        factors = widest_under_autocast(
+            *(check_floating(n, v, "[..., 3]") for n, v in zip(names, vectors, strict=True))
+        )
+        check_same_kind(**dict(zip(names, factors, strict=True)))
+        for name, vector in zip(names, factors, strict=True):
             if vector.ndim < 1 or vector.shape[-1] != 3:
                 raise ShapeError(f"{name} must be [..., 3], got {list(vector.shape)}. Move the components to the end.")
-        product = found[0]
-        for vector in found[1:]:
+        product = factors[0]
+        for vector in factors[1:]:
             product = (product[..., :, None] * vector[..., None, :]).flatten(-2)
         return self.from_cartesian(product.unflatten(-1, (3,) * len(vectors)))
 

@@ -82,8 +82,8 @@ class ChangeOfBasis(FormModule):
         """The matrix of every irrep."""
         wanted = dict.fromkeys(ir for _, ir in self.irreps_in)
         if isinstance(basis, Mapping):
-            given = {_irrep(key): value for key, value in basis.items()}
-            return {ir: _matrix(ir, given[ir]) if ir in given else np.eye(ir.dim) for ir in wanted}
+            by_irrep = {_irrep(key): value for key, value in basis.items()}
+            return {ir: _matrix(ir, by_irrep[ir]) if ir in by_irrep else np.eye(ir.dim) for ir in wanted}
         turn: Any = basis
         if isinstance(basis, str):
             if check_choice("basis", basis, _ROTATIONS) == "e3nn":
@@ -91,9 +91,9 @@ class ChangeOfBasis(FormModule):
             turn = np.array(_ROTATIONS[basis], dtype=np.float64)
         out = {}
         for ir in wanted:
-            found = representation_matrix(o3.Irreps([(1, ir)]), turn).numpy().copy()
-            found[np.abs(found) < _ROUNDING] = 0.0
-            out[ir] = found
+            matrix = representation_matrix(o3.Irreps([(1, ir)]), turn).numpy().copy()
+            matrix[np.abs(matrix) < _ROUNDING] = 0.0
+            out[ir] = matrix
         return out
 
     def matrix(self, ir: Any) -> Tensor:
@@ -102,10 +102,10 @@ class ChangeOfBasis(FormModule):
         Raises:
             IrrepsError: It has no such irrep.
         """
-        found = _irrep(ir)
-        if found not in self._matrices:
+        irrep = _irrep(ir)
+        if irrep not in self._matrices:
             raise IrrepsError(f"ir must be one of {self.irreps_in}, got {got(ir)}. Pick one of these.")
-        return torch.from_numpy(self._matrices[found].copy())
+        return torch.from_numpy(self._matrices[irrep].copy())
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., irreps.dim]`` to the same, in the other basis and layout.
@@ -134,17 +134,17 @@ def _irrep(value: Any) -> o3.Irrep:
 
 
 def _matrix(ir: o3.Irrep, value: Any) -> np.ndarray:
-    given = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    numbers = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
     try:
-        found = np.array(given, dtype=np.float64)
+        matrix = np.array(numbers, dtype=np.float64)
     except (TypeError, ValueError):
-        found = np.zeros(0)
-    if found.shape != (ir.dim, ir.dim) or not np.isfinite(found).all():
+        matrix = np.zeros(0)
+    if matrix.shape != (ir.dim, ir.dim) or not np.isfinite(matrix).all():
         raise ConfigError(
             f"the matrix of {ir} must be [{ir.dim}, {ir.dim}] finite numbers, got {got(value)}. Give a row for each "
             f"component after."
         )
-    return found
+    return matrix
 
 
 def _inverted(ir: o3.Irrep, matrix: np.ndarray) -> np.ndarray:

@@ -136,22 +136,22 @@ def _couplings(rank: int) -> dict[Irrep, np.ndarray]:
                 coupled = np.einsum("ijl,jt->itl", wigner_3j(ir.l, left.l, 1), tensors) * np.sqrt(ir.dim)
                 longer.append((ir, coupled.reshape(ir.dim, -1)))
         paths = sorted(longer, key=lambda path: path[0])
-    found: dict[Irrep, list[np.ndarray]] = {}
+    by_irrep: dict[Irrep, list[np.ndarray]] = {}
     for ir, tensors in paths:
-        found.setdefault(ir, []).append(tensors)
-    return {ir: np.stack(parts) for ir, parts in found.items()}
+        by_irrep.setdefault(ir, []).append(tensors)
+    return {ir: np.stack(parts) for ir, parts in by_irrep.items()}
 
 
 def _orthonormal(rows: np.ndarray) -> list[np.ndarray]:
     """An orthonormal basis of the space of some rows, from the first on."""
-    found: list[np.ndarray] = []
+    basis: list[np.ndarray] = []
     for row in rows:
         for _ in range(2):  # once more, for what rounding left
-            for other in found:
+            for other in basis:
                 row = row - (row @ other) * other
         size = np.linalg.norm(row)
         if size > 2 * _ROUNDING:
             row = row / size
             row = np.where(np.abs(row) < _ROUNDING, 0.0, row)
-            found.append(row * np.sign(row[np.flatnonzero(row)[0]]))
-    return found
+            basis.append(row * np.sign(row[np.flatnonzero(row)[0]]))
+    return basis

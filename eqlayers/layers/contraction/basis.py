@@ -109,9 +109,9 @@ def _highest(text: str) -> int:
 def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path, ...]:
     """All iterated couplings from left to right of degrees l up to ``most``, in the order of MACE's weights."""
     if degree == 1:
-        return _singles(text)  # as given; polynomials of higher degrees are sorted
+        return _singles(text)  # in the order of the irreps; polynomials of higher degrees are sorted
     groups, dim = _irreps(text), o3.Irreps(text).dim
-    found = [
+    coupled = [
         _Path(ir, tuple(sorted((*left.groups, number))), polynomial * math.sqrt(2 * ir[0] + 1))
         for left in _all_paths(text, degree - 1, natural, most + _highest(text))
         for number, start, right in groups
@@ -119,7 +119,7 @@ def _all_paths(text: str, degree: int, natural: bool, most: int) -> tuple[_Path,
         if ir[0] <= most and (not natural or ir[1] == (-1) ** ir[0])
         for polynomial in [_coupled(left.polynomial, left.ir[0], start, right[0], ir[0], dim, degree - 1)]
     ]
-    return tuple(sorted(found, key=lambda path: path.ir))
+    return tuple(sorted(coupled, key=lambda path: path.ir))
 
 
 def _last_couplings(text: str, ir_out: Irrep, degree: int, natural: bool) -> list[tuple[_Path, int, int, Irrep]]:
@@ -144,7 +144,9 @@ def _powers(text: str, number: int, degree: int, most: int) -> tuple[_Path, ...]
             candidates.setdefault(out, []).append(polynomial)
     counts = permutations_of(dim, degree)
     groups = (number,) * degree
-    return tuple(_Path(out, groups, p) for out, found in sorted(candidates.items()) for p in _first(found, counts))
+    return tuple(
+        _Path(out, groups, p) for out, polynomials in sorted(candidates.items()) for p in _first(polynomials, counts)
+    )
 
 
 def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
@@ -168,7 +170,7 @@ def _norm(polynomial: np.ndarray, counts: np.ndarray) -> float:
 @lru_cache(maxsize=64)
 def _independent(text: str, degree: int, only: Irrep) -> tuple[_Path, ...]:
     """A basis of all equivariant polynomials of a degree: powers of each irrep, coupled from left to right."""
-    dim, found = o3.Irreps(text).dim, []
+    dim, basis = o3.Irreps(text).dim, []
     for groups in combinations_with_replacement(range(len(_irreps(text))), degree):
         terms: list[_Path] | None = None
         done = 0
@@ -181,8 +183,8 @@ def _independent(text: str, degree: int, only: Irrep) -> tuple[_Path, ...]:
                 pairs = [(a, b, ir) for a in terms for b in power for ir in _products(a.ir, b.ir) if ir[0] <= most]
                 power = [_multiplied(a, b, ir, dim) for a, b, ir in pairs]
             terms = sorted(power, key=lambda path: path.ir)
-        found += _sparser([path for path in terms or () if path.ir == only], permutations_of(dim, degree))
-    return tuple(found)
+        basis += _sparser([path for path in terms or () if path.ir == only], permutations_of(dim, degree))
+    return tuple(basis)
 
 
 def _multiplied(a: _Path, b: _Path, ir: Irrep, dim: int) -> _Path:
@@ -249,11 +251,11 @@ def paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> np.ndarray:
     if degree == 1:
         return _stacked([path.polynomial for path in _singles(text) if path.ir == ir_out], text, ir_out, 1)
     dim, factor = o3.Irreps(text).dim, math.sqrt(2 * ir_out[0] + 1)
-    found = [
+    polynomials = [
         _coupled(left.polynomial, left.ir[0], start, right[0], ir_out[0], dim, degree - 1) * factor
         for left, _, start, right in _last_couplings(text, ir_out, degree, natural=degree == 4)
     ]
-    return _stacked(found, text, ir_out, degree)
+    return _stacked(polynomials, text, ir_out, degree)
 
 
 def has_paths(text: str, ir_out: Irrep, degree: int, reduced: bool) -> bool:
@@ -275,9 +277,9 @@ def independent(text: str, ir_out: Irrep, degree: int) -> np.ndarray:
     return _stacked([path.polynomial for path in _independent(text, degree, ir_out)], text, ir_out, degree)
 
 
-def _stacked(found: list[np.ndarray], text: str, ir_out: Irrep, degree: int) -> np.ndarray:
+def _stacked(polynomials: list[np.ndarray], text: str, ir_out: Irrep, degree: int) -> np.ndarray:
     shape = (2 * ir_out[0] + 1, len(monomials(o3.Irreps(text).dim, degree)))
-    return np.stack(found, -1) if found else np.zeros((*shape, 1))
+    return np.stack(polynomials, -1) if polynomials else np.zeros((*shape, 1))
 
 
 def dense(polynomials: np.ndarray, dim: int, degree: int) -> np.ndarray:

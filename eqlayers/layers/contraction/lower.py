@@ -70,9 +70,9 @@ def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
 def made_of(text: str, ir_out: Irrep, degree: int, polynomials: np.ndarray) -> tuple[Mixing, float]:
     """The independent polynomials in others, ``[2 l + 1, monomials, P]``, and what is left of these."""
     basis = independent(text, ir_out, degree)
-    flat, given = basis.reshape(-1, basis.shape[-1]), polynomials.reshape(-1, polynomials.shape[-1])
-    matrix = cleaned(np.linalg.lstsq(flat, given, rcond=None)[0])
-    return Mixing.of(matrix), float(np.abs(flat @ matrix - given).max(initial=0.0))
+    flat, targets = basis.reshape(-1, basis.shape[-1]), polynomials.reshape(-1, polynomials.shape[-1])
+    matrix = cleaned(np.linalg.lstsq(flat, targets, rcond=None)[0])
+    return Mixing.of(matrix), float(np.abs(flat @ matrix - targets).max(initial=0.0))
 
 
 def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.ndarray:
@@ -80,16 +80,16 @@ def polynomials_of(text: str, ir_out: Irrep, degree: int, mixed: Mixing) -> np.n
     return cleaned(independent(text, ir_out, degree) @ mixed.matrix)
 
 
-def read_tensor(text: str, ir_out: Irrep, degree: int, own: Mixing, tensor: np.ndarray) -> Mixing | None:
-    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere; ``own`` if it is equal to rounding.
+def read_tensor(text: str, ir_out: Irrep, degree: int, mixed: Mixing, tensor: np.ndarray) -> Mixing | None:
+    """The mixing of a tensor ``[2 l + 1, D, ..., D, P]`` from elsewhere; ``mixed`` if it is equal to rounding.
 
     None if the tensor is no equivariant one.
     """
-    return _read(text, ir_out, degree, (own,), from_dense(tensor, o3.Irreps(text).dim, degree))
+    return _read(text, ir_out, degree, (mixed,), from_dense(tensor, o3.Irreps(text).dim, degree))
 
 
 def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) -> Mixing | None:
-    """Like `read_tensor`, for any number of paths; the mixing of MACE's own paths, full or reduced, if it matches.
+    """Like `read_tensor`, for any number of paths; the mixing of MACE's paths, full or reduced, if it matches.
 
     None as well if its shape is another one.
     """
@@ -101,13 +101,13 @@ def read_polynomials(text: str, ir_out: Irrep, degree: int, tensor: np.ndarray) 
     return _read(text, ir_out, degree, same, from_dense(tensor, dim, degree))
 
 
-def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], given: np.ndarray) -> Mixing | None:
-    scale = float(np.abs(given).max(initial=0.0))
-    for own in known:
-        rest = np.abs(given - polynomials_of(text, ir_out, degree, own))
+def _read(text: str, ir_out: Irrep, degree: int, known: Sequence[Mixing], polynomials: np.ndarray) -> Mixing | None:
+    scale = float(np.abs(polynomials).max(initial=0.0))
+    for candidate in known:
+        rest = np.abs(polynomials - polynomials_of(text, ir_out, degree, candidate))
         if float(rest.max(initial=0.0)) <= 1e-6 * max(scale, 1.0):
-            return own
-    mixed, left = made_of(text, ir_out, degree, given)
+            return candidate
+    mixed, left = made_of(text, ir_out, degree, polynomials)
     return mixed if left <= 1e-5 * scale else None
 
 

@@ -344,12 +344,12 @@ def _lower_again(layer: SymmetricContraction, keys: Any) -> None:
 
 def _filled(name: str, irreps: Any) -> o3.Irreps:
     """Irreps that are there."""
-    found = as_irreps(irreps, name)
-    if not found or 0 in {mul for mul, _ in found}:
+    groups = as_irreps(irreps, name)
+    if not groups or 0 in {mul for mul, _ in groups}:
         raise IrrepsError(
-            f"{name} must have one copy of each irrep or more, got {found or 'none'}. Leave out irreps without copies."
+            f"{name} must have one copy of each irrep or more, got {groups or 'none'}. Leave out irreps without copies."
         )
-    return found
+    return groups
 
 
 def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> list[int] | None:
@@ -360,8 +360,8 @@ def _columns(irreps: o3.Irreps, whole: o3.Irreps, layout: str, fill: bool) -> li
     if irreps == whole:
         return None
     out = [irreps.dim] * (whole.dim if fill else irreps.dim)
-    for own, all_of in zip(slots_of(irreps), slots_of(whole), strict=True):
-        columns, places = own.columns(layout), all_of.columns(layout)[:, : own.mul]
+    for part, all_of in zip(slots_of(irreps), slots_of(whole), strict=True):
+        columns, places = part.columns(layout), all_of.columns(layout)[:, : part.mul]
         for column, place in zip(columns.ravel().tolist(), places.ravel().tolist(), strict=True):
             out[place if fill else column] = column if fill else place
     return out

@@ -67,8 +67,8 @@ class ContractionWeights(torch.nn.Module):
 
     def tensor(self, degree: int) -> np.ndarray:
         """MACE's U, symmetric in the factors: ``[2 l + 1, D, ..., D, P]``, for l = 0 without the first axis."""
-        found = polynomials_of(self._text, self._ir, degree, self.mixings[degree - 1])
-        whole = dense(found, o3.Irreps(self._text).dim, degree)
+        polynomials = polynomials_of(self._text, self._ir, degree, self.mixings[degree - 1])
+        whole = dense(polynomials, o3.Irreps(self._text).dim, degree)
         return whole[0] if self._ir[0] == 0 else whole
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -91,7 +91,7 @@ class ContractionWeights(torch.nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        found = list(self._own)
+        mixings = list(self._own)
         for degree in range(1, self._correlation + 1):
             key = f"{prefix}U_matrix_{degree}"
             if key not in state_dict:
@@ -99,14 +99,14 @@ class ContractionWeights(torch.nn.Module):
                 continue
             unexpected_keys[:] = [name for name in unexpected_keys if name != key]
             read = self._read(degree, state_dict[key], key, error_msgs)
-            found[degree - 1] = found[degree - 1] if read is None else read
-        self.mixings = tuple(found)
+            mixings[degree - 1] = mixings[degree - 1] if read is None else read
+        self.mixings = tuple(mixings)
 
     def _read(self, degree: int, tensor: Tensor, key: str, error_msgs: list[str]) -> Mixing | None:
         """The mixing of a stored tensor."""
-        own, dim = self._own[degree - 1], o3.Irreps(self._text).dim
+        mixed, dim = self._own[degree - 1], o3.Irreps(self._text).dim
         size = () if self._ir[0] == 0 else (2 * self._ir[0] + 1,)
-        shape = (*size, *[dim] * degree, own.shape[1])
+        shape = (*size, *[dim] * degree, mixed.shape[1])
         if tuple(tensor.shape) != shape:
             error_msgs.append(
                 f"{key} must be {list(shape)}, got {list(tensor.shape)}. Build the layer for the irreps of the "
@@ -116,7 +116,7 @@ class ContractionWeights(torch.nn.Module):
         if tensor.is_meta:
             return None
         value = tensor.detach().to("cpu", torch.float64).numpy()
-        read = read_tensor(self._text, self._ir, degree, own, value.reshape(2 * self._ir[0] + 1, *shape[len(size) :]))
+        read = read_tensor(self._text, self._ir, degree, mixed, value.reshape(2 * self._ir[0] + 1, *shape[len(size) :]))
         if read is None:
             error_msgs.append(
                 f"{key} must hold equivariant tensors of {self._text}, got others. Check the order of the irreps."

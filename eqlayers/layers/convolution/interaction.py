@@ -129,8 +129,8 @@ class Interaction(KeepsFloat64, EquivariantModule):
         if self.self_connection is not None:
             by_species = isinstance(self.self_connection, SpeciesLinear)
             past = self.self_connection(x, species) if by_species else self.self_connection(x)
-        found: Tensor = self.gate(h, past, x if self._residual else None)
-        return found
+        gated: Tensor = self.gate(h, past, x if self._residual else None)
+        return gated
 
     def extra_repr(self) -> str:
         """Irreps and neighbour normalisation."""

@@ -141,8 +141,8 @@ class GatedNonlinearity(FormulaModule):
             ShapeError, DTypeError, DeviceError: The features do not fit the layer, or each other.
         """
         base = self._formulas[2 * (added is not None) + (residual is not None)]
-        if self._out.dim and (found := formula_at_once(base, (x, *_there(added, residual)), None, self.backend)):
-            return found[0]
+        if self._out.dim and (results := formula_at_once(base, (x, *_there(added, residual)), None, self.backend)):
+            return results[0]
         self._flat.check("x", x)
         there: dict[str, Tensor] = {"x": x}
         for name, value, layout in (("added", added, self._flat), ("residual", residual, self._out)):

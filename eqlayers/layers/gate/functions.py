@@ -27,10 +27,10 @@ _CLASSES: dict[type, str] = {torch.nn.SiLU: "silu", torch.nn.Sigmoid: "sigmoid",
 
 
 def _like(f: Any) -> Tensor:
-    """A number of the dtype and the device at which the function is evaluated: its own, or float64 on the CPU."""
-    own = [*f.parameters(), *f.buffers()] if isinstance(f, torch.nn.Module) else []
-    own = [t for t in own if t.is_floating_point()]
-    return own[0].detach() if own else torch.zeros((), dtype=torch.float64, device="cpu")
+    """A number of the dtype and the device of a function's weights, at which it is evaluated; float64 on the CPU."""
+    tensors = [*f.parameters(), *f.buffers()] if isinstance(f, torch.nn.Module) else []
+    tensors = [t for t in tensors if t.is_floating_point()]
+    return tensors[0].detach() if tensors else torch.zeros((), dtype=torch.float64, device="cpu")
 
 
 def _constant(f: Callable[[Tensor], Tensor]) -> float:
@@ -46,13 +46,13 @@ _of_function = lru_cache(maxsize=256)(_constant)
 
 def _values(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
     """Values of a function of one number, or an error if it is not one."""
-    found: Any = f(z)
-    if not isinstance(found, Tensor) or found.shape != z.shape:
+    values: Any = f(z)
+    if not isinstance(values, Tensor) or values.shape != z.shape:
         raise ConfigError(
-            f"an activation must map a tensor to one of its shape, {list(z.shape)}, got {got(found)}. Pass a function "
+            f"an activation must map a tensor to one of its shape, {list(z.shape)}, got {got(values)}. Pass a function "
             f"of one number, such as torch.tanh."
         )
-    return found
+    return values
 
 
 class NormalizedFunction(torch.nn.Module):
@@ -79,8 +79,8 @@ class NormalizedFunction(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, any shape."""
-        found = self.f(x)
-        return found if self.cst == 1.0 else found * self.cst
+        values = self.f(x)
+        return values if self.cst == 1.0 else values * self.cst
 
     def parity(self, tolerance: float = 1e-5, relative: bool = False) -> int:
         """1 of an even function, -1 of an odd one, else 0; by its values at 256 points up to 10, as e3nn tells it."""
@@ -105,10 +105,10 @@ def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | No
         ConfigError: No such list, or one of another length.
     """
     fix = f"Give {count}, None where nothing is to be done."
-    found = check_items(name, acts, "a list of functions, one for each irreps group", fix)
-    if len(found) != count:
-        raise ConfigError(f"{name} must be {count} functions, one for each irreps group, got {len(found)}. {fix}")
-    return [None if act is None else NormalizedFunction(act) for act in found]
+    functions = check_items(name, acts, "a list of functions, one for each irreps group", fix)
+    if len(functions) != count:
+        raise ConfigError(f"{name} must be {count} functions, one for each irreps group, got {len(functions)}. {fix}")
+    return [None if act is None else NormalizedFunction(act) for act in functions]
 
 
 def known(functions: Sequence[NormalizedFunction | None]) -> list[Act] | None:

@@ -63,9 +63,9 @@ def constants_of(grid: torch.nn.Module, like: Tensor, *names: str) -> list[Tenso
     """Some constants of a grid, ours or e3nn's, in the dtype of features, which must be on their device."""
     if is_tracing():  # a conversion to the dtype of now would be part of the graph
         return [grid.get_buffer(name).type_as(like) for name in names]
-    found = [grid.get_buffer(name).to(like.dtype) for name in names]
-    check_same_kind(constants=found[0], features=like)
-    return found
+    constants = [grid.get_buffer(name).to(like.dtype) for name in names]
+    check_same_kind(constants=constants[0], features=like)
+    return constants
 
 
 def _quadrature(points: int) -> np.ndarray:
@@ -83,15 +83,15 @@ def _quadrature(points: int) -> np.ndarray:
 def _legendre(lmax: int, betas: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
     """Associated Legendre functions of cos(beta), normalised on the sphere, all positive near beta = 0."""
     c, s = np.cos(betas), np.sin(betas)
-    found = {(0, 0): np.full_like(betas, (4 * np.pi) ** -0.5)}
+    functions = {(0, 0): np.full_like(betas, (4 * np.pi) ** -0.5)}
     for l in range(1, lmax + 1):
-        found[l, l] = ((2 * l + 1) / (2 * l)) ** 0.5 * s * found[l - 1, l - 1]
+        functions[l, l] = ((2 * l + 1) / (2 * l)) ** 0.5 * s * functions[l - 1, l - 1]
         for m in range(l):
-            below = found.get((l - 2, m), np.zeros_like(betas))
+            below = functions.get((l - 2, m), np.zeros_like(betas))
             factor = ((4 * l * l - 1) / (l * l - m * m)) ** 0.5
             ratio = (((l - 1) ** 2 - m * m) / (4 * (l - 1) ** 2 - 1)) ** 0.5 if below.any() else 0.0
-            found[l, m] = factor * (c * found[l - 1, m] - ratio * below)
-    return found
+            functions[l, m] = factor * (c * functions[l - 1, m] - ratio * below)
+    return functions
 
 
 @lru_cache(maxsize=8)

@@ -1,7 +1,7 @@
 r"""Gates as formulas: scalars through activations, other irreps times an activated scalar, in one pass over the rows.
 
-Channels are what the multiplicities have in common: irreps of 64, 32 and 16 copies are 4, 2 and 1 blocks of 16.
-Where they have little in common, every copy is a component, and rows have no channels.
+The number of channels is the greatest common divisor of the multiplicities: irreps of 64, 32 and 16 copies are 4, 2 and
+1 blocks of 16 channels. If it is small, every copy is a component, and rows have no channels.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Source(NamedTuple):
 
 
 class Part(NamedTuple):
-    """So many copies of a source, activated, times activated scalars if there is a gate.
+    """Copies of a source, activated, and times activated scalars if there is a gate.
 
-    They stand in the output behind the part before, or where ``out`` says.
+    In the output a part follows the part before, unless ``out`` names its place.
     """
 
     mul: int
@@ -47,13 +47,13 @@ class Part(NamedTuple):
 
 
 def common_channels(muls: Iterable[int]) -> int:
-    """Channels of rows with groups of so many copies; 0 where they have too little in common."""
+    """The number of channels of groups with these multiplicities; 0 if it is too small."""
     channels = math.gcd(*muls)
     return channels if channels >= FEWEST else 0
 
 
 def blocks_of(source: Source, mul: int, channels: int, layout: str) -> list[Block]:
-    """Blocks of some copies, so many channels at a time; copy by copy without channels."""
+    """Blocks of some copies, each with all channels; one block for each copy without channels."""
     (start, copies, dim), first, _ = source
     step = max(channels, 1)
     out = []
@@ -70,8 +70,8 @@ def activated(expr: Expression, act: Act, value: int) -> int:
     name, factor = act
     if not name:
         return expr.scale(factor, value)
-    found: int = expr.multiply(value, expr.sigmoid(value)) if name == "silu" else getattr(expr, name)(value)
-    return expr.scale(factor, found)
+    activation: int = expr.multiply(value, expr.sigmoid(value)) if name == "silu" else getattr(expr, name)(value)
+    return expr.scale(factor, activation)
 
 
 @lru_cache(maxsize=256)
@@ -95,14 +95,14 @@ def gated_formula(parts: tuple[Part, ...], widths: tuple[int, ...], layout: str,
     counts = [0] * len(widths)
 
     def place(source: Source, mul: int) -> int:
-        """Number of the first component in its operand; copies that were asked for before are there already."""
-        found = places.get((source, mul))
-        if found is None:
-            found = places[source, mul] = counts[source.operand]
+        """The number of the first component in its operand; copies that are read twice have one place."""
+        first = places.get((source, mul))
+        if first is None:
+            first = places[source, mul] = counts[source.operand]
             new = blocks_of(source, mul, channels, layout)
             blocks[source.operand] += new
             counts[source.operand] += len(new) * source.slot.dim
-        return found
+        return first
 
     numbers = [number + added - 1 if number else 0 for number in range(len(widths))]
     outputs, outward, width = [], [], 0

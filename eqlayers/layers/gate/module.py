@@ -27,7 +27,7 @@ from ..tensor_product.sub_products import ElementwiseTensorProduct
 from .functions import known, normalized
 from .lower import AS_IT_IS, Part, Source, gated_formula
 
-#: Numbers of copies, and where each of these stands.
+#: Runs of copies: the number of copies, and their source.
 _Runs = Sequence[tuple[int, Source]]
 
 
@@ -64,9 +64,9 @@ class Activation(EquivariantModule):
     def __init__(self, irreps_in: Any, acts: Any, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
         self.irreps_in = as_irreps(irreps_in, "irreps_in")
-        found = normalized(acts, len(self.irreps_in), "acts")
+        functions = normalized(acts, len(self.irreps_in), "acts")
         out = []
-        for (mul, ir), act in zip(self.irreps_in, found, strict=True):
+        for (mul, ir), act in zip(self.irreps_in, functions, strict=True):
             p = ir.p
             if act is not None and ir.l > 0:
                 raise ConfigError(
@@ -81,8 +81,8 @@ class Activation(EquivariantModule):
                     )
             out.append((mul, (ir.l, p)))
         self.irreps_out = Irreps(out)
-        self.acts = torch.nn.ModuleList(found)  # type: ignore[arg-type]  # None is let through, as e3nn does
-        self.known = known(found)
+        self.acts = torch.nn.ModuleList(functions)  # type: ignore[arg-type]  # None is let through, as e3nn does
+        self.known = known(functions)
         self.num_paths = len(self.irreps_in)
         self._flat = FlatLayout(self.irreps_in, layout)
         self._sizes = [mul * ir.dim for mul, ir in self.irreps_in]
@@ -197,13 +197,13 @@ class Gate(FormulaModule):
     def _sources(self, groups: list[Any], order: list[int]) -> list[tuple[int, Source]]:
         """Copies of each group, and where they stand in the input."""
         ends = list(accumulate((mul for mul, _ in self.irreps_in), initial=0))
-        found: dict[int, tuple[int, Source]] = {}
+        sources: dict[int, tuple[int, Source]] = {}
         copies = 0
         for i in order:
             place = max(k for k, end in enumerate(ends[:-1]) if end <= copies)
-            found[i] = groups[i].mul, Source(self._flat.slots[place], copies - ends[place])
+            sources[i] = groups[i].mul, Source(self._flat.slots[place], copies - ends[place])
             copies += groups[i].mul
-        return [found[i] for i in range(len(groups))]
+        return [sources[i] for i in range(len(groups))]
 
     def _make(self, scalars: _Runs, gates: _Runs, gated: _Runs) -> None:
         """Make the formula: of the input alone, or also of activated scalars if kernels do not know the functions."""
@@ -218,8 +218,8 @@ class Gate(FormulaModule):
             scalars, gates = [(sizes[0], Source(slot, 0, 1))], [(sizes[1], Source(slot, sizes[0], 1))]
             acts, widths = [[AS_IT_IS] * len(layer.acts) for layer in layers], (*widths, sum(sizes))
         names = [
-            [(mul, act) for (mul, _), act in zip(layer.irreps_in, found or [], strict=True)]
-            for layer, found in zip(layers, acts, strict=True)
+            [(mul, act) for (mul, _), act in zip(layer.irreps_in, acts_of or [], strict=True)]
+            for layer, acts_of in zip(layers, acts, strict=True)
         ]
         outs = [(mul, Source(slot)) for slot, (mul, _) in zip(self._out.slots, self.irreps_out, strict=True)]
         count = len(self.act_scalars.irreps_out)
@@ -249,32 +249,32 @@ class Gate(FormulaModule):
         if is_tracing():
             return self._composed(features)
         if not self._formulas:
-            found: Tensor = self.act_scalars(take(features, self._columns[0]))
-            return found
+            activated: Tensor = self.act_scalars(take(features, self._columns[0]))
+            return activated
         lead = features.shape[:-1]
         operands = [as_rows(features, lead)]
         if self._in_torch:
             # functions such as softplus take ten times as long of columns that are not contiguous
             scalars, gates = (take(operands[0], columns).contiguous() for columns in self._columns)
-            given = torch.cat([self.act_scalars(scalars), self.act_gates(gates)], -1)
-            operands.append(given.to(features.dtype))  # some functions compute in float32 under autocast
+            activated = torch.cat([self.act_scalars(scalars), self.act_gates(gates)], -1)
+            operands.append(activated.to(features.dtype))  # some functions compute in float32 under autocast
         (z,) = run_formula(self._formulas[0], operands, None, self.backend)
         return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
     def _composed(self, features: Tensor) -> Tensor:
-        """The gate by the layers inside, which TorchScript can hold."""
+        """The gate by the layers inside, whose operators TorchScript can hold."""
         scalars, gates, gated = (take(features, columns) for columns in (*self._columns, self._gated))
         return torch.cat([self.act_scalars(scalars), self.mul(gated, self.act_gates(gates))], -1)
 
 
 def _cut(*lists: Sequence[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-    """Runs of copies, cut wherever one of the lists has an end: so many copies, and what each list says of them."""
+    """Runs of copies, cut at the ends of all lists: the number of copies, and the value of each list."""
     ends = [list(accumulate((mul for mul, _ in runs), initial=0)) for runs in lists]
     cuts = sorted({end for one in ends for end in one})
     for start, end in pairwise(cuts):
-        found = []
-        for runs, own in zip(lists, ends, strict=True):
-            number = next(k for k in range(len(runs)) if own[k] <= start < own[k + 1])
-            value, skipped = runs[number][1], start - own[number]
-            found.append(value._replace(first=value.first + skipped) if isinstance(value, Source) else value)
-        yield end - start, found
+        values = []
+        for runs, bounds in zip(lists, ends, strict=True):
+            number = next(k for k in range(len(runs)) if bounds[k] <= start < bounds[k + 1])
+            value, skipped = runs[number][1], start - bounds[number]
+            values.append(value._replace(first=value.first + skipped) if isinstance(value, Source) else value)
+        yield end - start, values

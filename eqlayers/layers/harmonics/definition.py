@@ -18,12 +18,12 @@ def spherical_harmonics(degree: int, vectors: Tensor) -> Tensor:
     Source:
         Varshalovich, Moskalev and Khersonskii 1988, section 5.6.
     """
-    found, at_y = torch.ones_like(vectors[:, :1]), torch.ones(1, 1, dtype=vectors.dtype)
+    harmonics, at_y = torch.ones_like(vectors[:, :1]), torch.ones(1, 1, dtype=vectors.dtype)
     y = vectors.new_tensor([[0.0, 1.0, 0.0]])
     for l in range(1, degree + 1):
         coupling = wigner_3j(l - 1, 1, l, dtype=vectors.dtype)
-        found = torch.einsum("ijk,ni,nj->nk", coupling, found, vectors)
+        harmonics = torch.einsum("ijk,ni,nj->nk", coupling, harmonics, vectors)
         at_y = torch.einsum("ijk,ni,nj->nk", coupling, at_y, y)
         factor = math.sqrt(2 * l + 1) / at_y[0, l]
-        found, at_y = found * factor, at_y * factor
-    return found
+        harmonics, at_y = harmonics * factor, at_y * factor
+    return harmonics

@@ -32,7 +32,8 @@ __all__ = ["LARGEST_DEGREE", "NORMALIZATIONS", "SHIFTS", "edge_formula", "harmon
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 20
 NORMALIZATIONS = ("integral", "component", "norm")
-#: What moves the receiver of an edge into another cell: nothing; a vector; lattice vectors of one cell, of each node's.
+#: Shifts of the receiver of an edge into another cell: none; a vector; numbers of lattice vectors of one cell, or of
+#: the cell of each node.
 SHIFTS = ("none", "vector", "cell", "cells")
 
 
@@ -51,11 +52,11 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
         >>> read_degrees("2x0e + 1e")
         ((0, 0, 1), 1x1e, 2x0e+1x1e)
     """
-    given = None
+    irreps = None
     if not is_integer(irreps_out) and (isinstance(irreps_out, (str, Irreps)) or not _is_list(irreps_out)):
-        given = as_irreps(irreps_out, "irreps_out")
-        degrees = [ir.l for mul, ir in given for _ in range(mul)]
-        if irreps_in is None and any(ir.l % 2 == 1 and ir.p == 1 for _, ir in given):
+        irreps = as_irreps(irreps_out, "irreps_out")
+        degrees = [ir.l for mul, ir in irreps for _ in range(mul)]
+        if irreps_in is None and any(ir.l % 2 == 1 and ir.p == 1 for _, ir in irreps):
             irreps_in = "1e"
     else:
         degrees = [irreps_out] if is_integer(irreps_out) else list(irreps_out)
@@ -68,11 +69,11 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
             f"irreps_in must be 1o or 1e, one vector, got {vector}. Pass '1o' for a difference of places."
         )
     parity = vector[0].ir.p
-    for _, ir in given or ():
+    for _, ir in irreps or ():
         if ir.p != parity**ir.l:
             right = f"{ir.l}{'e' if parity**ir.l == 1 else 'o'}"
             raise IrrepsError(
-                f"irreps_out must have the parities of the powers of irreps_in, {vector}, got {ir} in {given}. "
+                f"irreps_out must have the parities of the powers of irreps_in, {vector}, got {ir} in {irreps}. "
                 f"Write {right}, or change irreps_in."
             )
     return tuple(degrees), vector, Irreps([(1, (l, parity**l)) for l in degrees]).simplify()
@@ -201,17 +202,17 @@ def _powers(expr: Expression, real: int, imaginary: int, largest: int) -> tuple[
 
 def _legendre(expr: Expression, y: int, m: int, largest: int, square: int) -> list[int]:
     """Monic polynomials of degrees 0 to ``largest - m`` in y, homogeneous with the squared length."""
-    found = [expr.one, y]
+    polynomials = [expr.one, y]
     for l in range(m + 2, largest + 1):
         if l == m + 2:
-            found.append(expr.add(expr.multiply(y, y), expr.scale(-recursion_factor(l, m), square)))
+            polynomials.append(expr.add(expr.multiply(y, y), expr.scale(-recursion_factor(l, m), square)))
         elif l == m + 3:
             inner = expr.scale(-recursion_factor(l, m) - recursion_factor(l - 1, m), square)
-            found.append(expr.multiply(y, expr.add(expr.multiply(y, y), inner)))
+            polynomials.append(expr.multiply(y, expr.add(expr.multiply(y, y), inner)))
         else:
-            last = expr.multiply(square, found[-2])
-            found.append(expr.add(expr.multiply(y, found[-1]), expr.scale(-recursion_factor(l, m), last)))
-    return found[: largest - m + 1]
+            last = expr.multiply(square, polynomials[-2])
+            polynomials.append(expr.add(expr.multiply(y, polynomials[-1]), expr.scale(-recursion_factor(l, m), last)))
+    return polynomials[: largest - m + 1]
 
 
 def recursion_factor(l: int, m: int) -> float:

@@ -19,7 +19,7 @@ from ...core.checks import check_flag, check_integer, check_items, is_integer
 from ...core.errors import ConfigError, IndexRangeError, IrrepsError
 from ...core.torch_internals import is_plain, on_tape, under_autocast
 
-#: Bytes of the rows that are mapped at a time where nothing records it: with their copies they stay in the cache.
+#: Bytes of the rows that are mapped at a time without a tape: rows and results then stay in the cache.
 PART = 2**21
 #: Rows from which a matrix product has its speed.
 LEAST_ROWS = 128
@@ -63,8 +63,8 @@ def read_linear(
             if ir_in == ir_out
         ]
     what, fix = "a list of pairs (i_in, i_out) of groups, or None for all", "Pass a list, also for one pair."
-    given = check_items("instructions", instructions, what, fix, IrrepsError)
-    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in given]
+    items = check_items("instructions", instructions, what, fix, IrrepsError)
+    pairs = [tuple(pair) if isinstance(pair, Sequence) else (pair,) for pair in items]
     for number, pair in enumerate(pairs):
         if len(pair) != 2 or not all(is_integer(index) for index in pair):
             raise IrrepsError(
@@ -92,7 +92,7 @@ def read_linear(
 
 
 def check_channels(f_in: int | None, f_out: int | None) -> None:
-    """Raise unless both or none of the lengths of a further channel axis are given.
+    """Raise unless both lengths of a further channel axis are numbers, or both are None.
 
     Raises:
         ConfigError: One without the other, or no count.
@@ -116,8 +116,8 @@ def read_biases(irreps_out: Irreps, biases: bool | Sequence[bool] | None) -> lis
     if biases is None or isinstance(biases, (str, bytes)) or not isinstance(biases, Iterable) or np.ndim(biases) == 0:
         wanted = biases is not None and check_flag("biases", biases)
         return [wanted and ir.is_scalar() for _, ir in irreps_out]
-    given = check_items("biases", biases, "a flag or a list of flags", "Pass biases=True for all 0e groups.")
-    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(given)]
+    items = check_items("biases", biases, "a flag or a list of flags", "Pass biases=True for all 0e groups.")
+    flags = [check_flag(f"biases[{i}]", b) for i, b in enumerate(items)]
     wrong = [str(ir) for flag, (_, ir) in zip(flags, irreps_out, strict=False) if flag and not ir.is_scalar()]
     if len(flags) != len(irreps_out) or wrong:
         raise IrrepsError(
@@ -145,10 +145,10 @@ def has_channel_axes(module: Any) -> bool:
 
 
 def e3nn_channels(module: Any) -> tuple[int | None, int | None]:
-    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from the shape of its own weight.
+    """``f_in`` and ``f_out`` of an ``e3nn.o3.Linear``, read from the shape of its weight.
 
     Raises:
-        ConfigError: It has them, but no weight of its own.
+        ConfigError: It has them, but stores no weight.
     """
     if not has_channel_axes(module):
         return getattr(module, "f_in", None), getattr(module, "f_out", None)
@@ -190,9 +190,9 @@ def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor
     Args:
         columns: From rows of x to columns of the result.
         x: ``[n, ...]``.
-        weights: What else the columns depend on.
+        weights: The other tensor that the columns depend on.
         width: Of all columns.
-        moved: Whether columns are copied anyhow, so that parts of the rows may be put into place.
+        moved: Whether columns are copied in any case, so that rows may be mapped in parts.
     """
     if moved and x.is_cpu and not is_compiling() and not on_tape((x, weights)) and not under_autocast("cpu"):
         rows, most = x.shape[0], max(LEAST_ROWS, PART // (max(width, x.shape[-1], 1) * x.element_size()))
@@ -202,8 +202,8 @@ def joined(columns: Callable[[Tensor], list[Tensor]], x: Tensor, weights: Tensor
             for part, into in zip(x.split(rows), y.split(rows), strict=True):
                 torch.cat(columns(part), -1, out=into)
             return y
-    found = columns(x)
-    return found[0] if len(found) == 1 else torch.cat(found, -1)
+    parts = columns(x)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def with_bias(y: Tensor, bias: Tensor, flags: Sequence[bool], slots: Sequence[Slot]) -> Tensor:

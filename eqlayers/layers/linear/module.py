@@ -147,7 +147,7 @@ class Linear(EquivariantModule):
         """Make the map of an ``e3nn.o3.Linear``, with the same weight and bias objects; see :class:`TensorProduct`.
 
         Raises:
-            ConfigError: No such layer; or ``f_in`` and ``f_out`` of one without own weights, which does not tell them.
+            ConfigError: No such layer; or a layer with ``f_in`` and ``f_out`` that stores no weights, which tell them.
 
         Example:
             >>> from e3nn import o3
@@ -158,12 +158,12 @@ class Linear(EquivariantModule):
         theirs = check_e3nn_layer(module, "Linear", "irreps_in", "bias")
         self = cls.__new__(cls)
         irreps = (as_irreps(theirs.irreps_in), as_irreps(theirs.irreps_out))
-        found = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
-        biased = {ins.i_out for ins in found if ins.i_in == -1}
+        instructions = [LinearInstruction(*tuple(ins)) for ins in theirs.instructions]
+        biased = {ins.i_out for ins in instructions if ins.i_in == -1}
         channels = e3nn_channels(theirs)
         owns = (theirs.internal_weights, theirs.shared_weights)
         flags = [i in biased for i in range(len(irreps[1]))]
-        self._assemble(irreps, channels, [i for i in found if i.i_in >= 0], flags, owns, "mul_ir", backend)
+        self._assemble(irreps, channels, [i for i in instructions if i.i_in >= 0], flags, owns, "mul_ir", backend)
         share_tensors(self, theirs, "weight", "bias", "output_mask")
         self._optimize_einsums = getattr(theirs, "_optimize_einsums", True)
         return self.train(module.training)
@@ -210,9 +210,9 @@ class Linear(EquivariantModule):
         self._in.check("features", features)
         w, b = own_weight, own_bias
         if weight is not None or not self.internal_weights:
-            w = self._given("weight", weight, own_weight, (*lead_w, self.weight_numel))
+            w = self._checked("weight", weight, own_weight, (*lead_w, self.weight_numel))
         if bias is not None or not self.internal_weights:
-            b = self._given("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
+            b = self._checked("bias", bias, own_bias, (*lead_w[1:], self.bias_numel))
         if self.bias_numel:
             used = {"weight": w} if self.weight_numel else {}
             features, *rest, b = of_one_kind(features=features, **used, bias=b)
@@ -274,14 +274,14 @@ class Linear(EquivariantModule):
         like = x if like is None else like  # autocast gives products another dtype
         return [one if isinstance(one, Tensor) else like.new_zeros(one) for one in flat]
 
-    def _given(self, name: str, value: Tensor | None, own: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _checked(self, name: str, value: Tensor | None, stored: Tensor, shape: tuple[int, ...]) -> Tensor:
         if value is None:
             if shape[-1] > 0 and not self.internal_weights:
                 raise ShapeError(
                     f"{name} of Linear must be given as [..., {shape[-1]}], it has no internal weights, got None. "
                     f"Pass {name}=, or build it with internal_weights=True."
                 )
-            return own
+            return stored
         check_tensor(f"{name} of Linear", value, f"[..., {', '.join(map(str, shape))}]")
         tail = value.shape[value.ndim - len(shape) :] if value.ndim >= len(shape) else None
         if tail != shape or (self.shared_weights and value.numel() != math.prod(shape)):
@@ -310,8 +310,8 @@ class Linear(EquivariantModule):
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
         """View ``[..., mul_in, mul_out]`` of the weights of one instruction."""
-        given = self._given("weight", weight, self.weight, (*self._lead_w, self.weight_numel))
-        return self._weights.view(given, instruction)
+        weights = self._checked("weight", weight, self.weight, (*self._lead_w, self.weight_numel))
+        return self._weights.view(weights, instruction)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
         """Views of the weights of all instructions; with numbers and instructions on request."""

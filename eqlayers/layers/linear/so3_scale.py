@@ -25,7 +25,7 @@ class SO3Scale(KeepsFloat64, FormModule):
 
     Args:
         irreps: Irreps of input and output.
-        scale: 'fixed' (constants given here), 'learned' (a parameter, starting at 1) or 'external' (given per call, as
+        scale: 'fixed' (constants), 'learned' (a parameter, starting at 1) or 'external' (an argument of each call, as
             gates, attention weights and cutoff envelopes are).
         values: For 'fixed': a number, or ``num_scales`` of them.
         per: 'copy' for one scalar per irrep copy, 'group' for one per irreps group.
@@ -95,14 +95,14 @@ class SO3Scale(KeepsFloat64, FormModule):
         fix = f"Give one number, or a list of {self.num_scales}."
         many = isinstance(values, Iterable) and getattr(values, "ndim", 1) > 0
         items = check_items("values", values, "a number or a list of numbers", fix) if many else [values]
-        given = np.array([check_number(f"values[{i}]", v, fix=fix) for i, v in enumerate(items)])
-        if given.shape not in ((1,), (self.num_scales,)):
+        numbers = np.array([check_number(f"values[{i}]", v, fix=fix) for i, v in enumerate(items)])
+        if numbers.shape not in ((1,), (self.num_scales,)):
             raise ConfigError(
                 f"values must hold 1 or {self.num_scales} numbers, one per {self.per} of {self.irreps_in}, "
-                f"got shape {list(given.shape)}. Give one for each, or change per=."
+                f"got shape {list(numbers.shape)}. Give one for each, or change per=."
             )
         scales = [mul if self.per == "copy" else 1 for mul, _ in self.irreps_in]
-        return np.broadcast_to(given, (self.num_scales,)) * np.repeat(self._norms(), scales)
+        return np.broadcast_to(numbers, (self.num_scales,)) * np.repeat(self._norms(), scales)
 
     def forward(self, x: Tensor, scales: Tensor | None = None) -> Tensor:
         """Scale the features.

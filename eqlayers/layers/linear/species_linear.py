@@ -26,7 +26,7 @@ GATHERED = 1 << 27
 
 
 class SpeciesLinear(EquivariantModule):
-    r"""A :class:`Linear` with own weights for each species: :math:`z_i = W_{k_i} x_i`.
+    r"""A :class:`Linear` with weights for each species: :math:`z_i = W_{k_i} x_i`.
 
     It is ``FullyConnectedTensorProduct`` with a one-hot second input, without the products by zeros: atoms are gathered
     by species, and each species is one matrix product; for a few atoms the weights are gathered. On a GPU, in a trace
@@ -98,11 +98,11 @@ class SpeciesLinear(EquivariantModule):
                 f"`.to('{features.device}')`."
             )
         atoms, numel = kind.shape[0], self.linear.weight_numel
-        if being_traced() or not kind.is_cpu or (own := unwrapped(kind)).ndim != 1:
+        if being_traced() or not kind.is_cpu or (species := unwrapped(kind)).ndim != 1:
             return self._of_any_species(features, kind)
         if not atoms * numel:
             return self.linear(features, self.weight[0])
-        sizes = torch.bincount(own, minlength=self.num_species).tolist()  # a look that torch.func allows
+        sizes = torch.bincount(species, minlength=self.num_species).tolist()  # a look that torch.func allows
         if atoms * numel <= WEIGHTS_OF_A_MAP * sum(map(bool, sizes)):
             self.linear._in.check("features", features)
             return self.linear._by_row(features, self.weight[kind])

@@ -66,17 +66,17 @@ class IrrepwiseLinear(Linear):
         super().__init__(irreps, out, instructions=pairs, biases=biases, **kwargs)
 
 
-def _multiplicities(irreps: Irreps, given: Any) -> list[int]:
+def _multiplicities(irreps: Irreps, channels: Any) -> list[int]:
     """Copies of each group of the output."""
-    if given is None:
+    if channels is None:
         return [mul for mul, _ in irreps]
-    if is_integer(given):
-        return [check_integer("channels_out", given, 0)] * len(irreps)
+    if is_integer(channels):
+        return [check_integer("channels_out", channels, 0)] * len(irreps)
     what, fix = "a number, or one for each group", f"Give {len(irreps)} of them for {irreps}."
-    found = check_items("channels_out", given, what, fix)
-    if len(found) != len(irreps):
-        raise ConfigError(f"channels_out must be {what}, got {len(found)}. {fix}")
-    return [check_integer(f"channels_out[{i}]", mul, 0) for i, mul in enumerate(found)]
+    items = check_items("channels_out", channels, what, fix)
+    if len(items) != len(irreps):
+        raise ConfigError(f"channels_out must be {what}, got {len(items)}. {fix}")
+    return [check_integer(f"channels_out[{i}]", mul, 0) for i, mul in enumerate(items)]
 
 
 class LowRankLinear(EquivariantModule):
@@ -172,7 +172,7 @@ def _map(
     layout: str,
     backend: str | None,
 ) -> Linear:
-    """A linear map with given coefficients."""
+    """A linear map with these paths and their coefficients."""
     layer = Linear.__new__(Linear)
     layer._assemble(irreps, (None, None), paths, flags, (True, True), layout, backend)
     layer._make_weights()

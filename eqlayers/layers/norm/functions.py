@@ -112,7 +112,7 @@ def squares_of(plan: CopyPlan, x: Tensor, backend: str | None) -> tuple[Tensor, 
 
 
 def scaled_by(plan: CopyPlan, x: Tensor, numbers: Tensor, scalars: Tensor, backend: str | None) -> Tensor:
-    """Copies of ``[..., dim]`` times a number each, for each row or for all ``[copies]``; the scalars as given."""
+    """Copies of ``[..., dim]`` times a number each, for each row or for all ``[copies]``; the scalars as they are."""
     if not plan.counts[False]:
         return scalars
     lead = x.shape[:-1]

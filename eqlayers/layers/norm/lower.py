@@ -1,8 +1,7 @@
 r"""Formulas of norms: squares of irrep copies, and copies times a number each.
 
-The numbers of a copy are few beside its components. So a layer reads its features twice, once for the squares and once
-for the result, and what stands between is torch on one number for each copy. Scalars that are *apart* go through torch
-as they are: they have means and biases.
+A layer reads its features twice: for the squares and for the result. Between both, torch computes with one number for
+each copy. Even scalars may be *apart*: torch computes with them directly, because they have means and biases.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
                 loads[0] if apart else expr.scale(factor, expr.add(*(expr.multiply(v, v) for v in loads)))
             )
     rows = [(kept.operand("scalars"), values[0]), (squares.operand("squares"), values[1])]
-    there = [(row, found) for row, found in rows if row.width]
-    results, outputs = [row for row, _ in there], [found for _, found in there]
+    there = [(row, nodes) for row, nodes in rows if row.width]
+    results, outputs = [row for row, _ in there], [nodes for _, nodes in there]
     return register_formula(formula(expr, [x.operand("x")], results, outputs, channels))
 
 

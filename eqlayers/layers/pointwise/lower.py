@@ -1,4 +1,4 @@
-"""A formula from a function of Python, which is called once, with values that write down what is done to them."""
+"""A formula from a Python function: the function is called once, with values that record every operation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ...core.forms.keys import register_formula
 from ...irreps.algebra import representation_matrix
 from ...irreps.layout import slots_of
 
-#: Fewer channels than this do not fill a vector: lanes are rows then.
+#: Fewer channels than this do not fill a vector; the lanes of a vector are then rows.
 FEWEST = 4
 
-#: Difference between turning before and after, relative to the size of the results, that is rounding.
+#: Relative difference between rotating before and after that counts as rounding.
 _ROUNDING = 1e-9
 
 
@@ -151,8 +151,8 @@ def traced_formula(
             [Value(expr, expr.load(number, copy * width + i)) for i in range(width)]
             for number, width in enumerate(widths)
         ]
-        found = function(*values)
-        for target, one, part in zip(outputs, results, _lists(found, len(results), several), strict=True):
+        returned = function(*values)
+        for target, one, part in zip(outputs, results, _lists(returned, len(results), several), strict=True):
             target += _nodes(expr, one, part)
     parts = [
         Operand(one.name, one.irreps.dim, _blocks(one.irreps, copies, channels, layout), one.rows)
@@ -161,8 +161,8 @@ def traced_formula(
     return register_formula(formula(expr, parts[: len(operands)], parts[len(operands) :], outputs, channels))
 
 
-def _lists(found: Any, count: int, several: bool) -> Sequence[Any]:
-    parts = found if several else [found]
+def _lists(returned: Any, count: int, several: bool) -> Sequence[Any]:
+    parts = returned if several else [returned]
     if not isinstance(parts, (list, tuple)) or len(parts) != count:
         raise ConfigError(f"function must return {count} lists, one for each result, got {got(parts)}. Return a tuple.")
     return parts
@@ -220,20 +220,20 @@ def check_equivariance(base: Formula, operands: Sequence[Rows], results: Sequenc
     turn = np.linalg.qr(made.normal(size=(3, 3)))[0]
     turn *= np.sign(np.linalg.det(turn))
     single = [Irreps([(1, ir) for _, ir in one.irreps]) for one in (*operands, *results)]
-    given = [made.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
+    inputs = [made.normal(size=(irreps.dim, 5)) for irreps in single[: len(operands)]]
 
     def run(values: Sequence[np.ndarray]) -> list[np.ndarray]:
         def load(operand: int, component: int) -> np.ndarray:
             return values[operand][component % len(values[operand])]  # the same for all channels
 
-        found = evaluate(base, load, _Numbers)
-        parts = [part[: irreps.dim] for part, irreps in zip(found, single[len(operands) :], strict=True)]
+        results_of_all = evaluate(base, load, _Numbers)
+        parts = [part[: irreps.dim] for part, irreps in zip(results_of_all, single[len(operands) :], strict=True)]
         return [np.stack([np.zeros(5) if v is None else np.broadcast_to(v, (5,)) for v in part]) for part in parts]
 
-    plain = run(given)
+    plain = run(inputs)
     for what, matrix in (("rotations", turn), ("the inversion", -turn)):
         turned = [representation_matrix(irreps, matrix).numpy() for irreps in single]
-        after = run([m @ value for m, value in zip(turned, given, strict=False)])
+        after = run([m @ value for m, value in zip(turned, inputs, strict=False)])
         for one, m, a, b in zip(results, turned[len(operands) :], after, plain, strict=True):
             difference = np.abs(a - m @ b).max(initial=0.0) / max(np.abs(b).max(initial=0.0), 1.0)
             if not difference <= _ROUNDING:

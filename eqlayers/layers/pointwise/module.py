@@ -1,4 +1,4 @@
-"""A layer of one's own from a function of components: kernels and derivatives of every order follow."""
+"""A layer from a function of components: kernels and derivatives of every order follow."""
 
 from __future__ import annotations
 
@@ -91,16 +91,16 @@ class FormulaLayer(FormulaModule):
                 f"operands=."
             )
         self._several = _are_several(irreps_out)
-        given = list(irreps_out) if self._several else [irreps_out]
+        outs = list(irreps_out) if self._several else [irreps_out]
         fix = "Give one text, or one for each."
         what = "a text, or a list of them"
-        kinds = [rows_out] * len(given) if isinstance(rows_out, str) else check_items("rows_out", rows_out, what, fix)
-        if len(kinds) != len(given):
-            raise ConfigError(f"rows_out must be one for each of {len(given)} results, got {got(rows_out)}. {fix}")
-        names = [f"result {n}" if self._several else "the result" for n in range(len(given))]
+        kinds = [rows_out] * len(outs) if isinstance(rows_out, str) else check_items("rows_out", rows_out, what, fix)
+        if len(kinds) != len(outs):
+            raise ConfigError(f"rows_out must be one for each of {len(outs)} results, got {got(rows_out)}. {fix}")
+        names = [f"result {n}" if self._several else "the result" for n in range(len(outs))]
         self._results = [
             Rows(name, as_irreps(irreps, "irreps_out"), check_choice("rows_out", kind, ROWS))
-            for name, irreps, kind in zip(names, given, kinds, strict=True)
+            for name, irreps, kind in zip(names, outs, kinds, strict=True)
         ]
         self.irreps_in = {one.name: one.irreps for one in self._operands}
         self.irreps_out = [one.irreps for one in self._results] if self._several else self._results[0].irreps
@@ -130,48 +130,48 @@ class FormulaLayer(FormulaModule):
         Raises:
             ShapeError, DTypeError, DeviceError, IndexRangeError: The operands do not fit the layer or each other.
         """
-        given = self._read(operands, named)
+        tensors = self._read(operands, named)
         if (graph is None) == self._of_nodes:
             need = "a graph or edge_index [2, E]" if self._of_nodes else "None, no operand has rows of nodes"
             raise ShapeError(f"graph must be {need}, got {got(graph)}. Call the layer with what its rows say.")
         for one in self._operands:
-            self._flat[one.name].check(one.name, given[one.name])
-        given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
-        check_same_kind(**given)
+            self._flat[one.name].check(one.name, tensors[one.name])
+        tensors = dict(zip(tensors, widest_under_autocast(*tensors.values()), strict=True))
+        check_same_kind(**tensors)
         lead: tuple[int, ...] = ()
         if graph is None:
-            each = {one.name: given[one.name] for one in self._operands if one.rows == "each"}
+            each = {one.name: tensors[one.name] for one in self._operands if one.rows == "each"}
             lead = broadcast_lead(**{name: value.shape[:-1] for name, value in each.items()})
-            given |= {name: as_rows(value, lead) for name, value in each.items()}
+            tensors |= {name: as_rows(value, lead) for name, value in each.items()}
         for one in self._operands:
             axes = 1 if one.rows == "one" else 2
-            if given[one.name].ndim != axes:
+            if tensors[one.name].ndim != axes:
                 want = f"[{one.irreps.dim}]" if axes == 1 else f"[N, {one.irreps.dim}]"
                 raise ShapeError(
-                    f"{one.name} must be {want}, its rows are {one.rows!r}, got {list(given[one.name].shape)}. "
+                    f"{one.name} must be {want}, its rows are {one.rows!r}, got {list(tensors[one.name].shape)}. "
                     f"Flatten its leading axes, or give other rows."
                 )
-        found = run_formula(self._formulas[0], list(given.values()), self._graph(graph, given), self.backend)
+        results = run_formula(self._formulas[0], list(tensors.values()), self._graph(graph, tensors), self.backend)
         shaped = [
             z.reshape(*lead, z.shape[-1]) if graph is None and one.rows == "each" and len(lead) != 1 else z
-            for z, one in zip(found, self._results, strict=True)
+            for z, one in zip(results, self._results, strict=True)
         ]
         return tuple(shaped) if self._several else shaped[0]
 
     def _read(self, operands: tuple[Tensor, ...], named: dict[str, Tensor]) -> dict[str, Tensor]:
         """Operands by name, in their order."""
         names = [one.name for one in self._operands]
-        given = dict(zip(names, operands, strict=False)) | named
-        if len(operands) + len(named) != len(names) or set(given) != set(names):
+        tensors = dict(zip(names, operands, strict=False)) | named
+        if len(operands) + len(named) != len(names) or set(tensors) != set(names):
             raise ShapeError(
                 f"operands must be {', '.join(names)}, got {len(operands)} and {sorted(named)}. Pass each once."
             )
-        return {name: given[name] for name in names}
+        return {name: tensors[name] for name in names}
 
-    def _graph(self, graph: Graph | Tensor | None, given: dict[str, Tensor]) -> Graph | None:
+    def _graph(self, graph: Graph | Tensor | None, tensors: dict[str, Tensor]) -> Graph | None:
         if graph is None or isinstance(graph, Graph):
             return graph
-        ends = {one.rows: given[one.name].shape[0] for one in self._operands if one.rows in ("src", "dst")}
+        ends = {one.rows: tensors[one.name].shape[0] for one in self._operands if one.rows in ("src", "dst")}
         if not ends:
             raise ShapeError(
                 "graph must be a Graph, which says how many nodes there are, got edge_index. Use "

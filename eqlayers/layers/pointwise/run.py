@@ -26,8 +26,8 @@ def formula_at_once(
     """The results of a formula whose operands a kernel reads as they are; None of others."""
     if not is_plain(operands):
         return None
-    found = at_once(describe(base.key), operands, graph, backend)
-    return None if found is None else tuple(found)
+    results = at_once(describe(base.key), operands, graph, backend)
+    return None if results is None else tuple(results)
 
 
 def run_formula(
@@ -49,9 +49,9 @@ def run_formula(
         BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
     """
     if is_plain(operands):
-        found = at_once(describe(base.key), operands, graph, backend)
-        if found is not None:
-            return tuple(found)
+        results = at_once(describe(base.key), operands, graph, backend)
+        if results is not None:
+            return tuple(results)
     first = operands[0]
     dtype, device = first.dtype, "cpu" if first.is_cpu else first.device.type  # the latter takes a microsecond
     if graph is None:

@@ -61,9 +61,9 @@ def polynomial(lengths: Tensor, cutoff: float, p: float) -> Tensor:
     r = lengths.to(torch.float64)
     u = torch.minimum(r / cutoff, r.new_ones(()))  # clamp() has no gradient of NaN
     # torch 2.6 has no gradient of a power that may change
-    found = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
-    found = found - torch.minimum(found.detach(), r.new_zeros(()))  # rounding below 0; derivatives stay
-    return (found * (r < cutoff).to(r.dtype)).to(lengths.dtype)
+    envelope = 1 - u**p * ((p + 1) * (p + 2) / 2 + u * (p * (p + 1) / 2 * u - p * (p + 2)))
+    envelope = envelope - torch.minimum(envelope.detach(), r.new_zeros(()))  # rounding below 0; derivatives stay
+    return (envelope * (r < cutoff).to(r.dtype)).to(lengths.dtype)
 
 
 def cosine(lengths: Tensor, cutoff: float) -> Tensor:

@@ -94,10 +94,10 @@ def fourier(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
 def chebyshev(x: Tensor, number: int, length: float) -> Tensor:
     """Chebyshev polynomials by the recurrence, which has derivatives at the ends, too."""
     t = 1 - 2 * x / length
-    found = [torch.ones_like(t), t]
-    while len(found) < number:
-        found.append(2 * t * found[-1] - found[-2])
-    return torch.stack(found[:number], -1)
+    polynomials = [torch.ones_like(t), t]
+    while len(polynomials) < number:
+        polynomials.append(2 * t * polynomials[-1] - polynomials[-2])
+    return torch.stack(polynomials[:number], -1)
 
 
 #: Bases with equally spaced centres, and the other bases.
@@ -106,7 +106,7 @@ _OTHERS = {"bessel": bessel, "chebyshev": chebyshev}
 
 
 def check_num_basis(num_basis: Any, cutoff: Any, at_least: int) -> int:
-    """The number of functions; a length in its place and a whole number as cutoff are in swapped order.
+    """The number of functions; if number and cutoff have changed places, the message says so.
 
     Raises:
         ConfigError: Another number.

@@ -72,15 +72,15 @@ def spline(values: Tensor, end: str) -> Tensor:
         back = continued.flip(0, 1) @ values[..., -4:, :]
     values = torch.cat([continued @ values[..., :4, :], values, back], -2)
     near = [values.narrow(-2, n, values.shape[-2] - 4) for n in range(5)]
-    found = (near[1] + near[3]) * _SPLINE[1] + near[2] * _SPLINE[2]
-    found = found.add(near[0] + near[4], alpha=_SPLINE[0])
+    coefficients = (near[1] + near[3]) * _SPLINE[1] + near[2] * _SPLINE[2]
+    coefficients = coefficients.add(near[0] + near[4], alpha=_SPLINE[0])
     if end == "open":
-        return found
+        return coefficients
     if end == "flat":
-        return torch.cat([found[..., :-1, :], torch.zeros_like(found[..., :3, :])], -2)
+        return torch.cat([coefficients[..., :-1, :], torch.zeros_like(coefficients[..., :3, :])], -2)
     v = [values.narrow(-2, values.shape[-2] - n, 1) for n in (3, 4, 5)]  # from the last knot but one backwards
     last = 2 * v[0] - 0.5 * v[1] + (2 / 27) * v[2]  # a third of the curvature at the end
-    return torch.cat([found[..., :-1, :], last, -0.5 * last, last], -2)
+    return torch.cat([coefficients[..., :-1, :], last, -0.5 * last, last], -2)
 
 
 #: Coefficients of a spline from values two knots away, one away, and at the knot.
@@ -119,9 +119,10 @@ _FOUR = (
 
 
 class Kept:
-    """A table that is made again only where the tensors that it was made of have other numbers.
+    """A table that is made again only if the tensors that it depends on have other values.
 
-    Numbers are compared, not versions: averages of weights are put in and out without a trace. Copies keep nothing.
+    Values are compared, not versions: averages of weights are swapped in and out without a new version. Copies keep no
+    table.
 
     Example:
         >>> kept, weight, made = Kept(), torch.ones(2), []
@@ -191,13 +192,13 @@ def slope(values: Tensor, at: Tensor, create_graph: bool = False) -> Tensor:
         if bool((values != values[:1]).any()):
             raise ConfigError(_NO_SLOPES)
         return torch.zeros_like(values)
-    (found,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
-    if found is None:
+    (slopes,) = torch.autograd.grad(sums.sum(), factors, create_graph=create_graph, allow_unused=True)
+    if slopes is None:
         raise ConfigError(
             "a radial network must be one that autograd goes through twice, got a function whose gradient has none. "
             "Leave out once_differentiable, or use interpolation='spline' with knots=."
         )
-    return found
+    return slopes
 
 
 def check_slopes(values: Tensor, slopes: Tensor) -> None:

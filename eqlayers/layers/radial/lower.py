@@ -63,12 +63,12 @@ def coefficients_formula(name: str) -> Formula:
         4
     """
     expr = Expression()
-    place, factor, found = expr.load(0, 0), expr.load(1, 0), []
+    place, factor, outputs = expr.load(0, 0), expr.load(1, 0), []
     for numbers in INTERPOLATIONS[name].polynomials:
         value = expr.zero
         for number in reversed(numbers):
             value = expr.add(expr.multiply(value, place), expr.constant(number))
-        found.append(expr.multiply(value, factor))
+        outputs.append(expr.multiply(value, factor))
     operands = [Operand(one, 1, (Block(0, 1),)) for one in ("place", "factor")]
-    results = [Operand("coefficients", len(found), (Block(0, len(found)),))]
-    return register_formula(formula(expr, operands, results, [found]))
+    results = [Operand("coefficients", len(outputs), (Block(0, len(outputs)),))]
+    return register_formula(formula(expr, operands, results, [outputs]))

@@ -25,7 +25,7 @@ from .tabled_basis import KnotBasis, keeps_coefficients, read_table
 class RadialBasis(torch.nn.Module):
     r"""Base of the radial bases: functions of the distance from a start, times an envelope that ends at the cutoff.
 
-    A basis of its own overrides ``functions`` and gets the checks, the envelope, and a place in
+    A new basis overrides ``functions`` and gets the checks, the envelope, and a place in
     :class:`RadialNetwork`, :class:`TabledBasis` and the models.
 
     Args:
@@ -85,7 +85,7 @@ class RadialBasis(torch.nn.Module):
         """``[...]`` Angstrom to ``[..., num_basis]``.
 
         Args:
-            lengths: Where the envelope is taken, and the functions unless ``transformed`` is given.
+            lengths: Where the envelope is taken, and the functions without ``transformed``.
             transformed: ``[...]`` where the functions are taken, such as by :class:`AgnesiTransform`.
         """
         if not is_scripting():
@@ -172,9 +172,9 @@ class KeepsTable(torch.nn.Module):
 
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Take the shape of the tensors in a state dict."""
-        given = state.get(f"{prefix}table")
-        like = next(self.parameters(), given)
-        self.table = None if given is None or like is None else torch.empty_like(given, device=like.device)
+        table = state.get(f"{prefix}table")
+        like = next(self.parameters(), table)
+        self.table = None if table is None or like is None else torch.empty_like(table, device=like.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self.make_room(state_dict, prefix)

@@ -87,16 +87,16 @@ class Knots(KeepsFloat64):
         end = self.count - 1
         exact = lengths.double()
         place = ((exact - self.start) / self.step).clamp(max=end)  # beyond, slopes are 0, too
-        found = place.detach().nan_to_num()
+        position = place.detach().nan_to_num()
         below = exact.detach() < self.start * (1 - 2**-23)  # the start in float32 is none
-        factor = torch.where(below, math.nan, (found < end).to(lengths.dtype))  # nothing is extrapolated
+        factor = torch.where(below, math.nan, (position < end).to(lengths.dtype))  # nothing is extrapolated
         looked = self.start and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked and bool(below.any()):
             raise IndexRangeError(
                 f"lengths must be at least {self.start:g} Angstrom, where the table begins, got "
                 f"{float(lengths.detach().min()):.4g}. Lower start, or look at the structure."
             )
-        first = found.floor().clamp(0, end - 1)
+        first = position.floor().clamp(0, end - 1)
         u = place - first
         operands = (u.to(lengths.dtype).unsqueeze(1), factor.unsqueeze(1))
         (coefficients,) = run_formula(_formula(self.interpolation), operands)
@@ -116,10 +116,10 @@ class Knots(KeepsFloat64):
             return whole(lagrange_rows(function(at)), self.interpolation)
         with gradients():
             at = at.clone().detach().requires_grad_()
-            found = [function(at)]
+            derivatives = [function(at)]
             for order in range(1, way.derivatives + 1):
-                found.append(self.step * slope(found[-1], at, live or order < way.derivatives))
-        rows = whole(knot_rows(found[0], found[1:]), self.interpolation)
+                derivatives.append(self.step * slope(derivatives[-1], at, live or order < way.derivatives))
+        rows = whole(knot_rows(derivatives[0], derivatives[1:]), self.interpolation)
         return rows if live else rows.detach()
 
     def ends(self) -> Tensor:
@@ -133,13 +133,13 @@ class Knots(KeepsFloat64):
 
 
 def rows_of(places: int, interpolation: str = "spline") -> int:
-    """Rows of a table with so many knots."""
+    """The number of rows of a table, from its number of knots."""
     way = INTERPOLATIONS[interpolation]
     return way.orders * (places - 1) + len(way.polynomials)
 
 
 def whole(rows: Tensor, interpolation: str = "spline") -> Tensor:
-    """A table ``[R, W]`` of rows ``[..., orders * K, W]``, with what the last interval reads beyond them."""
+    """A table ``[R, W]`` of rows ``[..., orders * K, W]``, padded by the rows that the last interval reads."""
     rows = rows.flatten(0, -2)
     way = INTERPOLATIONS[interpolation]
     return torch.nn.functional.pad(rows, (0, 0, 0, len(way.polynomials) - way.orders))
@@ -173,7 +173,7 @@ def keeps_coefficients(knots: int, dtype: torch.dtype) -> bool:
 
 
 def in_a_row(tables: Iterable[Tensor], pairs: int, knots: int, dtype: torch.dtype) -> Tensor:
-    """One table of splines, in a dtype, of so many with so many knots each; they are taken one at a time."""
+    """Join tables of splines with equal numbers of knots into one, in a dtype; one table is read at a time."""
     rows, made = INTERPOLATIONS["spline"].orders * knots, torch.empty(0)
     for place, table in enumerate(tables):
         if not place:
@@ -339,22 +339,22 @@ class TabledBasis(KeepsFloat64):
         basis = self.functions.new_empty(0, 0)
         if self.pairs is None:
             some = codes if codes.shape[0] else codes.new_zeros(1)  # no table has no rows
-            known, own = torch.unique(some, return_inverse=True)
-            own = own[: codes.shape[0]]
+            known, pair = torch.unique(some, return_inverse=True)
+            pair = pair[: codes.shape[0]]
             basis = self.at_pairs(transform, known)
         else:
             known = self.pairs
-            own = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
+            pair = torch.searchsorted(known, codes).clamp(max=known.shape[0] - 1)
             looked = codes.device.type == "cpu" and not torch.compiler.is_compiling()
-            if looked and bool((known[own] != codes).any()):
-                strange = pair_ends(codes[known[own] != codes][:1])
+            if looked and bool((known[pair] != codes).any()):
+                strange = pair_ends(codes[known[pair] != codes][:1])
                 raise IndexRangeError(
                     f"pairs of species must be among those that the tables were made for, got places "
                     f"{[int(one) for one in strange]} of the species. Compress the model for these species, too."
                 )
         interval, coefficients = self.knots(lengths)
         knots = self.knots.count
-        return KnotBasis(interval + own * knots, coefficients, basis, knots, self.knots.end, known.shape[0])
+        return KnotBasis(interval + pair * knots, coefficients, basis, knots, self.knots.end, known.shape[0])
 
     def at_pairs(self, transform: Transform, codes: Tensor) -> Tensor:
         """``[pairs * K, num_basis]`` functions at the knots of each pair, in float64."""
@@ -365,8 +365,8 @@ class TabledBasis(KeepsFloat64):
     def make_room(self, state: Mapping[str, Tensor], prefix: str) -> None:
         """Take the shape of the tensors in a state dict."""
         for name in ("pairs", "live"):
-            given = state.get(f"{prefix}{name}")
-            setattr(self, name, None if given is None else torch.empty_like(given, device=self.functions.device))
+            tensor = state.get(f"{prefix}{name}")
+            setattr(self, name, None if tensor is None else torch.empty_like(tensor, device=self.functions.device))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         self.make_room(state_dict, prefix)
@@ -432,9 +432,9 @@ def check_end(values: Tensor, cutoff: float) -> None:
         ConfigError: They are not.
     """
     every, near, last = (float(v.detach().abs().max()) if v.numel() else 0.0 for v in (values, values[-2], values[-1]))
-    for what, found, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
-        if not found <= limit:
+    for what, value, limit in (("", last, 1e-6), (" with their slopes", near, 1e-5 * every)):
+        if not value <= limit:
             raise ConfigError(
-                f"functions of a table must be 0{what} at the cutoff, {cutoff:g} A, got {found:.3g}. Multiply them "
+                f"functions of a table must be 0{what} at the cutoff, {cutoff:g} A, got {value:.3g}. Multiply them "
                 "with an envelope such as PolynomialCutoff, and leave out biases."
             )

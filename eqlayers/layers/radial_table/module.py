@@ -186,7 +186,7 @@ class RadialTable(KeepsTable):
     def error(self, samples: int = 8) -> TableError:
         """Largest difference to the network and of its slope, at so many places in every interval.
 
-        The table is taken in its own dtype, the network in float64.
+        The table keeps its dtype; the network runs in float64.
 
         Args:
             samples: Places in each interval, at equal distances.
@@ -247,11 +247,11 @@ def in_float64(network: Any) -> Any:
 
 
 def through_float64(network: Any) -> Callable[[Tensor], Tensor]:
-    """A module as a function in float64, whose gradients reach the module's own weights; a function as it is."""
+    """A module as a function in float64, whose gradients reach the weights of the module; a function as it is."""
     if not isinstance(network, torch.nn.Module):
         return network
-    own = [*network.named_parameters(), *network.named_buffers()]
-    state = {name: t.double() if t.is_floating_point() else t for name, t in own}
+    tensors = [*network.named_parameters(), *network.named_buffers()]
+    state = {name: t.double() if t.is_floating_point() else t for name, t in tensors}
     return lambda lengths: torch.func.functional_call(network, state, (lengths,))
 
 
@@ -282,9 +282,9 @@ def table_error(
             if len(part) > SAMPLES:
                 check_slopes(*wanted_of)
             for n, (wanted, read) in enumerate(zip(wanted_of, weights, strict=True)):
-                found = read.weights()
+                interpolated = read.weights()
                 if wanted.numel():
-                    off = (found - wanted).detach().abs()
+                    off = (interpolated - wanted).detach().abs()
                     sizes[n] = max(sizes[n], *map(float, wanted.detach().abs().max()[None]))
                     if float(off.max()) >= errors[n] or not math.isfinite(float(off.max())):
                         errors[n] = float(off.max())
@@ -313,13 +313,13 @@ def worst_of(errors: Iterable[Off]) -> Off:
     """The largest errors of several tables, and where a slope is off by most.
 
     Example:
-        >>> found = worst_of([Off(TableError(1e-5, 1e-3), 2.0, abs), Off(TableError(1e-4, 1e-4), 1.0, abs)])
-        >>> found.error, found.at
+        >>> worst = worst_of([Off(TableError(1e-5, 1e-3), 2.0, abs), Off(TableError(1e-4, 1e-4), 1.0, abs)])
+        >>> worst.error, worst.at
         (TableError(values=0.0001, slopes=0.001), 2.0)
     """
-    found = list(errors)
-    steepest = max(found, key=lambda one: one.error.slopes)
-    return steepest._replace(error=TableError(max(one.error.values for one in found), steepest.error.slopes))
+    listed = list(errors)
+    steepest = max(listed, key=lambda one: one.error.slopes)
+    return steepest._replace(error=TableError(max(one.error.values for one in listed), steepest.error.slopes))
 
 
 class Errors:
@@ -332,12 +332,12 @@ class Errors:
         tolerance: Of values and slopes.
 
     Attributes:
-        found: Errors of each function with the knots that were tried last.
+        by_function: Errors of each function with the knots that were tried last.
     """
 
     def __init__(self, functions: Iterable[Callable[[Tensor], Tensor]], tolerance: float) -> None:
         self.functions, self.tolerance = list(functions), tolerance
-        self.found: dict[Callable[[Tensor], Tensor], Off] = {}
+        self.by_function: dict[Callable[[Tensor], Tensor], Off] = {}
 
     def first(self, knots: Knots, dtype: torch.dtype) -> Off:
         """Errors of the first function."""
@@ -345,13 +345,13 @@ class Errors:
 
     def __call__(self, knots: Knots, dtype: torch.dtype) -> Off:
         """Errors of all functions, or of some if one is above the tolerance."""
-        self.found = {}
+        self.by_function = {}
         for place, function in enumerate(self.functions):
-            self.found[function] = table_error(knots, function, dtype, SAMPLES)
-            if max(self.found[function].error) > self.tolerance:
+            self.by_function[function] = table_error(knots, function, dtype, SAMPLES)
+            if max(self.by_function[function].error) > self.tolerance:
                 self.functions.insert(0, self.functions.pop(place))
                 break
-        return worst_of(self.found.values())
+        return worst_of(self.by_function.values())
 
 
 class _Limit(NamedTuple):
@@ -376,23 +376,23 @@ def fewest_knots(knots: Knots, dtype: torch.dtype, error: Errors) -> Knots:
     Raises:
         ConfigError: No number does, or errors no longer fall fast enough for one to do; the message says why.
     """
-    found, tolerance = _search(knots, None, dtype, error), error.tolerance
-    kink = None if isinstance(found, Knots) or _digits(found, error) else _kink(found)
+    result, tolerance = _search(knots, None, dtype, error), error.tolerance
+    kink = None if isinstance(result, Knots) or _digits(result, error) else _kink(result)
     if kink is not None and knots.interpolation == "spline":
         part = (kink - knots.start) / (knots.cutoff - knots.start)
         near = Fraction(part).limit_denominator(_PARTS)
         if abs(part - near) < 1e-9:
-            found = _search(knots, near, dtype, error)
-    if isinstance(found, Knots):
-        return found
-    said = found.why if kink is None else f"{found.why}, and the second derivative jumps at {kink:.6g} A"
-    if _digits(found, error):
+            result = _search(knots, near, dtype, error)
+    if isinstance(result, Knots):
+        return result
+    said = result.why if kink is None else f"{result.why}, and the second derivative jumps at {kink:.6g} A"
+    if _digits(result, error):
         said = f"{str(dtype).removeprefix('torch.')} has no more digits"
-    (values, slopes), at, _ = found.off
+    (values, slopes), at, _ = result.off
     raise ConfigError(
-        f"tolerance must be one that a table can keep, got {tolerance:g}: with {found.knots.count} knots the errors of "
-        f"values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {said}. Raise the tolerance, "
-        "or smooth the network there."
+        f"tolerance must be one that a table can keep, got {tolerance:g}: with {result.knots.count} knots the errors "
+        f"of values and slopes are {values:.1e} and {slopes:.1e}, the largest at {at:.3f} A; {said}. Raise the "
+        "tolerance, or smooth the network there."
     )
 
 
@@ -413,10 +413,10 @@ def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Erro
         if max(off.error) <= tolerance:
             foretold = 16 * math.ceil(1.05 * count * (max(off.error) / tolerance) ** (1 / 3) / 16)  # slopes of cubics
             counts = [n for n in (foretold, 16 * math.ceil(1.2 * foretold / 16)) if kink is None and 16 <= n < count]
-            for found in (*(_knots(knots, n, None) for n in counts), tried):  # some more, as functions differ
-                off = error(found, dtype)
+            for candidate in (*(_knots(knots, n, None) for n in counts), tried):  # some more, as functions differ
+                off = error(candidate, dtype)
                 if max(off.error) <= tolerance:
-                    return found
+                    return candidate
         largest, same = max(off.error), off.network is of
         slow, of = slow + 1 if same and count > _SETTLED and 4 * largest > before else 0, off.network
         if slow == 2:

@@ -70,17 +70,17 @@ class Extract(EquivariantModule):
     def _read(self, number: int, instruction: Any) -> list[Columns]:
         name, wanted, groups = f"instructions[{number}]", self.irreps_outs[number], len(self.irreps_in)
         fix = "Count the groups of irreps_in from 0."
-        given = check_items(name, instruction, "a list of numbers of groups", fix)
-        for i in given:
+        items = check_items(name, instruction, "a list of numbers of groups", fix)
+        for i in items:
             if not is_integer(i) or not -groups <= int(i) < groups:
                 raise IndexRangeError(f"{name} must hold numbers of the {groups} groups of irreps_in, got {i}. {fix}")
-        found = [int(i) % groups for i in given]
-        if [tuple(self.irreps_in[i]) for i in found] != [tuple(group) for group in wanted]:
+        numbers = [int(i) % groups for i in items]
+        if [tuple(self.irreps_in[i]) for i in numbers] != [tuple(group) for group in wanted]:
             raise IrrepsError(
-                f"irreps_outs[{number}] must be the groups {[str(self.irreps_in[i]) for i in found]} that "
+                f"irreps_outs[{number}] must be the groups {[str(self.irreps_in[i]) for i in numbers]} that "
                 f"instructions[{number}] names, got {wanted}. Correct one of the two."
             )
-        return columns_of(self._flat.slots, [Copies(i, 0, self.irreps_in[i].mul) for i in found], self.layout)
+        return columns_of(self._flat.slots, [Copies(i, 0, self.irreps_in[i].mul) for i in numbers], self.layout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...] | Tensor:
         """``[..., irreps_in.dim]`` to ``[..., irreps.dim]`` for each part.
@@ -156,25 +156,25 @@ class Split(EquivariantModule):
         self.irreps_in = as_irreps(irreps)
         self._flat = FlatLayout(self.irreps_in, layout)
         fix = "Give how many copies each part has, or its irreps."
-        given = check_items("parts", parts, "a list of numbers or irreps", fix)
-        ends = list(accumulate(self._sizes(given), initial=0))
+        items = check_items("parts", parts, "a list of numbers or irreps", fix)
+        ends = list(accumulate(self._sizes(items), initial=0))
         copies = [Copies(i, 0, group.mul) for i, group in enumerate(self.irreps_in)]
         cuts = [copies_between(copies, first, last) for first, last in pairwise(ends)]
         self.irreps_outs = tuple(o3.Irreps([(c.mul, self.irreps_in[c.group].ir) for c in cut]) for cut in cuts)
-        for number, (wanted, found) in enumerate(zip(given, self.irreps_outs, strict=True)):
-            if not is_integer(wanted) and as_irreps(wanted).simplify() != found.simplify():
+        for number, (wanted, irreps_out) in enumerate(zip(items, self.irreps_outs, strict=True)):
+            if not is_integer(wanted) and as_irreps(wanted).simplify() != irreps_out.simplify():
                 raise IrrepsError(
-                    f"parts[{number}] must be what follows in {self.irreps_in}, {found}, got {wanted}. Order the parts "
-                    f"as the feature has them; Extract takes groups in any order."
+                    f"parts[{number}] must be what follows in {self.irreps_in}, {irreps_out}, got {wanted}. Order the "
+                    f"parts as the feature has them; Extract takes groups in any order."
                 )
         self._parts = [columns_of(self._flat.slots, cut, layout) for cut in cuts]
         plain = all(len(part) == 1 and part[0].slot is None for part in self._parts)
         self._widths = [part[0].length for part in self._parts] if plain and len(cuts) > 1 else None
 
-    def _sizes(self, given: list[Any]) -> list[int]:
+    def _sizes(self, items: list[Any]) -> list[int]:
         """Copies of each part."""
         sizes = []
-        for number, part in enumerate(given):
+        for number, part in enumerate(items):
             name = f"parts[{number}]"
             what = "a number of copies, -1 for the rest, or irreps"
             size = check_integer(name, part, -1, what=what) if is_integer(part) else as_irreps(part, name).num_irreps
@@ -183,7 +183,7 @@ class Split(EquivariantModule):
         rest = sizes.count(-1)
         if rest > 1 or known > total or (not rest and known != total):
             raise ConfigError(
-                f"parts must make up the {total} copies of {self.irreps_in}, got {given}. Give all, or -1 for the rest "
+                f"parts must make up the {total} copies of {self.irreps_in}, got {items}. Give all, or -1 for the rest "
                 f"once."
             )
         return [total - known if size < 0 else size for size in sizes]

@@ -44,8 +44,8 @@ class Merge(EquivariantModule):
 
     def __init__(self, irreps: Sequence[Any], *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
-        given = check_items("irreps", irreps, "a list of irreps", "Give the irreps of each feature.")
-        self.irreps_ins = tuple(as_irreps(one, f"irreps[{n}]") for n, one in enumerate(given))
+        items = check_items("irreps", irreps, "a list of irreps", "Give the irreps of each feature.")
+        self.irreps_ins = tuple(as_irreps(one, f"irreps[{n}]") for n, one in enumerate(items))
         self.irreps_out = sum(self.irreps_ins, o3.Irreps([]))
         self._flat = {f"features[{n}]": FlatLayout(one, layout) for n, one in enumerate(self.irreps_ins)}
 
@@ -64,13 +64,13 @@ class Merge(EquivariantModule):
             raise ShapeError("features must be at least one, got none. Build the layer with irreps.")
         for (name, flat), value in zip(self._flat.items(), features, strict=True):
             flat.check(name, value)
-        given = dict(zip(self._flat, widest_under_autocast(*features), strict=True))
-        check_same_kind(**given)
+        tensors = dict(zip(self._flat, widest_under_autocast(*features), strict=True))
+        check_same_kind(**tensors)
         first = features[0].shape[:-1]
         if any(value.shape[:-1] != first for value in features):
-            lead = broadcast_lead(**{name: value.shape[:-1] for name, value in given.items()})
-            given = {name: value.expand(*lead, value.shape[-1]) for name, value in given.items()}
-        return torch.cat([*given.values()], -1)
+            lead = broadcast_lead(**{name: value.shape[:-1] for name, value in tensors.items()})
+            tensors = {name: value.expand(*lead, value.shape[-1]) for name, value in tensors.items()}
+        return torch.cat([*tensors.values()], -1)
 
     def extra_repr(self) -> str:
         """Irreps and layout."""
@@ -179,12 +179,12 @@ class Identity(EquivariantModule):
 
     def __init__(self, irreps_in: Any, irreps_out: Any, *, layout: str = "mul_ir") -> None:
         super().__init__(layout)
-        given = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
-        self.irreps_in, self.irreps_out = (irreps.simplify() for irreps in given)
+        both = as_irreps(irreps_in, "irreps_in"), as_irreps(irreps_out, "irreps_out")
+        self.irreps_in, self.irreps_out = (irreps.simplify() for irreps in both)
         self._flat = FlatLayout(self.irreps_in, layout)
-        if not same_order(*given, layout):
+        if not same_order(*both, layout):
             raise IrrepsError(
-                f"irreps_out must be irreps_in, {given[0]}, got {given[1]}. Use Sort for another order or grouping."
+                f"irreps_out must be irreps_in, {both[0]}, got {both[1]}. Use Sort for another order or grouping."
             )
         self.register_buffer("output_mask", output_mask(self.irreps_out, set(range(len(self.irreps_out)))))
 
@@ -229,24 +229,26 @@ class Separable(EquivariantModule):
         super().__init__(layout)
         self.split = Split(irreps, parts, layout=layout)
         self.irreps_in = self.split.irreps_in
-        given = check_items("modules", modules, "a list of modules or None", "Give one for each part.")
-        if len(given) != len(self.split.irreps_outs):
+        items = check_items("modules", modules, "a list of modules or None", "Give one for each part.")
+        if len(items) != len(self.split.irreps_outs):
             raise ConfigError(
-                f"modules must be one for each of the {len(self.split.irreps_outs)} parts, got {len(given)}. Use None "
+                f"modules must be one for each of the {len(self.split.irreps_outs)} parts, got {len(items)}. Use None "
                 f"for a part that stays as it is."
             )
         outs = []
-        for number, (part, module) in enumerate(zip(self.split.irreps_outs, given, strict=True)):
+        for number, (part, module) in enumerate(zip(self.split.irreps_outs, items, strict=True)):
             outs.append(part if module is None else self._fitting(f"modules[{number}]", module, part))
-        self.parts = torch.nn.ModuleList(torch.nn.Identity() if module is None else module for module in given)
+        self.parts = torch.nn.ModuleList(torch.nn.Identity() if module is None else module for module in items)
         self.merge = Merge(outs, layout=layout)
         self.irreps_out = self.merge.irreps_out
 
     def _fitting(self, name: str, module: Any, part: o3.Irreps) -> o3.Irreps:
         check_module(name, module)
-        own = getattr(module, "irreps_in", part)
-        if isinstance(own, o3.Irreps) and not same_order(own, part, self.layout):
-            raise IrrepsError(f"{name} must take the irreps of its part, {part}, got {own}. Correct parts or module.")
+        irreps = getattr(module, "irreps_in", part)
+        if isinstance(irreps, o3.Irreps) and not same_order(irreps, part, self.layout):
+            raise IrrepsError(
+                f"{name} must take the irreps of its part, {part}, got {irreps}. Correct parts or module."
+            )
         layout = getattr(module, "layout", self.layout)
         if isinstance(layout, str) and layout != self.layout:
             raise ConfigError(f"{name} must have layout={self.layout!r}, got {layout!r}. Build it with that layout.")

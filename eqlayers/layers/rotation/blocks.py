@@ -39,8 +39,8 @@ __all__ = [
 
 #: The largest degree whose values are compared with another definition.
 LARGEST_DEGREE = 12
-#: y component of a direction below which edge frames belong to the second chart. The direction of no simple lattice
-#: has it: there is no frame that is continuous everywhere, and directions of crystals are to be away from the seam.
+#: Edge frames of directions with a smaller y component belong to the second chart. No frame is continuous everywhere.
+#: No direction of a simple lattice has this y component, so directions of crystals are away from the seam.
 SEAM = -0.37
 
 
@@ -54,7 +54,7 @@ def check_degree(lmax: int) -> int:
 
 
 def blocks_start(l: int) -> int:
-    """Where the block of a degree starts among flat blocks, which is the length of those below.
+    """Start of the block of a degree among flat blocks: the length of the blocks of all lower degrees.
 
     Example:
         >>> [blocks_start(l) for l in range(4)]
@@ -211,15 +211,15 @@ def _both(expr: Expression, a: Complex, b: Complex) -> tuple[Complex, Complex]:
 
 
 def _jacobi(expr: Expression, x: int, whole: int, alpha: int, beta: int, count: int) -> list[int]:
-    """Monic Jacobi polynomials of degrees 0 to ``count``, homogeneous in x and in what is 1."""
-    found = [expr.one]
+    """Monic Jacobi polynomials of degrees 0 to ``count``, homogeneous in x and ``whole``, which is 1."""
+    polynomials = [expr.one]
     for k in range(count):
         first, second = _recursion(k, alpha, beta)
-        now = expr.multiply(found[-1], expr.add(x, expr.scale(-first, whole)))
+        now = expr.multiply(polynomials[-1], expr.add(x, expr.scale(-first, whole)))
         if k:
-            now = expr.add(now, expr.scale(-second, expr.multiply(expr.multiply(whole, whole), found[-2])))
-        found.append(now)
-    return found
+            now = expr.add(now, expr.scale(-second, expr.multiply(expr.multiply(whole, whole), polynomials[-2])))
+        polynomials.append(now)
+    return polynomials
 
 
 def _recursion(k: int, alpha: int, beta: int) -> tuple[float, float]:

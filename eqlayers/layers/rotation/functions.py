@@ -200,7 +200,7 @@ def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Ten
     return run_quaternion(_quaternion_formula(), matrices, backend)
 
 
-#: What a rotation is given as -> its last axes.
+#: Kind of a rotation -> its last axes.
 ROTATIONS: dict[str, tuple[int, ...]] = {"matrix": (3, 3), "quaternion": (4,), "angles": (3,)}
 #: Features may also be turned by flat blocks.
 KINDS = (*ROTATIONS, "blocks")
@@ -226,7 +226,7 @@ class Turning:
     Args:
         irreps: Of the features, of degrees up to 12.
         layout: 'mul_ir' or 'ir_mul'.
-        kind: What rotations are given as, of `KINDS`.
+        kind: Of the rotations, one of `KINDS`.
         inverse: Whether to rotate back.
 
     Attributes:
@@ -303,10 +303,10 @@ def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | Non
 
 
 def check_operands(flat: FlatLayout, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor]:
-    """Features of the layout and something of their kind, in one dtype.
+    """Features and rotations, in one dtype and on one device.
 
     Raises:
-        ShapeError, DTypeError, DeviceError: They are not.
+        ShapeError, DTypeError, DeviceError: They do not fit the layout or each other.
     """
     FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants, which it is in functions
     x, rotation = widest_under_autocast(x, check_floating("rotation", rotation, "[...]"))
@@ -341,7 +341,7 @@ def wigner_D(
     Args:
         irreps: Irreps of the features, of degrees up to 12.
         rotation: ``[..., 3, 3]``, ``[..., 4]`` or ``[..., 3]``.
-        kind: What the rotation is given as: 'matrix', 'quaternion' (w, x, y, z) or 'angles' in radians.
+        kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z) or 'angles' in radians.
         layout: 'mul_ir' (e3nn's) or 'ir_mul', of the features.
         backend: Name of a backend, or None for the first that accepts.
 
@@ -382,7 +382,7 @@ def rotate(
         x: ``[..., irreps.dim]``.
         irreps: Irreps of the features, of degrees up to 12.
         rotation: ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; leading axes broadcast with the axes of x.
-        kind: What the rotation is given as: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
+        kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
             :func:`wigner_blocks` and :func:`edge_frame`.
         inverse: Whether to rotate back.
         layout, backend: See :class:`eqlayers.TensorProduct`.

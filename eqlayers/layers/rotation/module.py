@@ -150,7 +150,7 @@ class RotateFeatures(FormulaModule):
 
     Args:
         irreps: Irreps of input and output, of degrees up to 12.
-        rotation: What the rotation is given as, see :class:`WignerD`: 'matrix', 'quaternion', 'angles', or 'blocks' for
+        rotation: Its kind, see :class:`WignerD`: 'matrix', 'quaternion', 'angles', or 'blocks' for
             flat blocks, such as :class:`EdgeFrame` or :func:`eqlayers.functional.wigner_blocks` give them.
         method: 'dense': products with the matrices of each degree, one call for all. 'sparse', for angles alone:
             rotations about y, and between them constant sparse matrices,

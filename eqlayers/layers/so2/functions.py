@@ -123,23 +123,23 @@ def run_convolution(
     Raises:
         ShapeError, DTypeError, DeviceError: The operands do not fit each other.
     """
-    given = {"x": x, "frames": frames, "weight": weight}
+    operands = {"x": x, "frames": frames, "weight": weight}
     wanted: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
     if scales is not None:
         check_scales(plan, scales)
-        given["scales"], wanted["scales"] = scales, (graph.num_edges, plan.num_scales)
+        operands["scales"], wanted["scales"] = scales, (graph.num_edges, plan.num_scales)
     if envelope is not None:
-        given["envelope"], wanted["envelope"] = envelope, (graph.num_edges,)
+        operands["envelope"], wanted["envelope"] = envelope, (graph.num_edges,)
     for name, shape in wanted.items():
-        if check_tensor(name, given[name], "with a row for each node or edge").shape != shape:
-            raise ShapeError(f"{name} must be {list(shape)}, got {list(given[name].shape)}. {_FIXES[name]}")
-    given = dict(zip(given, widest_under_autocast(*given.values()), strict=True))
-    check_same_kind(**{name: t for name, t in given.items() if name != "weight" or plan.weight_numel})
+        if check_tensor(name, operands[name], "with a row for each node or edge").shape != shape:
+            raise ShapeError(f"{name} must be {list(shape)}, got {list(operands[name].shape)}. {_FIXES[name]}")
+    operands = dict(zip(operands, widest_under_autocast(*operands.values()), strict=True))
+    check_same_kind(**{name: t for name, t in operands.items() if name != "weight" or plan.weight_numel})
     to_edges, to_nodes = graph.halves()
-    d = given["frames"]
-    mixed = _packed(plan, given["x"], d, given.get("scales"), given["weight"], to_edges, backend)
+    d = operands["frames"]
+    mixed = _packed(plan, operands["x"], d, operands.get("scales"), operands["weight"], to_edges, backend)
     if envelope is not None:
-        d = d * given["envelope"].unsqueeze(-1)
+        d = d * operands["envelope"].unsqueeze(-1)
     mixed, d = widest_under_autocast(mixed, d)
     return run_rows(plan.back, mixed, d, None, to_nodes, backend)
 
@@ -189,14 +189,14 @@ def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, 
     flat = weight.split([a * b * c for a, b, c in shapes])
     matrices = [part.view(shape).unbind(0) for part, shape in zip(flat, shapes, strict=True)]
     plus, minus = [], []
-    for number, (first, own) in enumerate(zip(columns, matrices, strict=False)):
+    for number, (first, pair) in enumerate(zip(columns, matrices, strict=False)):
         if number < num_unsigned:
-            plus.append(first @ own[0])
+            plus.append(first @ pair[0])
             continue
         other = columns[len(shapes) + number - num_unsigned]
-        positive, negative = first @ own[0], other @ own[0]
-        if len(own) == 2:  # (x_m + i x_-m) (W1 + i W2)
-            positive, negative = positive - other @ own[1], negative + first @ own[1]
+        positive, negative = first @ pair[0], other @ pair[0]
+        if len(pair) == 2:  # (x_m + i x_-m) (W1 + i W2)
+            positive, negative = positive - other @ pair[1], negative + first @ pair[1]
         plus.append(positive)
         minus.append(negative)
     return torch.cat([*plus, *minus], -1)

@@ -151,7 +151,7 @@ def _components(kind: SO2Map, irreps: o3.Irreps, blocks: Sequence[Block]) -> lis
 
 
 def _other(irreps: o3.Irreps, one: _Component, rotated: bool) -> tuple[Slot, list[tuple[int, int]]]:
-    """The row of D^l that a component is, or a 1 without rotation; and pairs of a component of the group and of y."""
+    """The row of D^l that yields a component, or a 1 without rotation; and pairs of components of group and y."""
     dim = irreps[one.group].ir.dim
     if not rotated:
         return Slot(0, 1, 1), [(one.component, 0)]
@@ -172,8 +172,8 @@ def pack_program(kind: SO2Map, layout: str, lmax: int | None, scaled: bool) -> P
     norms = [1 / math.sqrt(kind.matrices(n) * block.width) for n, block in enumerate(kind.blocks_in)]
     fans = [n for n, b in enumerate(kind.blocks_in) for _ in b.pieces]
     fans += [n for n, b in enumerate(kind.blocks_in) if b.m for _ in b.pieces]
-    found = _components(kind, kind.irreps_in, kind.blocks_in)
-    for one, number in zip(found, fans, strict=True):
+    components = _components(kind, kind.irreps_in, kind.blocks_in)
+    for one, number in zip(components, fans, strict=True):
         y, pairs = _other(kind.irreps_in, one, lmax is not None)
         axes = (Axis(one.mul, x=1, w=int(scaled), z=1),) if one.mul > 1 else ()
         terms = tuple((i, j, 0, one.factor * norms[number]) for i, j in pairs)

@@ -83,11 +83,11 @@ class SO2Layer(EquivariantModule):
 
     def scale_slices(self) -> list[tuple[int, int, slice]]:
         """The order m of each stretch of the scales, the number of the group in irreps_in, and the columns."""
-        found, start = [], 0
+        slices, start = [], 0
         for block in self._plan.map.blocks_in:
-            found += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.pieces]
+            slices += [(block.m, p.group, slice(start + p.start, start + p.start + p.mul)) for p in block.pieces]
             start += block.width
-        return found
+        return slices
 
     @property
     def infos(self) -> tuple[ProgramInfos, ProgramInfos]:
@@ -252,14 +252,14 @@ class SO2Convolution(SO2Layer):
         """The convolution equal to a tensor product with spherical harmonics, summed at the receivers.
 
         Args:
-            tp: A product of features with harmonics, by paths 'uvw' or 'uvu' with own weights or none: of eqlayers or
-                of e3nn, for example a ``FullyConnectedTensorProduct`` or a :class:`TensorProductConv`.
+            tp: A product of features with harmonics, by paths 'uvw' or 'uvu', that stores its weights or has none: of
+                eqlayers or of e3nn, for example a ``FullyConnectedTensorProduct`` or a :class:`TensorProductConv`.
             linear: The linear layer behind it, if there is one, without biases.
             normalization: Of the harmonics: 'component', 'norm' or 'integral'.
             backend: Name of a backend, or None for the first that accepts.
 
         Returns:
-            A layer with weights of its own, of the dtype and device of the product's. Its parity is 'so3' where the
+            A layer that stores its weights, of the dtype and device of the product's. Its parity is 'so3' where the
             harmonics have other parities than (-1)^l.
 
         Raises:

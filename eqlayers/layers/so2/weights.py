@@ -51,16 +51,16 @@ def check_convertible(tp: ProductLayer, linear: Linear | None) -> str:
 
 def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normalization: str) -> Tensor:
     """``[weight_numel]`` float64: the map between rotations then equals the product with ``linear`` behind it."""
-    found = [torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in kind.shapes]
+    matrices = [torch.zeros(shape, dtype=torch.float64, device="cpu") for shape in kind.shapes]
     gains = kind.gains()
     for number, ins in enumerate(tp.plan.instructions):
         if 0 in ins.path_shape or ins.path_weight == 0:
             continue
-        own = torch.ones(tp.irreps_in1[ins.i_in1].mul, 1, dtype=torch.float64, device="cpu")
+        weights = torch.ones(tp.irreps_in1[ins.i_in1].mul, 1, dtype=torch.float64, device="cpu")
         if ins.has_weight:
-            own = tp.weight_view_for_instruction(number).detach()
-        own = own.to("cpu", torch.float64)
-        matrix = own[:, 0, :] if ins.connection_mode == "uvw" else torch.diag(own[:, 0])
+            weights = tp.weight_view_for_instruction(number).detach()
+        weights = weights.to("cpu", torch.float64)
+        matrix = weights[:, 0, :] if ins.connection_mode == "uvw" else torch.diag(weights[:, 0])
         degrees = (tp.irreps_in1[ins.i_in1].ir.l, tp.irreps_in2[ins.i_in2].ir.l, tp.irreps_out[ins.i_out].ir.l)
         block = harmonics_block(*degrees, normalization) * ins.path_weight
         for target, mixed in _targets(matrix, ins.i_out, linear):
@@ -68,9 +68,13 @@ def so2_weights(kind: SO2Map, tp: ProductLayer, linear: Linear | None, normaliza
                 rows, columns = _columns(a, ins.i_in1), _columns(b, target)
                 if rows is not None and columns is not None:
                     which, value = _entry(kind, block, a.m, sum(degrees) % 2, ins.i_in1)
-                    scale = (len(found[place]) * a.width) ** 0.5 / gains[target]
-                    found[place][which, rows, columns] += value * scale * mixed
-    return torch.cat([part.flatten() for part in found]) if found else torch.zeros(0, dtype=torch.float64, device="cpu")
+                    scale = (len(matrices[place]) * a.width) ** 0.5 / gains[target]
+                    matrices[place][which, rows, columns] += value * scale * mixed
+    return (
+        torch.cat([part.flatten() for part in matrices])
+        if matrices
+        else torch.zeros(0, dtype=torch.float64, device="cpu")
+    )
 
 
 def _targets(matrix: Tensor, group: int, linear: Linear | None) -> list[tuple[int, Tensor]]:
@@ -90,7 +94,7 @@ def _columns(block: Block, group: int) -> slice | None:
 
 
 def _entry(kind: SO2Map, block: object, m: int, odd: int, group: int) -> tuple[int, float]:
-    """Which matrix a path adds to, and what: even sums of degrees are diagonal in m, odd ones take -m to m."""
+    """The matrix that a path adds to, and the value: even sums of degrees are diagonal in m, odd ones take -m to m."""
     table = torch.as_tensor(block, device="cpu")
     first, second = table.shape[0] // 2, table.shape[1] // 2
     if not odd:

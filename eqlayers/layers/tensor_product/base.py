@@ -1,4 +1,4 @@
-"""Shared code of tensor products and convolutions: irreps, paths, weights, e3nn's state dict, and their words."""
+"""The base of tensor products and convolutions: irreps, paths, weights, e3nn's state dict."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class ProductLayer(E3nnState, EquivariantModule):
         if normalization is not None:
             warnings.warn("use irrep_normalization instead of normalization", DeprecationWarning, stacklevel=2)
             irrep_normalization = normalization
-        given = (("irreps_in1", irreps_in1), ("irreps_in2", irreps_in2), ("irreps_out", irreps_out))
-        first, second, out = (as_irreps(irreps, name) for name, irreps in given)
+        operands = (("irreps_in1", irreps_in1), ("irreps_in2", irreps_in2), ("irreps_out", irreps_out))
+        first, second, out = (as_irreps(irreps, name) for name, irreps in operands)
         irreps = first, second, out
         variance = (
             variances("in1_var", in1_var, irreps[0]),
@@ -128,7 +128,7 @@ class ProductLayer(E3nnState, EquivariantModule):
             A layer whose state dict has the keys of ``module``'s.
 
         Raises:
-            ConfigError: No such layer, or its own coefficients are not Wigner 3j symbols.
+            ConfigError: No such layer, or its coefficients are not Wigner 3j symbols.
 
         Example:
             >>> from e3nn import o3

@@ -41,7 +41,7 @@ class TensorProduct(ProductLayer):
     Attributes:
         weight: ``[weight_numel]`` parameter if internal, else an empty buffer; instruction order, row-major.
         output_mask: ``[irreps_out.dim]``, 1 where some path arrives.
-        instructions: As given, with the final coefficient in ``path_weight``.
+        instructions: The argument, with the final coefficient in ``path_weight``.
 
     Raises:
         IrrepsError, ConfigError: Irreps, instructions or options that do not fit together.

@@ -23,16 +23,19 @@ COPIES = 24
 def split_scalars(
     irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], instructions: Sequence[Instruction]
 ) -> tuple[list[Instruction], list[Instruction]]:
-    """The instructions twice, for matrix products and for all else: with the coefficient 0 where they are not of it.
+    """The instructions for matrix products, and for all other paths; in both, other paths have the coefficient 0.
 
-    The first is empty where no path is a matrix product.
+    The first list is empty if no path is a matrix product.
     """
-    chosen = [_is_product(irreps, ins) for ins in instructions]
-    if not any(chosen):
+    products = [_is_product(irreps, ins) for ins in instructions]
+    if not any(products):
         return [], list(instructions)
-    none = [ins._replace(path_weight=0.0) for ins in instructions]
-    pairs = list(zip(chosen, instructions, none, strict=True))
-    return [own if dense else off for dense, own, off in pairs], [off if dense else own for dense, own, off in pairs]
+
+    def only(kind: bool) -> list[Instruction]:
+        pairs = zip(products, instructions, strict=True)
+        return [ins if flag == kind else ins._replace(path_weight=0.0) for flag, ins in pairs]
+
+    return only(True), only(False)
 
 
 def _is_product(irreps: tuple[o3.Irreps, o3.Irreps, o3.Irreps], ins: Instruction) -> bool:

@@ -23,16 +23,16 @@ from .tabled_weights import TabledWeights
 
 #: Backends that run all paths of a layer by its infos, also the paths that are matrix products.
 BY_INFOS = ("sparse", "reference")
-#: Backends whose convolutions read weights from tables; the others get them as they are.
+#: Backends whose convolutions read weights from tables; other backends get stored weights.
 READS_TABLES = ("cpu", "triton")
 
 
 def run_product(plan: ProductPlan, x: Tensor, y: Tensor, w: Tensor, shared: bool, backend: str | None) -> Tensor:
     """``[..., in1.dim] x [..., in2.dim]`` to ``[..., out.dim]``; see ``functional.tensor_product``."""
     if plan.paths and (plan.dense is None or not shared) and is_plain((x, y, w)):
-        found = at_once(plan.form.calls[False, shared], (x, y, w), None, backend)
-        if found is not None:
-            return found[0]
+        results = at_once(plan.form.calls[False, shared], (x, y, w), None, backend)
+        if results is not None:
+            return results[0]
     plan.layouts[0].check("x", x)
     plan.layouts[1].check("y", y)
     leads = {"x": x.shape[:-1], "y": y.shape[:-1]}
@@ -67,17 +67,17 @@ def run_convolution(
     The caller has checked the last axes of x and w.
     """
     if plan.paths and not isinstance(w, TabledWeights) and is_plain((x, y, w)):
-        found = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
-        if found is not None:
-            return found[0]
+        results = at_once(plan.form.calls[True, shared], (x, y, w), graph, backend, deterministic)
+        if results is not None:
+            return results[0]
     plan.layouts[1].check("edge_attr", y)
     table = None
     if isinstance(w, TabledWeights):
-        given = w
-        given.check(graph.num_edges, plan.weight_numel)
-        x, y, w, coefficients = widest_under_autocast(x, y, given.table, given.coefficients)
+        tabled_weights = w
+        tabled_weights.check(graph.num_edges, plan.weight_numel)
+        x, y, w, coefficients = widest_under_autocast(x, y, tabled_weights.table, tabled_weights.coefficients)
         check_same_kind(x=x, edge_attr=y, weight=w, coefficients=coefficients)
-        table = TabledWeights(w, given.interval, coefficients, given.orders)
+        table = TabledWeights(w, tabled_weights.interval, coefficients, tabled_weights.orders)
     else:
         x, y, w = widest_under_autocast(x, y, w)
         check_same_kind(x=x, edge_attr=y, **({"weight": w} if plan.weight_numel else {}))

@@ -1,4 +1,4 @@
-"""The tensor products that derive their own instructions, as in e3nn and in Equitorch."""
+"""The tensor products that derive instructions from irreps, as in e3nn and in Equitorch."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class TensorSquare(TensorProduct):
         **kwargs: Further arguments of :class:`TensorProduct`.
 
     Raises:
-        IrrepsError: Both irreps_out and filter_ir_out are given.
+        IrrepsError: irreps_out together with filter_ir_out.
 
     Example:
         >>> TensorSquare("2x1o").irreps_out
@@ -310,11 +310,11 @@ class SO3Linear(TensorProduct):
         out = as_irreps(irreps_out, "irreps_out")
         fix = "Count groups of each from 0, in a list."
         what = "a list of triples (i_in, i_edge, i_out), or None for all"
-        given = None if paths is None else check_items("paths", paths, what, fix, IrrepsError)
-        for path in given or ():
+        items = None if paths is None else check_items("paths", paths, what, fix, IrrepsError)
+        for path in items or ():
             if not isinstance(path, (list, tuple)) or len(path) != 3:
                 raise IrrepsError(f"paths must hold triples (i_in, i_edge, i_out), got {got(path)}. {fix}")
-        triples = _triples(first, second, out) if given is None else [tuple(path) for path in given]
+        triples = _triples(first, second, out) if items is None else [tuple(path) for path in items]
         if not triples:
             raise IrrepsError(
                 f"some irrep of irreps_out must lie in irreps_in x irreps_edge, got {first} x {second} for {out}. Add "
