@@ -6,8 +6,9 @@ for its molecules.
 
 from __future__ import annotations
 
+from .cases import Suite
 from .products.problems import Problem, read_problems
-from .products.run import run_suite
-from .products.suite import Case, Suite, read_suite
+from .products.suite import Case, read_suite
+from .run import run_suite
 
 __all__ = ["Case", "Problem", "Suite", "read_problems", "read_suite", "run_suite"]

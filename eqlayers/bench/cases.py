@@ -1,42 +1,102 @@
-"""The part that suites of products and of layers share: a result's head, and the times of one direction of a case."""
+"""Suites of cases of products and of layers: each case is checked, timed beside its peers, and judged by its goals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
+from .config import DEVICE, Field, matching
 from .measure import Call, alternate, copy_bandwidth, describe, flush_buffer, ratio, refusal, release, summary
 from .results import OURS, Record
 from .roofline import peak_rate
 
 #: type of device -> kinds of time, and whether the cache is emptied before
 KINDS = {"cpu": {"seconds": False}, "cuda": {"seconds": False, "seconds_flushed": True}}
+#: Fields of every suite.
+SUITE: dict[str, Field] = {"device": DEVICE, "threads": "count", "runs": "count", "cases": "mapping"}
 
 
-class Suite(Protocol):
-    """Cases with their name and device."""
+@dataclass(frozen=True)
+class Suite:
+    """Cases with their common settings.
+
+    Attributes:
+        name: Name of the file.
+        device: Of the operands.
+        threads: Threads of torch.
+        runs: Timed runs of every implementation and direction, unless a case has its own number.
+        peers: Names of peers, unless a case has its own.
+        cases: The cases, in order.
+        kind: 'run' for products, 'layers' for layers.
+    """
+
+    name: str
+    device: str
+    threads: int
+    runs: int
+    peers: tuple[str, ...]
+    cases: tuple[Any, ...]
+    kind: str = "run"
+
+    def only(self, pattern: str | None) -> Suite:
+        """The suite with the cases whose name matches a pattern such as ``unfused/mace-*``.
+
+        Raises:
+            ConfigError: None does.
+        """
+        return replace(self, cases=matching(self.cases, pattern, self.name))
 
     @property
-    def name(self) -> str:
-        """Name of the file."""
-
-    @property
-    def device(self) -> str:
-        """Device of the operands."""
-
-    @property
-    def cases(self) -> Sequence[Any]:
-        """The cases, in order."""
+    def steps(self) -> int:
+        """How often a run says what it does."""
+        return 1 + sum(1 + 2 * len(case.directions) for case in self.cases)
 
 
-def start(kind: str, suite: Suite, device: torch.device) -> Record:
+def case_name(group: str, problem: str, size: str, dtype: str) -> str:
+    """Group, problem and size, and the dtype if it is not float32."""
+    return "/".join((group, problem, size, *([dtype] if dtype != "float32" else [])))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one direction of one implementation is right."""
+
+    status: str  # 'ok', 'wrong', or 'failed' where it raised an error or lacks the direction
+    error: float | None  # largest error as a fraction of its bound; None if it failed
+    reason: str = ""
+
+
+class Subject(Protocol):
+    """A case with its operands: what the two kinds of suites do in their own way."""
+
+    #: Name and layout of every implementation, this package's first, and its maker, which may refuse. An implementation
+    #: has `name`, `layout` and `note`.
+    implementations: Sequence[tuple[str, str, Callable[[], Any]]]
+
+    def check(self, items: Sequence[Any], direction: str) -> list[Verdict]:
+        """Compare a direction of implementations with the definition in float64."""
+
+    def ready(self, item: Any, direction: str) -> Callable[[], Call]:
+        """A function that prepares the call of a direction; its operands are made before."""
+
+    def work(self, direction: str) -> tuple[int, int]:
+        """Bytes of operands read once and results written once, and the least sums and products; after a check."""
+
+    def facts(self) -> Record:
+        """Fields of the case in the result."""
+
+    def bounds(self, row: Record, bandwidth: float) -> Record:
+        """More fields of a timed row, on a machine with that copy bandwidth."""
+
+
+def start(suite: Suite, device: torch.device) -> Record:
     """A result without cases: machine, copy bandwidth, and the peak of multiply-adds by dtype on a CPU."""
     dtypes = list(dict.fromkeys(case.dtype for case in suite.cases))
     return {
-        "kind": kind,
+        "kind": suite.kind,
         "suite": suite.name,
         **describe(device),
         "device": suite.device,
@@ -55,13 +115,11 @@ def peak_of(head: Record, dtype: str) -> float | None:
     return None if rate is None else rate["median"] * head["machine"]["threads"]
 
 
-def empty_row(
-    name: str, layout: str, direction: str, status: str, reason: str, error: float | None, note: str
-) -> Record:
+def empty_row(name: str, layout: str, direction: str, verdict: Verdict, note: str) -> Record:
     """A result without times."""
     about = {"implementation": name, "layout": layout, "note": note, "direction": direction}
-    measured = dict.fromkeys(("seconds", "seconds_flushed", "share", "memory_bytes"))
-    return {**about, "status": status, "reason": reason, "error": error, **measured}
+    state = {"status": verdict.status, "reason": verdict.reason, "error": verdict.error}
+    return about | state | dict.fromkeys(("seconds", "seconds_flushed", "share", "memory_bytes"))
 
 
 def _fits(work: Callable[[], object]) -> bool:
@@ -76,14 +134,14 @@ def _fits(work: Callable[[], object]) -> bool:
 def time_rows(
     makers: Sequence[Callable[[], Call]], rows: Sequence[Record], runs: int, device: torch.device
 ) -> tuple[list[int], list[Record]]:
-    """Time every implementation that is right side by side, on a GPU with an emptied cache, too.
+    """Time every right implementation side by side, on a GPU with an emptied cache, too.
 
-    What each saved for the direction stays in memory while all are timed: who finds no room is not timed, and its row
-    says so.
+    What each saved for the direction stays in memory while all are timed. An implementation without room is not timed,
+    and its row says so.
 
     Args:
         makers: Each prepares the call of the row of the same number.
-        rows: Of :func:`empty_row`; times are put into them, and those that are not 'ok' are left out.
+        rows: Of :func:`empty_row`; times are put into rows with the status 'ok'.
         runs: Timed runs of each.
         device: Where they work.
 
@@ -93,14 +151,10 @@ def time_rows(
     """
     buffer = flush_buffer(device)  # first, so that there is room for it
     calls: dict[int, Call] = {}
-
-    def keep(n: int) -> None:
-        calls[n] = makers[n]()
-
-    for n, row in enumerate(rows):
+    for n, (maker, row) in enumerate(zip(makers, rows, strict=True)):
         if row["status"] == "ok":
             release(device)
-            _fits(partial(keep, n))
+            _fits(lambda n=n, maker=maker: calls.setdefault(n, maker()))  # type: ignore[misc]
     for n in sorted(calls, reverse=True):  # who came last goes first
         if not _fits(calls[n]):
             del calls[n]
@@ -111,9 +165,9 @@ def time_rows(
     times: dict[int, dict[str, list[float]]] = {n: {} for n in calls}
     for kind, flushed in KINDS[device.type].items():
         seconds = alternate(list(calls.values()), runs, device, flush=buffer if flushed else None)
-        for n, own in zip(calls, seconds, strict=True):
-            times[n][kind] = own
-            rows[n][kind] = summary(own)
+        for n, measured in zip(calls, seconds, strict=True):
+            times[n][kind] = measured
+            rows[n][kind] = summary(measured)
     ratios = [
         {
             "layout": rows[n]["layout"],

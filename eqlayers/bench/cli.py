@@ -17,20 +17,20 @@ from ..core.errors import ConfigError, EqlayersError
 from ..core.memory import keep_memory
 from ..files import check_output
 from .cold import run_cold
+from .config import DEVICES
 from .gpu.first import BUDGET, STAGES, run_first_gpu
 from .kernels import run_kernels
 from .layers.cases import LAYER_PEERS, read_layer_suite
-from .layers.run import run_layers
 from .networks.accelerate import RUNS, run_accelerate
 from .networks.run import NAMES, run_networks
 from .networks.subjects import NETWORKS
 from .overhead import run_overhead
 from .products.peers import PEERS
-from .products.run import run_suite
-from .products.suite import DEVICES, read_suite
+from .products.suite import read_suite
 from .radial_tables import run_tables
 from .report import count_goals, tables, write_report
 from .results import Record, Say, Table, load, nothing, save, save_csv
+from .run import run_suite
 from .step import LoadBatch, run_step
 
 FILE_WIDTH = 180  # of output that is not a terminal
@@ -121,7 +121,11 @@ _count.__name__ = "positive integer"  # argparse puts it into its message
 _counts.__name__ = "list of positive integers, with commas"
 KNOWN: dict[str, dict[str, Any]] = {
     "--peers": {"help": "names with commas instead of the configuration's; '' for none", "type": _names},
-    "--threads": {"help": "threads of torch instead of the configuration's, or of 1 for accelerate", "type": _count},
+    "--threads": {
+        "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
+        "type": _count,
+        "dest": "num_threads",
+    },
     "--runs": {"help": f"timed runs instead of the configuration's, or of {RUNS} for accelerate", "type": _count},
     "--backend": {"help": "backend of this package's layers; the first that supports the layer by default"},
     "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},
@@ -129,6 +133,20 @@ KNOWN: dict[str, dict[str, Any]] = {
     "--only": {"help": "pattern of names, such as 'fused/mace-*'"},
     "--json": {"help": "write the result to this file", "metavar": "FILE"},
     "--csv": {"help": "write one row for each measurement to this file", "metavar": "FILE"},
+}
+
+
+#: Commands that measure: their functions have options for keywords.
+MEASURE: dict[str, Callable[..., Record]] = {
+    "run": run_suite,
+    "layers": run_suite,
+    "step": run_step,
+    "tables": run_tables,
+    "cold": run_cold,
+    "overhead": run_overhead,
+    "kernels": run_kernels,
+    "networks": run_networks,
+    "accelerate": run_accelerate,
 }
 
 
@@ -201,44 +219,26 @@ def parser() -> argparse.ArgumentParser:
 
 # -- commands ---------------------------------------------------------------------------------------------------------
 
-Keep = Callable[[Record], None]
 
-
-def _options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Options by the names of arguments."""
-    return {{"threads": "num_threads"}.get(name, name): getattr(args, name) for name in names}
-
-
-def _measured(args: argparse.Namespace, load_batch: LoadBatch, keep: Keep) -> Record:
-    """The result of a command that measures; ``keep`` takes what a run that is cut off leaves."""
-    name, title = args.command, f"bench {args.command}"
-    common = _options(args, "threads", "runs") if "runs" in args else {}
-    if name == "run":
-        suite = read_suite(args.suite).only(args.only)
-        steps = 1 + sum(2 + len(case.directions) for case in suite.cases)
-        with progress(f"bench {suite.name}", steps) as say:
-            return run_suite(suite, **common, **_options(args, "peers", "backend"), say=say, keep=keep)
-    if name == "layers":
-        layers = read_layer_suite(args.config, args.only)
-        steps = 1 + sum(1 + 2 * len(case.directions) for case in layers.cases)
-        with progress(title, steps) as say:
-            return run_layers(layers, **common, **_options(args, "peers", "backend"), say=say, keep=keep)
-    with progress(f"{title} {args.network}" if name == "networks" else title, 3 if name == "step" else None) as say:
-        if name == "step":
-            return run_step(args.config, load_batch=load_batch, **common, backend=args.backend, say=say)
-        if name == "tables":
-            return run_tables(args.config, load_batch=load_batch, **common, potential=args.potential, say=say)
-        if name == "cold":
-            return run_cold(args.config, **common, **_options(args, "peers", "only"), say=say)
-        if name == "overhead":
-            return run_overhead(args.config, **common, say=say)
-        if name == "accelerate":
-            common["num_threads"] = args.threads or 1
-            return run_accelerate(args.network, **common, backend=args.backend, say=say)
-        if name == "kernels":
-            return run_kernels(args.config, only=args.only, releases=args.triton, jobs=args.jobs, say=say)
-        own = _options(args, "peers", "sizes", "device", "dynamics", "inference") | {"keep": keep_memory().kept}
-        return run_networks(args.network, args.config, load_batch=load_batch, **common, **own, say=say, store=keep)
+def _measured(args: argparse.Namespace, load_batch: LoadBatch) -> Record:
+    """The result of a command that measures; what a run that is cut off leaves is in the file of ``--json``."""
+    name = args.command
+    names = {"threads": "num_threads", "triton": "releases"}
+    options = {names.get(key, key): v for key, v in vars(args).items() if key not in ("command", "json", "csv")}
+    first = [options.pop(key) for key in ("suite", "network", "config") if key in options]
+    if name in ("step", "tables", "networks"):
+        options["load_batch"] = load_batch
+    if name in ("run", "layers", "networks"):
+        options["keep"] = nothing if args.json is None else partial(save, path=args.json)
+    title, total = name, 3 if name == "step" else None
+    if name == "networks":
+        title, options["memory_kept"] = f"{name} {args.network}", keep_memory().kept
+    if name in ("run", "layers"):
+        read, only = {"run": read_suite, "layers": read_layer_suite}[name], options.pop("only")
+        suite = read(*first).only(only)
+        first, title, total = [suite], suite.name, suite.steps
+    with progress(f"bench {title}", total) as say:
+        return MEASURE[name](*first, **options, say=say)
 
 
 def _report(file: str, out: str | None) -> None:
@@ -260,10 +260,9 @@ def _report(file: str, out: str | None) -> None:
 
 def _check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before minutes of measurements that they should hold."""
-    named = zip(paths, ("--json", "--csv"), strict=True)
-    given = [check_output(path, option) for path, option in named if path is not None]
-    if len({path.resolve() for path in given}) < len(given):
-        raise ConfigError(f"--json and --csv must be two files, got {str(given[0])!r} for both. Name another.")
+    outputs = [check_output(p, name) for p, name in zip(paths, ("--json", "--csv"), strict=True) if p is not None]
+    if len({path.resolve() for path in outputs}) < len(outputs):
+        raise ConfigError(f"--json and --csv must be two files, got {str(outputs[0])!r} for both. Name another.")
 
 
 def run(args: Sequence[str], load_batch: LoadBatch) -> None:
@@ -281,15 +280,15 @@ def run(args: Sequence[str], load_batch: LoadBatch) -> None:
         _report(parsed.file, parsed.out)
         return
     if parsed.command == "first-gpu":
+        stages = {name: getattr(parsed, name) for name in ("stages", "budget", "dry", "again")}
         with progress("bench first-gpu") as say:
-            result = run_first_gpu(Path(parsed.out), **_options(parsed, "stages", "budget", "dry", "again"), say=say)
-        show(tables(result), count_goals(result))
-        return
-    _check_outputs(parsed.json, parsed.csv)
-    if getattr(parsed, "backend", None) is not None:
-        find(parsed.backend)
-    result = _measured(parsed, load_batch, nothing if parsed.json is None else partial(save, path=parsed.json))
-    for path, write in ((parsed.json, save), (parsed.csv, save_csv)):
-        if path is not None:
-            write(result, path)
+            result = run_first_gpu(Path(parsed.out), **stages, say=say)
+    else:
+        _check_outputs(parsed.json, parsed.csv)
+        if getattr(parsed, "backend", None) is not None:
+            find(parsed.backend)
+        result = _measured(parsed, load_batch)
+        for path, write in ((parsed.json, save), (parsed.csv, save_csv)):
+            if path is not None:
+                write(result, path)
     show(tables(result), count_goals(result))

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,23 +21,26 @@ from typing import Any
 
 import torch
 
-from ..core.errors import BackendError, ConfigError
+from ..core.errors import BackendError
 from ..irreps.layout import LAYOUTS
-from .config import check_known, find_config, read_config, read_fields
+from .config import DEVICE, Field, Known, check_known, read_settings
 from .measure import describe, find_device, summary, synchronize, threads
 from .products.check import check
 from .products.operands import draw, into_form, prepare
 from .products.peers import PEERS, build_peer, ours, why_refused
-from .products.problems import GraphSpec, Problem, read_problems
-from .products.suite import DEVICES, OPERATIONS, Case
+from .products.problems import GraphSpec, Problem, choose, read_problems
+from .products.suite import OPERATION, Case
 from .results import OURS, Record, Say, goal, quiet
 
-FIELDS = {
-    **dict.fromkeys(("device", "problems", "operation", "layout"), "text"),
+FIELDS: dict[str, Field] = {
+    "device": DEVICE,
+    "problems": "text",
+    "operation": OPERATION,
+    "layout": Known("text", "layout", LAYOUTS),
     **dict.fromkeys(("edges", "threads", "runs"), "count"),
     "choose": "texts",
     "peers": "texts",
-    "goals": "numbers",
+    "goals": Known("numbers", "goal", ("cold_ms", "warm_ms")),
 }
 STATES = ("cold", "warm")
 #: Variables that say where the kernels of each package are kept.
@@ -101,8 +103,8 @@ def first_calls(task: dict[str, Any]) -> Record:
     except Exception as error:
         return {"status": "refused", "reason": why_refused(who, error)}
     wrong = [one for one in check(problem, operands, [item], DIRECTIONS).values() if one.status != "ok"]
-    found: Record = {"fwd": middle - start, "bwd": end - middle, "note": item.note}
-    return found | {"status": wrong[0].status if wrong else "ok", "reason": wrong[0].reason if wrong else ""}
+    times: Record = {"fwd": middle - start, "bwd": end - middle, "note": item.note}
+    return times | {"status": wrong[0].status if wrong else "ok", "reason": wrong[0].reason if wrong else ""}
 
 
 def run_cold(
@@ -115,20 +117,11 @@ def run_cold(
     say: Say = quiet,
 ) -> Record:
     """Time first calls: for each problem and implementation, several times an empty cache and then the filled one."""
-    path = find_config(name)
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
-    check_known("device", [fields["device"]], DEVICES, str(path))
-    check_known("operation", [fields["operation"]], OPERATIONS, str(path))
-    check_known("layout", [fields["layout"]], LAYOUTS, str(path))
-    check_known("goal", fields["goals"], ("cold_ms", "warm_ms"), str(path))
+    path, fields = read_settings(name, FIELDS)
     peers = fields["peers"] if peers is None else list(peers)
     check_known("peer", peers, PEERS, "peers")
     known = read_problems(path.parent / fields["problems"])
-    patterns = fields["choose"] if only is None else [only]
-    problems = [p for p in known.values() if any(fnmatchcase(p.name, pattern) for pattern in patterns)]
-    if not problems:
-        option = "choose" if only is None else "--only"
-        raise ConfigError(f"{option} must match a problem among {', '.join(known)}, got {patterns[0]!r}. Correct it.")
+    problems = choose(known, fields["choose"] if only is None else [only], "choose" if only is None else "--only")
     common = {key: fields[key] for key in ("device", "operation", "layout", "edges")}
     common["threads"] = num_threads or fields["threads"]
     with threads(common["threads"]):
@@ -140,9 +133,9 @@ def run_cold(
             row = _measure(task, runs or fields["runs"], say)
             rows.append(row)
             for state in STATES if who == OURS else ():
-                limit, found = fields["goals"].get(f"{state}_ms"), row[f"{state}_fwd"]
+                limit, seconds = fields["goals"].get(f"{state}_ms"), row[f"{state}_fwd"]
                 if limit is not None:
-                    measured = None if found is None else found["median"] * 1000
+                    measured = None if seconds is None else seconds["median"] * 1000
                     goals.append(goal(f"{state}_ms", limit, measured, where=problem.name))
     notes = [
         f"{fields['device']}, {fields['operation']}, {fields['edges']} edges, {fields['layout']}. "
@@ -163,12 +156,12 @@ def _measure(task: dict[str, Any], runs: int, say: Say) -> Record:
             folders = {name: str(Path(cache, name.lower())) for name in CACHES}
             for state in STATES:
                 say(f"{row['problem']}, {row['implementation']}: {state}, {number + 1} of {runs}")
-                found = run_fresh(__name__, task, folders, must, "Run `eqlayers bench run` on the problem to see all.")
-                if found["status"] != "ok":
-                    return row | {"status": f"{found['status']}: {found['reason']}"}
-                row["note"] = found["note"]
+                first = run_fresh(__name__, task, folders, must, "Run `eqlayers bench run` on the problem to see all.")
+                if first["status"] != "ok":
+                    return row | {"status": f"{first['status']}: {first['reason']}"}
+                row["note"] = first["note"]
                 for direction in DIRECTIONS:
-                    seconds.setdefault(f"{state}_{direction}", []).append(found[direction])
+                    seconds.setdefault(f"{state}_{direction}", []).append(first[direction])
     return row | {key: summary(values) for key, values in seconds.items()}
 
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..core.checks import check_path, check_type, got
 from ..core.errors import ConfigError
@@ -15,27 +15,51 @@ from ..files import few, read_yaml
 Named = TypeVar("Named")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+class Known(NamedTuple):
+    """A kind of text, texts or mapping whose names must be in a list."""
+
+    kind: str  # a key of KINDS
+    what: str  # one of the names, for messages
+    names: Iterable[str]
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-# kind -> (test, words for what is expected)
+#: The kind of a field: a key of KINDS, or one with the names that it takes.
+Field = str | Known
+#: kind -> words for what is expected
 KINDS = {
-    "text": (lambda value: isinstance(value, str), "text"),
-    "count": (_is_count, "a positive integer"),
-    "number": (lambda value: _is_number(value) and value > 0, "a positive number"),
-    "texts": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of texts"),
-    "counts": (lambda value: isinstance(value, list) and all(map(_is_count, value)), "a list of positive integers"),
-    "numbers": (
-        lambda value: isinstance(value, dict) and all(_is_number(v) and v > 0 for v in value.values()),
-        "a mapping to positive numbers",
-    ),
-    "mapping": (lambda value: isinstance(value, dict) and len(value) > 0, "a mapping with at least one entry"),
+    "text": "text",
+    "count": "a positive integer",
+    "number": "a positive number",
+    "texts": "a list of texts",
+    "counts": "a list of positive integers",
+    "numbers": "a mapping to positive numbers",
+    "mapping": "a mapping with at least one entry",
+    "mappings": "a mapping of mappings",
 }
+
+
+#: kind -> what holds the values, and their kind
+ELEMENTS = {
+    "texts": (list, "text"),
+    "counts": (list, "count"),
+    "numbers": (dict, "number"),
+    "mappings": (dict, "mapping"),
+}
+TYPES: dict[str, Any] = {"text": str, "count": int, "number": (int, float)}
+
+
+def _fits(kind: str, value: Any) -> bool:
+    if kind in ELEMENTS:
+        holder, element = ELEMENTS[kind]
+        values = value.values() if isinstance(value, dict) else value
+        return isinstance(value, holder) and all(_fits(element, one) for one in values)
+    if kind == "mapping":
+        return isinstance(value, dict) and len(value) > 0
+    return isinstance(value, TYPES[kind]) and not isinstance(value, bool) and (kind == "text" or value > 0)
+
+
+DEVICES = ("cpu", "cuda")
+DEVICE = Known("text", "device", DEVICES)
 
 
 def check_known(what: str, names: Iterable[Any], known: Iterable[str], where: str) -> None:
@@ -76,38 +100,42 @@ def matching(items: Sequence[Named], pattern: str | None, where: str) -> tuple[N
 
 
 def read_fields(
-    where: str, given: Any, required: Mapping[str, str], optional: Mapping[str, tuple[str, Any]]
+    where: str, entries: Any, required: Mapping[str, Field], optional: Mapping[str, tuple[Field, Any]] | None = None
 ) -> dict[str, Any]:
     """The fields of one mapping, checked, with defaults filled in.
 
     Args:
         where: File and place, for messages.
-        given: The mapping, as YAML read it.
-        required: Field to kind, a key of ``KINDS``.
+        entries: The mapping, as YAML read it.
+        required: Field to kind.
         optional: Field to kind and default.
 
     Raises:
-        ConfigError: An unknown or missing key, or a value of another kind.
+        ConfigError: An unknown or missing key, a value of another kind, or a name that is not known.
 
     Example:
         >>> read_fields("graphs.yaml", {"nodes": 3}, {"nodes": "count"}, {"how": ("text", "uniform")})
         {'nodes': 3, 'how': 'uniform'}
     """
-    if not isinstance(given, dict):
-        kind = "nothing" if given is None else f"a {type(given).__name__}"
-        raise ConfigError(f"{where} must be a mapping, got {kind}. Write one `key: value` a line.")
-    kinds = {**required, **{name: kind for name, (kind, _) in optional.items()}}
-    if given and not given.keys() & kinds.keys():  # its keys may be anything, and are not repeated
+    if not isinstance(entries, dict):
+        got_type = "nothing" if entries is None else f"a {type(entries).__name__}"
+        raise ConfigError(f"{where} must be a mapping, got {got_type}. Write one `key: value` a line.")
+    defaults = {name: default for name, (_, default) in (optional or {}).items()}
+    kinds = {**required, **{name: kind for name, (kind, _) in (optional or {}).items()}}
+    if entries and not entries.keys() & kinds.keys():  # its keys may be anything, and are not repeated
         raise ConfigError(f"{where} must have keys among {', '.join(kinds)}, got none of them. Name another file.")
-    check_known("key", given, kinds, where)
-    missing = [name for name in required if name not in given]
+    check_known("key", entries, kinds, where)
+    missing = [name for name in required if name not in entries]
     if missing:
-        raise ConfigError(f"{where}: expected the key {missing[0]!r}, got {', '.join(given) or 'none'}. Add it.")
-    for name, value in given.items():
-        test, words = KINDS[kinds[name]]
-        if not test(value):
-            raise ConfigError(f"{where}: {name} must be {words}, got {value!r}. Change it.")
-    return {**{name: given[name] for name in required}, **{n: given.get(n, d) for n, (_, d) in optional.items()}}
+        raise ConfigError(f"{where}: expected the key {missing[0]!r}, got {', '.join(entries) or 'none'}. Add it.")
+    for name, value in entries.items():
+        kind = kinds[name]
+        plain = kind.kind if isinstance(kind, Known) else kind
+        if not _fits(plain, value):
+            raise ConfigError(f"{where}: {name} must be {KINDS[plain]}, got {value!r}. Change it.")
+        if isinstance(kind, Known):
+            check_known(kind.what, [value] if kind.kind == "text" else value, kind.names, where)
+    return {name: entries.get(name, defaults.get(name)) for name in kinds}
 
 
 def read_config(path: Path) -> Any:
@@ -119,19 +147,27 @@ def read_config(path: Path) -> Any:
     path = Path(check_path("a configuration", path, "the path of a file"))
     names = sorted(p.name for p in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
     near = few(sorted(names, key=lambda name: -difflib.SequenceMatcher(None, name, path.name).ratio()))
-    found = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
-    if isinstance(found, dict) and "trainer" in found and "model" in found:
+    content = read_yaml(path, "a configuration", f"There is {near}." if near else "Check the path.")
+    if isinstance(content, dict) and "trainer" in content and "model" in content:
         raise ConfigError(
             f"{path} must be a configuration of benchmarks, got one of training. Type `eqlayers fit -c {path}`, or "
             "name a file of configs/bench."
         )
-    return found
+    return content
 
 
-def read_goals(where: str, given: Mapping[str, Any], directions: Iterable[str]) -> dict[str, dict[str, float]]:
+def read_settings(
+    name: str, required: Mapping[str, Field], optional: Mapping[str, tuple[Field, Any]] | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """The path and the fields of a configuration, by its path or its name in `configs/bench`."""
+    path = find_config(name)
+    return path, read_fields(str(path), read_config(path), required, optional)
+
+
+def read_goals(where: str, goals: Mapping[str, Any], directions: Iterable[str]) -> dict[str, dict[str, float]]:
     """Quantity to direction to value."""
-    limits: dict[str, tuple[str, Any]] = dict.fromkeys(directions, ("number", None))
-    read = {quantity: read_fields(f"{where}, {quantity}", one, {}, limits) for quantity, one in given.items()}
+    limits: dict[str, tuple[Field, Any]] = dict.fromkeys(directions, ("number", None))
+    read = {quantity: read_fields(f"{where}, {quantity}", one, {}, limits) for quantity, one in goals.items()}
     return {q: {d: float(v) for d, v in one.items() if v is not None} for q, one in read.items()}
 
 

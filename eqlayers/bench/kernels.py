@@ -33,9 +33,9 @@ from ..core.errors import BackendError, ConfigError
 from ..irreps.layout import LAYOUTS
 from ..layers.tensor_product.module import TensorProduct
 from .cold import run_fresh
-from .config import check_known, find_config, read_config, read_fields
+from .config import Field, Known, read_fields, read_settings
 from .measure import describe
-from .products.problems import Problem, read_problems
+from .products.problems import Problem, choose, read_problems
 from .products.suite import DTYPES
 from .results import Record, Say, goal, quiet
 
@@ -51,10 +51,19 @@ BOUNDS = (
     "of instructions and sectors; for every launch its largest limit. The floor reads every operand from main memory "
     "once and writes every result once."
 )
-TOP = {"problems": "text", "cases": "mapping"}
-GROUP = {"operation": "text", **dict.fromkeys(("problems", "layouts", "dtypes", "targets"), "texts")}
+GROUP: dict[str, Field] = {
+    "operation": Known("text", "operation", OPERATIONS),
+    "problems": "texts",
+    "layouts": Known("texts", "layout", LAYOUTS),
+    "dtypes": Known("texts", "dtype", DTYPES),
+    "targets": Known("texts", "target", tuple(aot.TARGETS)),
+}
 #: Goals of a group, by direction: the bound, and what it is of the time that any kernel takes.
-ASKED: dict[str, tuple[str, Any]] = {name: ("numbers", {}) for name in ("bound_ms", "times_floor")}
+ASKED: dict[str, tuple[Field, Any]] = {
+    name: (Known("numbers", "direction", DIRECTIONS), {}) for name in ("bound_ms", "times_floor")
+}
+#: Counts of the assembler for each kernel.
+RESOURCES = ("registers", "spill_bytes", "shared_bytes")
 #: What the bounds know: sm_90's machine code in float32.
 BOUNDED = {"target": "sm_90", "dtype": "float32"}
 
@@ -79,17 +88,15 @@ def compile_all(task: dict[str, Any]) -> list[Record]:
             # one thread: the other cores have processes of their own
             options: dict[str, Any] = {"shared": problem.shared, "jobs": 1, **OPERATIONS[task["operation"]]}
             compiled = aot.compile_form(program, kind, dtype, **options)
-            found = [(piece, aot.resources(kernel)) for piece, kernel in compiled]
+            used = [(piece, aot.resources(kernel)) for piece, kernel in compiled]
         rows.append(
             {
                 "triton": triton.__version__,
                 "direction": direction,
-                "kernels": len(found),
-                "paths": [len(piece.text.paths) for piece, _ in found],
-                "block": [piece.block for piece, _ in found],
-                "registers": [used.registers for _, used in found],
-                "spill_bytes": [used.spill_bytes for _, used in found],
-                "shared_bytes": [used.shared_bytes for _, used in found],
+                "kernels": len(used),
+                "paths": [len(piece.text.paths) for piece, _ in used],
+                "block": [piece.block for piece, _ in used],
+                **{name: [getattr(one, name) for _, one in used] for name in RESOURCES},
                 "seconds": time.perf_counter() - start,
                 **(_bounds(program, kind, options) if _has_bounds(task, problem) else {}),
             }
@@ -106,10 +113,10 @@ def _bounds(program: Program, kind: Kind, options: dict[str, Any]) -> Record:
     """Least seconds by limit of each launch, of the request, and of any kernel for it."""
     from ptx_emulator import bounds
 
-    found, gpu = bounds.bounds_of(program, kind, atomic=options.get("atomic", False))
-    least, floor = sum(one.least for one in found), bounds.floor(program, kind)
+    launches, gpu = bounds.bounds_of(program, kind, atomic=options.get("atomic", False))
+    least, floor = sum(one.least for one in launches), bounds.floor(program, kind)
     return {
-        "launches": [{"kernel": one.kernel, "binds": one.binds, "seconds": dict(one.seconds)} for one in found],
+        "launches": [{"kernel": one.kernel, "binds": one.binds, "seconds": dict(one.seconds)} for one in launches],
         "bound_ms": 1000 * least,
         "times_floor": least / floor,
         "findings": sum(gpu.findings.values()),
@@ -122,14 +129,14 @@ def _in_process(task: dict[str, Any], folder: str | None) -> list[Record]:
         if folder is not None:  # before the installed packages
             after = os.environ.get("PYTHONPATH")
             environment["PYTHONPATH"] = os.pathsep.join([folder, *([after] if after else [])])
-        found: list[Record] = run_fresh(
+        rows: list[Record] = run_fresh(
             __name__,
             task,
             environment,
             f"the {task['dtype']} kernels of {task['problem']['name']} must compile for {task['target']}",
             "Check that triton is installed (eqlayers[triton]), or take another release (--triton).",
         )
-    return found
+    return rows
 
 
 def run_kernels(
@@ -142,7 +149,7 @@ def run_kernels(
 ) -> Record:
     """Compile the kernels of a configuration and collect what they take."""
     folders: Sequence[str | None] = [_checked(folder) for folder in releases] or [None]
-    tasks = list(product(folders, _tasks(find_config(name), only)))
+    tasks = list(product(folders, _tasks(name, only)))
     if find_spec("ptx_emulator") is None and any(_has_bounds(task, Problem(**task["problem"])) for _, task in tasks):
         raise ConfigError(
             "bench kernels must find the folder kernels/ptx_emulator, which bounds the kernels of sm_90, got an "
@@ -151,11 +158,11 @@ def run_kernels(
         )
     rows: list[Record] = []
     failed: list[BackendError] = []
-    for found in _found(tasks, jobs or os.cpu_count() or 1, say):
-        if isinstance(found, BackendError):
-            failed.append(found)
+    for outcome in _compiled(tasks, jobs or os.cpu_count() or 1, say):
+        if isinstance(outcome, BackendError):
+            failed.append(outcome)
         else:
-            rows += found
+            rows += outcome
     if not rows:
         raise failed[0]
     notes = [
@@ -178,37 +185,27 @@ def _checked(folder: str) -> str:
     return str(Path(folder).resolve())
 
 
-def _tasks(path: Path, only: str | None) -> list[dict[str, Any]]:
-    top = read_fields(str(path), read_config(path), TOP, {})
+def _tasks(name: str, only: str | None) -> list[dict[str, Any]]:
+    path, top = read_settings(name, {"problems": "text", "cases": "mapping"})
     problems = read_problems(path.parent / top["problems"])
     tasks, names = [], []
-    for group, given in top["cases"].items():
+    for group, entries in top["cases"].items():
         where = f"{path}, {group}"
-        fields = read_fields(where, given, GROUP, ASKED)
-        for name in ASKED:
-            check_known("direction", fields[name], DIRECTIONS, where)
-        check_known("operation", [fields["operation"]], OPERATIONS, where)
-        for what, known in (("layout", LAYOUTS), ("dtype", DTYPES), ("target", tuple(aot.TARGETS))):
-            check_known(what, fields[f"{what}s"], known, where)
-        chosen = [p for p in problems.values() if any(fnmatchcase(p.name, text) for text in fields["problems"])]
-        if not chosen:
-            raise ConfigError(
-                f"{where}: problems must match some among {', '.join(problems)}, got {fields['problems']}. Correct it."
-            )
+        fields = read_fields(where, entries, GROUP, ASKED)
+        chosen = choose(problems, fields["problems"], f"{where}: problems")
         names += [f"{group}/{problem.name}" for problem in chosen]
-        chosen = [problem for problem in chosen if fnmatchcase(f"{group}/{problem.name}", only or "*")]
+        about = {"operation": fields["operation"], "goals": {name: fields[name] for name in ASKED}}
         for problem, layout, dtype, target in product(
-            *(chosen, *(fields[f"{w}s"] for w in ("layout", "dtype", "target")))
+            chosen, *(fields[key] for key in ("layouts", "dtypes", "targets"))
         ):
-            task = {"problem": asdict(problem), "operation": fields["operation"]}
-            task["goals"] = {name: fields[name] for name in ASKED}
-            tasks.append({**task, "layout": layout, "dtype": dtype, "target": target})
+            if fnmatchcase(f"{group}/{problem.name}", only or "*"):
+                tasks.append({"problem": asdict(problem), **about, "layout": layout, "dtype": dtype, "target": target})
     if not tasks:
         raise ConfigError(f"--only must match a case of {path.stem}, got {only!r}. The cases are {', '.join(names)}.")
     return tasks
 
 
-def _found(
+def _compiled(
     tasks: Sequence[tuple[str | None, dict[str, Any]]], jobs: int, say: Say
 ) -> Iterator[list[Record] | BackendError]:
     """Rows of each task, or why there are none."""
@@ -217,15 +214,15 @@ def _found(
     def work(number: int) -> list[Record] | BackendError:
         folder, task = tasks[number]
         about = {key: value for key, value in task.items() if key != "goals"} | {"problem": task["problem"]["name"]}
-        found: list[Record] | BackendError
+        outcome: list[Record] | BackendError
         try:
-            found = [{**about, **row, "goals": task["goals"]} for row in _in_process(task, folder)]
-            state = f"compiled with triton {found[0]['triton']}"
+            outcome = [{**about, **row, "goals": task["goals"]} for row in _in_process(task, folder)]
+            state = f"compiled with triton {outcome[0]['triton']}"
         except BackendError as error:
-            found, state = error, "failed"
+            outcome, state = error, "failed"
         done.append(about)
         say(f"{len(done)} of {len(tasks)}: {' '.join(about.values())} {state}")
-        return found
+        return outcome
 
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(work, range(len(tasks)))
@@ -240,10 +237,10 @@ def _goals(rows: Sequence[Record], failed: int) -> Iterator[Record]:
     yield goal("failed", 0, float(failed), where="all kernels")
     yield goal("spill_bytes", 0, largest("spill_bytes", rows), where="all kernels")
     for target in dict.fromkeys(row["target"] for row in rows):
-        own = [row for row in rows if row["target"] == target]
+        here = [row for row in rows if row["target"] == target]
         granted = tuning.processor(*aot.TARGETS[target][:2])
-        yield goal("registers", granted.most_registers, largest("registers", own), where=target)
-        yield goal("shared_bytes", granted.shared_bytes, largest("shared_bytes", own), where=target)
+        yield goal("registers", granted.most_registers, largest("registers", here), where=target)
+        yield goal("shared_bytes", granted.shared_bytes, largest("shared_bytes", here), where=target)
     bounded = [row for row in rows if "bound_ms" in row]
     if bounded:
         yield goal("findings", 0, float(sum(row["findings"] for row in bounded)), where="emulated kernels")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import e3nn.nn
 import torch
@@ -12,52 +12,121 @@ from e3nn import o3
 from torch import Tensor
 
 from .. import nn
+from ..core.graph import Graph
 from ..irreps.algebra import as_irreps, channel_major_order
 from ..irreps.layout import LAYOUTS
-from .config import check_known, find_config, read_config, read_fields
+from .config import DEVICE, Field, Known, read_settings
 from .host import host_ratios
 from .measure import alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
-from .products.operands import Columns, draw
-from .products.peers import gathered, ours
+from .products.operands import Columns
 from .products.problems import GraphSpec, Problem
-from .products.suite import DEVICES, Case
 from .results import Record, Say, goal, quiet
+from .step import E3nnConv
 
-FIELDS = {
-    **dict.fromkeys(("device", "hidden", "sh", "connected", "layout"), "text"),
+FIELDS: dict[str, Field] = {
+    "device": DEVICE,
+    **dict.fromkeys(("hidden", "sh", "connected"), "text"),
     **dict.fromkeys(("nodes", "edges", "threads", "runs"), "count"),
-    "goals": "numbers",
+    "layout": Known("text", "layout", LAYOUTS),
+    "goals": Known("numbers", "goal", ("host_us",)),
 }
 #: e3nn's gate estimates the second moments of its activations from a million samples: 1e-3, with a margin.
 SAMPLED = 1e-2
 
 
-@dataclass(frozen=True)
+class Setting:
+    """Irreps and sizes of a configuration."""
+
+    def __init__(self, fields: dict[str, Any], graph: GraphSpec) -> None:
+        self.hidden, self.sh, self.mixed = (as_irreps(fields[key], key) for key in ("hidden", "sh", "connected"))
+        self.graph, self.copies = graph, as_irreps(f"{self.hidden.num_irreps}x0e")
+        problem = Problem("overhead", "uvu", *map(str, (self.hidden, self.sh, self.hidden)))
+        self.product, self.out = problem.arguments(), problem.irreps_out
+        self.operands = [self.hidden, self.sh, as_irreps(f"{problem.weight_numel}x0e")]
+
+
+class Layers(NamedTuple):
+    """A layer of this package and e3nn's of the same kind."""
+
+    ours: Callable[..., torch.nn.Module]  # from the layout
+    theirs: torch.nn.Module
+    inputs: list[o3.Irreps]
+    out: o3.Irreps
+    rows: str  # of each input: n of the nodes, e of the edges
+    terms: int = 1  # products that are summed into one number of the result
+    tolerance: float = 0.0  # allowed difference besides rounding, relative to the largest entry
+    order: list[int] | None = None  # how e3nn's orders the columns of its input, other than ours in 'mul_ir'
+    with_graph: bool = False
+
+
+def _gates(s: Setting) -> Layers:
+    """The gate; e3nn wants the scalars before the gates."""
+    ours = partial(nn.GatedNonlinearity, s.hidden)
+    scalars, gated = (o3.Irreps([group for group in s.hidden if (group.ir.l > 0) is high]) for high in (False, True))
+    gates = o3.Irreps(f"{gated.num_irreps}x0e")
+    theirs = e3nn.nn.Gate(scalars, [torch.nn.functional.silu] * len(scalars), gates, [torch.sigmoid], gated)
+    first, second, width = gates.dim, gates.dim + scalars.dim, gates.dim + s.hidden.dim
+    order = [*range(first, second), *range(first), *range(second, width)]
+    return Layers(ours, theirs, [ours().irreps_in], s.hidden, "n", tolerance=SAMPLED, order=order)
+
+
+# layer -> how it and its peer are made
+LAYERS: dict[str, Callable[[Setting], Layers]] = {
+    "TensorProduct": lambda s: Layers(
+        partial(nn.TensorProduct, **s.product), o3.TensorProduct(**s.product), s.operands, s.out, "eee", 40
+    ),
+    "TensorProductConv": lambda s: Layers(
+        partial(nn.TensorProductConv, **s.product),
+        E3nnConv(o3.TensorProduct(**s.product)),
+        *(s.operands, s.out, "nee", 40 * s.graph.nodes),
+        with_graph=True,
+    ),
+    "Linear": lambda s: Layers(
+        partial(nn.Linear, s.hidden, s.hidden), o3.Linear(s.hidden, s.hidden), [s.hidden], s.hidden, "n", s.hidden.dim
+    ),
+    "SO3Scale": lambda s: Layers(
+        partial(nn.SO3Scale, s.hidden, "external"),
+        o3.ElementwiseTensorProduct(s.hidden, s.copies),
+        *([s.hidden, s.copies], s.hidden, "nn"),
+    ),
+    "GatedNonlinearity": _gates,
+    "FullyConnectedTensorProduct": lambda s: Layers(
+        partial(nn.FullyConnectedTensorProduct, s.mixed, s.sh, s.mixed),
+        o3.FullyConnectedTensorProduct(s.mixed, s.sh, s.mixed),
+        *([s.mixed, s.sh], s.mixed, "ee", 9 * s.mixed.dim),
+    ),
+}
+
+
 class Pair:
-    """A layer of this package and e3nn's of the same kind, on the same inputs.
+    """The layers of a row with constants and weights in a dtype, the same weights in every dtype, and their inputs."""
 
-    Attributes:
-        ours, theirs: From the inputs in each one's columns to the result; float64 or float32 with the inputs.
-        inputs: In e3nn's columns.
-        columns: How ours order the columns of each input, and last of the result.
-        their_columns: The same for e3nn's, where it wants another order than e3nn's usual one.
-        terms: Products that are summed into one number of the result.
-        tolerance: Allowed difference besides rounding, relative to the largest entry.
-    """
+    def __init__(self, layer: str, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> None:
+        device = torch.device(fields["device"])
+        with default_dtype(torch.float64), keep_random_state(device):
+            torch.manual_seed(0)
+            self.row = row = LAYERS[layer](Setting(fields, graph))
+            self.ours, self.theirs = row.ours(layout=fields["layout"]), row.theirs
+        weights = {key: value for key, value in self.theirs.state_dict().items() if key == "weight" and value.numel()}
+        self.ours.load_state_dict(weights, strict=False)
+        for module in (self.ours, self.theirs):
+            module.to(device, dtype)
+        sizes = {"n": graph.nodes, "e": graph.edges}
+        self.inputs = [
+            _random(sizes[at], one.dim).to(device, dtype) for at, one in zip(row.rows, row.inputs, strict=True)
+        ]
+        relaid = fields["layout"] != "mul_ir"
+        orders = [torch.from_numpy(channel_major_order(one)) for one in (*row.inputs, row.out)]
+        self.columns = [Columns(order if relaid else None) for order in orders]
+        index = graph.edge_index().to(device) if row.with_graph else None
+        self.graph = [] if index is None else [Graph(index, graph.nodes, graph.nodes)]
 
-    ours: Callable[..., Tensor]
-    theirs: Callable[..., Tensor]
-    inputs: tuple[Tensor, ...]
-    columns: tuple[Columns, ...]
-    their_columns: tuple[Columns, ...] = ()
-    terms: int = 1
-    tolerance: float = 0.0
-
-    def arguments(self, mine: bool, grad: bool) -> list[Tensor]:
+    def arguments(self, mine: bool, grad: bool) -> list[Any]:
         """The inputs in the columns of one of the two."""
-        columns: Sequence[Columns] = self.columns if mine else self.their_columns or [Columns()] * len(self.columns)
-        found = [c.into(t).contiguous() for c, t in zip(columns, self.inputs, strict=False)]
-        return [t.detach().requires_grad_(grad) for t in found]
+        order = None if self.row.order is None else torch.tensor(self.row.order)
+        columns = self.columns if mine else [Columns(order)] * len(self.columns)
+        values = [c.into(t).contiguous() for c, t in zip(columns, self.inputs, strict=False)]
+        return [*(t.detach().requires_grad_(grad) for t in values), *self.graph]
 
     def error(self) -> float:
         """Largest difference relative to what is allowed."""
@@ -65,132 +134,21 @@ class Pair:
         theirs = self.theirs(*self.arguments(False, False)).detach()
         if mine.shape != theirs.shape:
             return float("inf")
-        size = float(theirs.abs().max()) or 1.0
-        allowed = (self.terms + 16) * torch.finfo(mine.dtype).eps * max(size, 1.0) * self.terms**0.5
-        return float((mine - theirs).abs().max()) / (allowed + self.tolerance * size)
+        size, terms = float(theirs.abs().max()) or 1.0, self.row.terms
+        allowed = (terms + 16) * torch.finfo(mine.dtype).eps * max(size, 1.0) * terms**0.5
+        return float((mine - theirs).abs().max()) / (allowed + self.row.tolerance * size)
 
 
-class Maker:
-    """Makes the pairs of one setting.
-
-    Args:
-        fields: The configuration.
-        graph: Sizes of the inputs.
-        dtype: Of inputs, weights and constants.
-    """
-
-    def __init__(self, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> None:
-        self.fields, self.graph, self.dtype = fields, graph, dtype
-        self.device = torch.device(fields["device"])
-        self.kind: dict[str, Any] = {"layout": fields["layout"]}
-        self.hidden = as_irreps(fields["hidden"], "hidden")
-
-    def order(self, irreps: Any) -> Columns:
-        """The columns of irreps in this package's layout."""
-        if self.fields["layout"] == "mul_ir":
-            return Columns()
-        return Columns(torch.from_numpy(channel_major_order(as_irreps(irreps))))
-
-    def random(self, rows: int, width: int) -> Tensor:
-        """Random numbers that depend on the shape alone."""
-        generator = torch.Generator().manual_seed(width)
-        return torch.randn(rows, width, generator=generator, dtype=self.dtype).to(self.device)
-
-    def product(self, operation: str) -> Pair:
-        """The channelwise product, or the convolution."""
-        problem = Problem("overhead", "uvu", self.fields["hidden"], self.fields["sh"], self.fields["hidden"])
-        operands = draw(problem, operation, self.graph, self.dtype, self.device)
-        mine = ours(Case("overhead", problem, operation, self.graph), operands, self.fields["layout"])
-        theirs = gathered(o3.TensorProduct(**problem.arguments()).to(self.device), operands)
-        inputs = tuple(operands.values[name] for name in "xyw")
-        terms = 40 * (self.graph.nodes if operation == "conv" else 1)
-        return Pair(mine.fn, theirs, inputs, tuple(mine.form[name] for name in "xywz"), terms=terms)
-
-    def linear(self) -> Pair:
-        """The linear map of the hidden features."""
-        mine, theirs = nn.Linear(self.hidden, self.hidden, **self.kind), o3.Linear(self.hidden, self.hidden)
-        mine.load_state_dict({"weight": theirs.weight}, strict=False)
-        order = self.order(self.hidden)
-        return Pair(
-            mine, theirs, (self.random(self.graph.nodes, self.hidden.dim),), (order, order), terms=self.hidden.dim
-        )
-
-    def scale(self) -> Pair:
-        """One given scalar per irrep copy; e3nn: an elementwise product with scalars."""
-        mine = nn.SO3Scale(self.hidden, "external", **self.kind)
-        theirs = o3.ElementwiseTensorProduct(self.hidden, f"{self.hidden.num_irreps}x0e")
-        inputs = (self.random(self.graph.nodes, self.hidden.dim), self.random(self.graph.nodes, self.hidden.num_irreps))
-        order = self.order(self.hidden)
-        return Pair(mine, theirs, inputs, (order, Columns(), order))
-
-    def gate(self) -> Pair:
-        """The gate; e3nn wants the scalars before the gates."""
-        mine = nn.GatedNonlinearity(self.hidden, **self.kind)
-        scalars = o3.Irreps([(mul, ir) for mul, ir in self.hidden if ir.l == 0])
-        gated = o3.Irreps([(mul, ir) for mul, ir in self.hidden if ir.l > 0])
-        gates = o3.Irreps(f"{gated.num_irreps}x0e")
-        silu, sigmoid = torch.nn.functional.silu, torch.sigmoid
-        theirs = e3nn.nn.Gate(scalars, [silu] * len(scalars), gates, [sigmoid], gated)
-        x = self.random(self.graph.nodes, mine.irreps_in.dim)
-        first, second = gates.dim, gates.dim + scalars.dim
-        swapped = [*range(first, second), *range(first), *range(second, x.shape[1])]
-        columns = (self.order(mine.irreps_in), self.order(self.hidden))
-        return Pair(mine, theirs, (x,), columns, (Columns(torch.tensor(swapped)), Columns()), tolerance=SAMPLED)
-
-    def connected(self) -> Pair:
-        """The fully connected product with internal weights."""
-        irreps, sh = as_irreps(self.fields["connected"]), as_irreps(self.fields["sh"])
-        mine = nn.FullyConnectedTensorProduct(irreps, sh, irreps, **self.kind)
-        theirs = o3.FullyConnectedTensorProduct(irreps, sh, irreps)
-        mine.load_state_dict({"weight": theirs.weight}, strict=False)
-        inputs = (self.random(self.graph.edges, irreps.dim), self.random(self.graph.edges, sh.dim))
-        columns = (self.order(irreps), self.order(sh), self.order(irreps))
-        return Pair(mine, theirs, inputs, columns, terms=9 * irreps.dim)
-
-
-# layer -> how its pair is made
-LAYERS: dict[str, Callable[[Maker], Pair]] = {
-    "TensorProduct": lambda maker: maker.product("product"),
-    "TensorProductConv": lambda maker: maker.product("conv"),
-    "Linear": Maker.linear,
-    "SO3Scale": Maker.scale,
-    "GatedNonlinearity": Maker.gate,
-    "FullyConnectedTensorProduct": Maker.connected,
-}
-
-
-def make(layer: str, fields: dict[str, Any], graph: GraphSpec, dtype: torch.dtype) -> Pair:
-    """The pair of one layer with constants and weights in a dtype, the same weights in every dtype."""
-    with default_dtype(torch.float64), keep_random_state(torch.device(fields["device"])):
-        torch.manual_seed(0)
-        pair = LAYERS[layer](Maker(fields, graph, dtype))
-        for fn in (pair.ours, pair.theirs):
-            if isinstance(fn, torch.nn.Module):
-                fn.to(fields["device"], dtype)
-    return pair
+def _random(rows: int, width: int) -> Tensor:
+    """Random numbers that depend on the shape alone."""
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(width), dtype=torch.float64)
 
 
 def run_overhead(
     name: str = "overhead", *, num_threads: int | None = None, runs: int | None = None, say: Say = quiet
 ) -> Record:
-    """Time single calls of every layer, after each was compared with e3nn's in float64.
-
-    Args:
-        name: Name or path of a configuration.
-        num_threads, runs: Instead of the configuration's.
-        say: Called with a few words before every step.
-
-    Returns:
-        The result, one row for every layer, input and use of gradients.
-
-    Raises:
-        ConfigError: The configuration cannot be used.
-    """
-    path = find_config(name)
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
-    check_known("device", [fields["device"]], DEVICES, str(path))
-    check_known("layout", [fields["layout"]], LAYOUTS, str(path))
-    check_known("goal", fields["goals"], ("host_us",), str(path))
+    """Time single calls of every layer, after each was compared with e3nn's in float64."""
+    path, fields = read_settings(name, FIELDS)
     molecule = GraphSpec("one molecule", fields["nodes"], fields["edges"], "complete")
     rows, goals = [], []
     with threads(num_threads or fields["threads"]):
@@ -217,8 +175,8 @@ def run_overhead(
 def _rows(layer: str, fields: dict[str, Any], graph: GraphSpec, runs: int) -> list[Record]:
     about = {"layer": layer, "input": graph.name}
     empty: Record = {"ours": None, "theirs": None, "ratio": None}
-    error = make(layer, fields, graph, torch.float64).error()
-    pair = make(layer, fields, graph, torch.float32)
+    error = Pair(layer, fields, graph, torch.float64).error()
+    pair = Pair(layer, fields, graph, torch.float32)
     rows: list[Record] = []
     for gradients in (False, True):
         row = about | {"gradients": "yes" if gradients else "no", "error": error}

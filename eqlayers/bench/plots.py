@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ COLOURS |= {"fwd+bwd": COLOURS["bwd"], "fwd+double": COLOURS["double_bwd"]}  # o
 GREY, DASHES = "#666666", ("-", "--", ":", "-.")
 OF_COPIES = "bytes moved once / time, as a share of the copy bandwidth"
 OF_LIMIT = "least time by bytes or operations / time"
+#: Panels of growth: field, factor, label, and the least value that is shown.
+MEASURED = (("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION)))
 Points = dict[tuple[str, Any], list[tuple[float, float]]]
 
 
@@ -43,15 +46,15 @@ def _logarithmic(axis: Axes, *which: str) -> None:
 
 def _best(case: Record, direction: str) -> Record | None:
     """This package's result in the layout that is fastest."""
-    own = [r for r in case["results"] if r["implementation"] == OURS and r["direction"] == direction and r["seconds"]]
-    return min(own, key=lambda r: float(r["seconds"]["median"]), default=None)
+    ours = [r for r in case["results"] if r["implementation"] == OURS and r["direction"] == direction and r["seconds"]]
+    return min(ours, key=lambda r: float(r["seconds"]["median"]), default=None)
 
 
 def _ratio(case: Record, direction: str) -> dict[str, float] | None:
-    own, peer = _best(case, direction), fastest(case["results"], direction)
-    if own is None or peer is None:
+    best, peer = _best(case, direction), fastest(case["results"], direction)
+    if best is None or peer is None:
         return None
-    key = (own["layout"], direction, peer["implementation"])
+    key = (best["layout"], direction, peer["implementation"])
     return next((r["ratio"] for r in case["ratios"] if (r["layout"], r["direction"], r["peer"]) == key), None)
 
 
@@ -72,12 +75,11 @@ def bars(cases: list[Record], title: str, label: str | None = None) -> Figure:
         label: Below the axis of shares; None for ratios, on a logarithmic axis.
     """
     value, start = (_ratio, 1.0) if label is None else (_share, 0.0)
-    found = {d: [value(case, d) for case in cases] for d in COLOURS}
-    found = {d: row for d, row in found.items() if any(row)}
+    shown = {d: row for d in COLOURS if any(row := [value(case, d) for case in cases])}
     figure = _figure(7.2, 1.6 + 0.42 * len(cases))
-    axis, height = figure.subplots(), 0.8 / max(1, len(found))
-    for number, (direction, row) in enumerate(found.items()):
-        at = np.arange(len(cases)) + (number - (len(found) - 1) / 2) * height
+    axis, height = figure.subplots(), 0.8 / max(1, len(shown))
+    for number, (direction, row) in enumerate(shown.items()):
+        at = np.arange(len(cases)) + (number - (len(shown) - 1) / 2) * height
         nothing = dict.fromkeys(("median", "q20", "q80"), np.nan)
         middle, low, high = (np.array([(v or nothing)[q] for v in row]) for q in nothing)
         error = np.nan_to_num(np.clip([middle - low, high - middle], 0, None))
@@ -104,82 +106,69 @@ def _grouped(points: Iterable[tuple[tuple[str, Any], tuple[float, float]]]) -> P
     return lines
 
 
-def _lines(axis: Axes, lines: Points, colours: dict[Any, str], dashes: dict[Any, str], word: str) -> None:
-    """A line for each key (name, variant); the colour is by one of the two, the dashes by the other."""
-    for (name, variant), points in lines.items():
-        style = {"color": colours.get(variant, colours.get(name)), "linestyle": dashes.get(variant, dashes.get(name))}
-        x, y = zip(*sorted(points), strict=True)
-        axis.plot(x, y, label=word.format(name, variant), marker="o", markersize=3, **style)  # type: ignore[arg-type]
+def _panels(panels: dict[tuple[str, str], Points], xlabel: str, word: str, colours: dict[Any, str]) -> Figure:
+    """A panel for each title and label of its axis, and in it a line for each name and variant.
 
-
-def _named(values: Iterable[Any], styles: Iterable[str]) -> dict[Any, str]:
-    styles = list(styles)
-    return {value: styles[n % len(styles)] for n, value in enumerate(dict.fromkeys(values))}
+    Colours are of names or of variants, dashes of the other.
+    """
+    height = max(1, -(-len(panels) // 2))
+    figure = _figure(9.2, 0.6 + 3.2 * height)
+    axes = figure.subplots(height, 2, squeeze=False).flatten()
+    keys = dict.fromkeys(part for lines in panels.values() for key in lines for part in key if part not in colours)
+    dashes = dict(zip(keys, cycle(DASHES), strict=False))
+    for axis, ((title, label), lines) in zip(axes, panels.items(), strict=False):
+        for key, points in lines.items():
+            (colour,), (dash,) = ([of[part] for part in key if part in of] for of in (colours, dashes))
+            x, y = zip(*sorted(points), strict=True)
+            axis.plot(x, y, label=word.format(*key), marker="o", markersize=3, color=colour, linestyle=dash)
+        _logarithmic(axis, "x", "y")
+        axis.set(xlabel=xlabel, ylabel=label, title=title)
+        axis.grid(alpha=0.25, which="both")
+        axis.legend(fontsize=5)
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    return figure
 
 
 def growth(cases: list[Record], title: str) -> Figure:
     """Time and peak memory of every implementation against the number of edges, of one problem in one group."""
-    panels = [("seconds", 1000.0, "ms", 0.0), ("memory_bytes", 2**-20, "peak memory, MiB", float(RESOLUTION))]
-    found = []
-    for key, factor, label, least in panels:
+    panels: dict[tuple[str, str], Points] = {}
+    for key, factor, label, least in MEASURED:
         lines = _grouped(
             ((f"{row['implementation']} {row['layout']}".strip(), row["direction"]), (case["edges"], factor * value))
             for case in cases
             for row in case["results"]
             if (value := row[key]["median"] if isinstance(row[key], dict) else row[key]) and value >= least
         )
-        found += [(label, lines)] if lines else []
-    everyone = sorted({who for _, lines in found for who, _ in lines}, key=lambda who: (not who.startswith(OURS), who))
-    figure = _figure(4.4 * len(found) + 1.2, 3.8)
-    for axis, (label, lines) in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        _lines(axis, lines, COLOURS, _named(everyone, DASHES), "{}, {}")
-        _logarithmic(axis, "x", "y")
-        axis.set(xlabel="edges", ylabel=label)
-        axis.grid(alpha=0.25, which="both")
-    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+        panels |= {("", label): lines} if lines else {}
+    figure = _panels(panels, "edges", "{}, {}", COLOURS)
     figure.suptitle(title, fontsize=10)
     return figure
 
 
 def errors_by_knots(rows: list[Record]) -> Figure:
     """Errors of slopes of radial networks, and of forces, against the number of knots."""
-    figure = _figure(8.6, 3.8)
-    panels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
-    colours = _named((row["network"] for row in rows), list(COLOURS.values())[:3])
-    for axis, (part, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        shown = [row for row in rows if row[part] is not None]
-        lines = _grouped(((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in shown)
-        _lines(axis, lines, colours, _named((way for _, way in lines), DASHES), "{}, {}")
-        axis.set(yscale="log", xlabel="knots", ylabel=label)
-        _logarithmic(axis, "x")
-        axis.grid(alpha=0.25, which="both")
-        axis.legend(fontsize=6)
-    return figure
+    labels = {"slopes": "error of slopes / largest slope", "forces64": "error of forces, eV/A"}
+    panels = {
+        ("", label): _grouped(
+            ((row["network"], row["interpolation"]), (row["knots"], row[part])) for row in rows if row[part] is not None
+        )
+        for part, label in labels.items()
+    }
+    colours = dict(zip(dict.fromkeys(row["network"] for row in rows), cycle(COLOURS.values()), strict=False))
+    return _panels(panels, "knots", "{}, {}", colours)
 
 
 def times_by_atoms(rows: list[Record]) -> Figure:
     """Microseconds per atom against atoms: a panel for each network and mode, a line for each implementation."""
+    panels: dict[tuple[str, str], Points] = {}
     timed = [row for row in rows if row["seconds"]]
-    panels = list(dict.fromkeys((row["network"], row["what"]) for row in timed))
-    colours = _named((row["implementation"] for row in timed), [f"C{n}" for n in range(10)])
-    dashes = _named((row["threads"] for row in timed), DASHES)
-    height = max(1, -(-len(panels) // 2))
-    figure = _figure(9.2, 0.6 + 3.2 * height)
-    axes = figure.subplots(height, 2, squeeze=False).flatten()
-    for axis, panel in zip(axes, panels, strict=False):
-        lines = _grouped(
-            ((row["implementation"], row["threads"]), (row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6))
-            for row in timed
-            if (row["network"], row["what"]) == panel
-        )
-        _lines(axis, lines, colours, dashes, "{}, threads: {}")
-        _logarithmic(axis, "x", "y")
-        axis.set(xlabel="atoms", ylabel="microseconds per atom", title=", ".join(panel))
-        axis.grid(alpha=0.25, which="both")
-        axis.legend(fontsize=5)
-    for axis in axes[len(panels) :]:
-        axis.remove()
-    return figure
+    for row in timed:
+        lines = panels.setdefault((f"{row['network']}, {row['what']}", "microseconds per atom"), {})
+        point = row["atoms"], row["seconds"]["median"] / row["atoms"] * 1e6
+        lines.setdefault((row["implementation"], row["threads"]), []).append(point)
+    names = dict.fromkeys(row["implementation"] for row in timed)
+    return _panels(panels, "atoms", "{}, threads: {}", {name: f"C{n % 10}" for n, name in enumerate(names)})
 
 
 def save_plots(result: Record, folder: Path) -> list[Path]:

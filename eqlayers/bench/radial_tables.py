@@ -13,11 +13,10 @@ from typing import Any
 import torch
 
 from .. import models
-from ..core.errors import ConfigError
 from ..layers.radial.lower import INTERPOLATIONS
 from ..models import Potential, compress, load_potential
 from ..models.compression import radial_errors, without_tables
-from .config import check_known, find_config, read_config, read_fields
+from .config import Field, Known, check_known, read_settings
 from .measure import describe, keep_random_state, threads
 from .networks.atoms import SPECIES, Place, rounded, structures
 from .networks.check import CPU, Bounds, bounds, gap, run
@@ -43,15 +42,14 @@ from .networks.timing import Series, measure
 from .results import OURS, Record, Say, goal, quiet
 from .step import LoadBatch, main_job, read_training
 
-FIELDS = {
+FIELDS: dict[str, Field] = {
     **dict.fromkeys(("threads", "runs", "atoms", "knots", "batch_size"), "count"),
     "tolerance": "number",
     "tried": "counts",
     "model": "text",
-    "networks": "mapping",
-    "goals": "mapping",
+    "networks": Known("mappings", "network", ("MACE", "NequIP", "TFN")),
+    "goals": "mappings",
 }
-KNOWN = ("MACE", "NequIP", "TFN")
 Make = Callable[[], Potential]
 
 
@@ -161,11 +159,7 @@ def run_tables(
     say: Say = quiet,
 ) -> Record:
     """Measure what tables of radial networks do; nothing is timed that was not compared first."""
-    path = find_config(name)
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
-    check_known("network", fields["networks"], KNOWN, str(path))
-    if not all(isinstance(options, dict) for options in (*fields["networks"].values(), *fields["goals"].values())):
-        raise ConfigError(f"{path}: networks and goals must be mappings of mappings, got others. Indent the arguments.")
+    path, fields = read_settings(name, FIELDS)
     makers = {kind: made(kind, options) for kind, options in fields["networks"].items()}
     if potential is not None:
         makers = {Path(potential).stem: loaded(potential)}

@@ -18,17 +18,17 @@ from ..core.graph import Graph
 from ..files import read_yaml
 from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork
-from .config import check_known, find_config, read_config, read_fields
+from .config import DEVICE, Field, Known, read_settings
 from .measure import Call, alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.peers import convolve
-from .products.suite import DEVICES
 from .results import OURS, Record, Say, goal, quiet
 
-FIELDS = {
-    **dict.fromkeys(("device", "model"), "text"),
+FIELDS: dict[str, Field] = {
+    "device": DEVICE,
+    "model": "text",
     **dict.fromkeys(("batch_size", "threads", "runs"), "count"),
-    "layouts": "texts",
-    "goals": "numbers",
+    "layouts": Known("texts", "layout", LAYOUTS),
+    "goals": Known("numbers", "goal", ("ratio",)),
 }
 NETWORK = "eqlayers.models.MoleculeNetwork"
 
@@ -238,11 +238,7 @@ def run_step(
     say: Say = quiet,
 ) -> Record:
     """Time whole training steps in turn, after the networks were found equal in float64."""
-    path = find_config(name)
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
-    check_known("device", [fields["device"]], DEVICES, str(path))
-    check_known("layout", fields["layouts"], LAYOUTS, str(path))
-    check_known("goal", fields["goals"], ("ratio",), str(path))
+    path, fields = read_settings(name, FIELDS)
     training = read_training(path.parent / fields["model"])
     say("data")
     device = find_device(fields["device"], path.stem)

@@ -1,5 +1,6 @@
 """`step`, `cold` and `overhead` on small settings, their mutations, and the command line of all subcommands."""
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,10 +14,10 @@ from torch import Tensor
 from eqlayers import nn
 from eqlayers.bench import cli as console
 from eqlayers.bench import measure, overhead
+from eqlayers.bench.cases import Suite
 from eqlayers.bench.cli import parser, run
 from eqlayers.bench.cold import run_cold
 from eqlayers.bench.overhead import LAYERS, run_overhead
-from eqlayers.bench.products import run as suite_runs
 from eqlayers.bench.products.suite import Case
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import load
@@ -250,15 +251,16 @@ def test_settings_of_a_gpu_where_there_is_none(kind: str) -> None:
 
 def test_a_suite_that_is_cut_off_leaves_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
-    right, file = suite_runs._run_case, tmp_path / "smoke.json"
+    suites = importlib.import_module("eqlayers.bench.run")
+    right, file = suites._run_case, tmp_path / "smoke.json"
 
-    def cut_off(case: Case, *rest: Any) -> Any:
+    def cut_off(suite: Suite, case: Case, *rest: Any) -> Any:
         if case.name == "fused/small/E40":
             raise KeyboardInterrupt
-        return right(case, *rest)
+        return right(suite, case, *rest)
 
-    monkeypatch.setattr(suite_runs, "_run_case", cut_off)
-    monkeypatch.setattr(suite_runs, "_memory", lambda *args: 1)
+    monkeypatch.setattr(suites, "_run_case", cut_off)
+    monkeypatch.setattr(suites, "_memory", lambda *args: 1)
     with pytest.raises(KeyboardInterrupt):
         run(["run", "smoke", "--only", "fused/*", "--peers", "", "--runs", "2", "--json", str(file)], molecules)
     (case,) = load(file)["cases"]

@@ -117,7 +117,7 @@ def test_a_report_of_no_times(folder: Path) -> None:
 
 def test_the_shipped_configuration() -> None:
     path = find_config("tables")
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
+    fields = read_fields(str(path), read_config(path), FIELDS)
     assert (path.parent / fields["model"]).is_file()
     assert set(fields["goals"]) == {*fields["networks"], "main"}
     potential = Potential(TFN([1, 6], "2x0e", lmax=1, layers=1, cutoff=5.0), [1, 6])
@@ -132,7 +132,7 @@ def test_the_shipped_configuration() -> None:
             "  TFM: {hidden",
             "expected a network among MACE, NequIP, TFN; got 'TFM'. Did you mean 'TFN'",
         ),
-        ("TFN: {hidden: 2x0e + 2x1o, lmax: 1, layers: 2}", "TFN: 3", "networks and goals must be mappings of mappings"),
+        ("TFN: {hidden: 2x0e + 2x1o, lmax: 1, layers: 2}", "TFN: 3", "networks must be a mapping of mappings"),
         ("memory: 0.5", "speed: 0.5", "expected a goal among ratio, memory; got 'speed'"),
         ("runs: 2", "runs: 0", "runs must be a positive integer, got 0"),
         ("tried: [16, 64]", "tried: 16", "tried must be a list of positive integers"),

@@ -14,6 +14,8 @@ from ... import nn
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.path_lists import paths
+from ...layers.attention.definition import aggregate, edge_softmax
+from ...layers.so2.definition import sign, so2_linear
 from ..measure import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
@@ -58,8 +60,8 @@ def _their_rotation(irreps: str) -> Callable[[Tensor, Tensor], Tensor]:
 def _their_frame(irreps: str) -> Callable[[Tensor], Tensor]:
     """e3nn's matrices of the shortest rotation to the pole y, by its angles."""
 
-    def run(given: Tensor) -> Tensor:
-        alpha, beta = o3.xyz_to_angles(given)
+    def run(vectors: Tensor) -> Tensor:
+        alpha, beta = o3.xyz_to_angles(vectors)
         return joined(_matrices(irreps, alpha, -beta, -alpha))
 
     return run
@@ -96,28 +98,24 @@ def heads_times(values: Tensor, shares: Tensor, widths: list[int]) -> Tensor:
 
 def softmax(logits: Tensor, sink: Tensor, dst: Tensor, nodes: int) -> Tensor:
     """Over the edges into each node and a sink, ``[E, heads]``."""
-    sinks = sink.expand(nodes, -1)
-    top = sinks.detach().scatter_reduce(0, dst[:, None].expand_as(logits), logits.detach(), "amax")
-    parts = (logits - top[dst]).exp()
-    return parts / (sinks - top).exp().index_add(0, dst, parts)[dst]
+    return edge_softmax(logits, dst, nodes, logits.new_ones(len(dst)), sink)
 
 
 class PlainAggregate(torch.nn.Module):
-    """Softmax over the edges into each node and the weighted sum of messages, in the plainest torch."""
+    """The definition of the softmax over the edges into each node, and of the weighted sum of messages."""
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
-        self.widths = [group.dim for group in as_irreps(irreps)]
+        self.irreps = as_irreps(irreps)
         self.sink = torch.nn.Parameter(torch.zeros(HEADS))
 
     def forward(self, values: Tensor, logits: Tensor, graph: Graph) -> Tensor:
         """``[E, dim]`` to ``[N, dim]``."""
-        dst = graph.edge_index[1]
-        messages = heads_times(values, softmax(logits, self.sink, dst, graph.num_dst), self.widths)
-        return messages.new_zeros(graph.num_dst, messages.shape[1]).index_add(0, dst, messages)
+        dst, nodes = graph.edge_index[1], graph.num_dst
+        return aggregate(values, softmax(logits, self.sink, dst, nodes), self.irreps, dst, nodes)
 
 
-def _own_attention(irreps: str) -> nn.EquivariantAttention:
+def _our_attention(irreps: str) -> nn.EquivariantAttention:
     return nn.EquivariantAttention(irreps, EDGE, irreps, SCALARS, HEADS, "dot", layout="mul_ir")
 
 
@@ -126,16 +124,16 @@ class TheirAttention(torch.nn.Module):
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
-        own = as_irreps(irreps)
-        middle, instructions = paths(own, as_irreps(EDGE), own)
-        self.up, self.query, self.key = (o3.Linear(own, own) for _ in range(3))
-        self.product = o3.TensorProduct(own, EDGE, middle, instructions, internal_weights=False, shared_weights=False)
-        self.radial = _own_attention(irreps).radial  # products of torch and an activation
-        self.down = o3.Linear(middle, own)
-        self.compare = torch.nn.Parameter(torch.randn(SCALARS, own.num_irreps))
+        whole = as_irreps(irreps)
+        middle, instructions = paths(whole, as_irreps(EDGE), whole)
+        self.up, self.query, self.key = (o3.Linear(whole, whole) for _ in range(3))
+        self.product = o3.TensorProduct(whole, EDGE, middle, instructions, internal_weights=False, shared_weights=False)
+        self.radial = _our_attention(irreps).radial  # products of torch and an activation
+        self.down = o3.Linear(middle, whole)
+        self.compare = torch.nn.Parameter(torch.randn(SCALARS, whole.num_irreps))
         self.sink = torch.nn.Parameter(torch.zeros(HEADS))
-        self.groups, self.factor = own, (own.dim / HEADS) ** -0.5
-        self.widths = [own[path.i_in1].mul for path in self.product.instructions]
+        self.groups, self.factor = whole, (whole.dim / HEADS) ** -0.5
+        self.widths = [whole[path.i_in1].mul for path in self.product.instructions]
 
     def forward(self, x: Tensor, edge_attr: Tensor, scalars: Tensor, graph: Graph) -> Tensor:
         """``[N, dim]`` to the same."""
@@ -144,8 +142,8 @@ class TheirAttention(torch.nn.Module):
         shares = softmax(logits, self.sink, dst, graph.num_dst)
         weights = heads_times(self.radial(scalars), shares, self.widths)
         messages = self.product(self.up(x)[src], edge_attr, weights)
-        found: Tensor = self.down(messages.new_zeros(len(x), messages.shape[1]).index_add(0, dst, messages))
-        return found
+        mapped: Tensor = self.down(messages.new_zeros(len(x), messages.shape[1]).index_add(0, dst, messages))
+        return mapped
 
     def _logits(self, query: Tensor, key: Tensor, weights: Tensor) -> Tensor:
         products, out, first = query * key, torch.zeros_like(weights[:, :HEADS]), 0
@@ -165,58 +163,20 @@ def _edges_and_graph(irreps: str, rows: int, device: torch.device) -> tuple[Any,
 
 
 class PlainSO2(torch.nn.Module):
-    """A map of features in the frame of an edge: columns of each order m, matrix products of torch, columns back."""
-
-    places: Tensor
-    signs: Tensor
-    back: Tensor
+    """The definition of a map of features in the frame of an edge."""
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
         self.irreps = as_irreps(irreps)
-        columns: list[tuple[int, float]] = []
-        self.matrices: list[tuple[bool, int]] = []  # whether for m and -m, and the width
-        for m in range(self.irreps.lmax + 1):
-            for signs in ((1,), (-1,)) if m == 0 else ((1, -1),):
-                plus, minus = self._columns(m, signs)
-                if plus:
-                    columns += plus + minus
-                    self.matrices.append((m > 0, len(plus)))
-        self.register_buffer("places", torch.tensor([place for place, _ in columns]))
-        self.register_buffer("signs", torch.tensor([sign for _, sign in columns], dtype=torch.float64))
-        self.register_buffer("back", self.places.argsort())
-        self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for _, width in self.matrices)))
-
-    def _columns(self, m: int, wanted: tuple[int, ...]) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        """Columns of m and of -m with their signs; J times the columns of irreps of the sign -1."""
-        plus: list[tuple[int, float]] = []
-        minus: list[tuple[int, float]] = []
-        for part, (mul, ir) in zip(self.irreps.slices(), self.irreps, strict=True):
-            sign = ir.p * (-1) ** ir.l
-            if ir.l < m or sign not in wanted:
-                continue
-            for u in range(mul):
-                middle = part.start + u * ir.dim + ir.l
-                if m == 0:
-                    plus.append((middle, 1.0))
-                elif sign > 0:
-                    plus.append((middle + m, 1.0))
-                    minus.append((middle - m, 1.0))
-                else:
-                    plus.append((middle - m, -1.0))
-                    minus.append((middle + m, 1.0))
-        return plus, minus
+        orders = [(0, (1,)), (0, (-1,)), *((m, (1, -1)) for m in range(1, self.irreps.lmax + 1))]
+        self.widths = [sum(mul for mul, ir in self.irreps if ir.l >= m and sign(ir) in signs) for m, signs in orders]
+        self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for width in self.widths)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[..., dim]`` to the same."""
-        packed = x[..., self.places] * self.signs
-        columns = packed.split([2 * width if both else width for both, width in self.matrices], -1)
-        weights = self.weight.split([width**2 for _, width in self.matrices])
-        out = []
-        for own, weight, (both, width) in zip(columns, weights, self.matrices, strict=True):
-            matrix = weight.view(width, width) * width**-0.5
-            out.append((own.unflatten(-1, (2, width)) @ matrix).flatten(-2) if both else own @ matrix)
-        return (torch.cat(out, -1) * self.signs)[..., self.back]
+        """``[N, dim]`` to the same."""
+        weights = self.weight.split([width**2 for width in self.widths])
+        matrices = [w.view(width, width) for w, width in zip(weights, self.widths, strict=True) if width]
+        return so2_linear(x, self.irreps, self.irreps, matrices)
 
 
 class PlainSO2Convolution(PlainSO2):
@@ -245,7 +205,7 @@ EDGES: dict[str, Pair] = {
     "AttentionAggregate": plain(
         lambda i: nn.AttentionAggregate(i, HEADS), PlainAggregate, further=_logits_and_graph, of_edges=True
     ),
-    "EquivariantAttention": Pair(_own_attention, TheirAttention, nodes_of, _edges_and_graph, of_edges=True),
+    "EquivariantAttention": Pair(_our_attention, TheirAttention, nodes_of, _edges_and_graph, of_edges=True),
     "SO2Linear": plain(lambda i: nn.SO2Linear(i, i), PlainSO2, of_edges=True),
     "SO2Convolution": plain(lambda i: nn.SO2Convolution(i, i), PlainSO2Convolution, nodes_of, _frames, of_edges=True),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ... import nn
 from ...core.graph import Graph
+from ...layers.radial import definition
 from .pair import Maker, Pair, graph_of, lengths, plain, species_of
 
 CUTOFF, NUMBER, POWER = 5.0, 16, 6
@@ -26,18 +26,6 @@ def _their_basis(name: str) -> Maker:
     return lambda irreps: lambda r: soft_one_hot_linspace(r, 0.0, CUTOFF, NUMBER, name, cutoff=True)
 
 
-def polynomial(r: Tensor, cutoff: float = CUTOFF) -> Tensor:
-    """The envelope of degree 6 as MACE has it."""
-    u, p = r / cutoff, POWER
-    found = 1 - (p + 1) * (p + 2) / 2 * u**p + p * (p + 2) * u ** (p + 1) - p * (p + 1) / 2 * u ** (p + 2)
-    return found * (r < cutoff)
-
-
-def cosine(r: Tensor) -> Tensor:
-    """Half a wave."""
-    return 0.5 * (torch.cos(r * (math.pi / CUTOFF)) + 1) * (r < CUTOFF)
-
-
 def smooth(r: Tensor) -> Tensor:
     """The step of exponentials."""
     v = r / CUTOFF
@@ -45,19 +33,23 @@ def smooth(r: Tensor) -> Tensor:
     return left / (left + right)
 
 
+def polynomial(r: Tensor) -> Tensor:
+    """The envelope of degree 6 as MACE has it."""
+    return definition.polynomial_cutoff(r, CUTOFF, POWER)
+
+
 def bessel(r: Tensor) -> Tensor:
     """Spherical Bessel functions times the envelope, as MACE and NequIP have them."""
-    n = torch.arange(1, NUMBER + 1, dtype=r.dtype, device=r.device)
-    return (2 / CUTOFF) ** 0.5 * torch.sin(n * math.pi / CUTOFF * r[:, None]) / r[:, None] * polynomial(r)[:, None]
+    return definition.bessel(r, CUTOFF, NUMBER) * polynomial(r)[:, None]
 
 
 def chebyshev(r: Tensor) -> Tensor:
     """Chebyshev polynomials by their recurrence times the envelope."""
     t = 1 - 2 * r / CUTOFF
-    found = [torch.ones_like(t), t]
+    values = [torch.ones_like(t), t]
     for _ in range(NUMBER - 2):
-        found.append(2 * t * found[-1] - found[-2])
-    return torch.stack(found, -1) * polynomial(r)[:, None]
+        values.append(2 * t * values[-1] - values[-2])
+    return torch.stack(values, -1) * polynomial(r)[:, None]
 
 
 class TheirNetwork(torch.nn.Module):
@@ -75,8 +67,8 @@ class TheirNetwork(torch.nn.Module):
 
     def forward(self, r: Tensor) -> Tensor:
         """``[E]`` to ``[E, weights]``."""
-        found: Tensor = self.net(bessel(r))
-        return found
+        weights: Tensor = self.net(bessel(r))
+        return weights
 
 
 class PlainTransform(torch.nn.Module):
@@ -114,7 +106,7 @@ class PlainZBL(torch.nn.Module):
         screened = screened + 0.2802 * torch.exp(-0.4028 * scaled) + 0.02817 * torch.exp(-0.2016 * scaled)
         pairs = 0.5 * 14.3996 * charge[src] * charge[dst] / r * screened
         u = r / (self.radii[z[src]] + self.radii[z[dst]])
-        return r.new_zeros(len(z)).index_add(0, dst, pairs * polynomial(u, 1.0))
+        return r.new_zeros(len(z)).index_add(0, dst, pairs * definition.polynomial_cutoff(u, 1.0, POWER))
 
 
 class OurZBL(nn.ZBL):
@@ -161,7 +153,7 @@ RADIAL: dict[str, Pair] = {
     "SmoothFiniteBasis": _same(nn.SmoothFiniteBasis, "smooth_finite"),
     "FourierBasis": _same(nn.FourierBasis, "fourier"),
     "PolynomialCutoff": _beside(lambda i: nn.PolynomialCutoff(CUTOFF), polynomial),
-    "CosineCutoff": _beside(lambda i: nn.CosineCutoff(CUTOFF), cosine),
+    "CosineCutoff": _beside(lambda i: nn.CosineCutoff(CUTOFF), lambda r: definition.cosine_cutoff(r, CUTOFF)),
     "SmoothCutoff": _beside(lambda i: nn.SmoothCutoff(CUTOFF), smooth),
     "RadialNetwork": Pair(
         lambda i: nn.RadialNetwork(WEIGHTS, NUMBER, CUTOFF, (HIDDEN,)), lambda i: TheirNetwork(), lengths, of_edges=True

@@ -11,18 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.backends import check_backend
 from ...core.backends.forms import chosen
 from ...core.graph import Graph
-from ..cases import empty_row, peak_of, start, time_rows
-from ..config import check_known
-from ..measure import Call, default_dtype, find_device, keep_random_state, peak_extra, refusal, release, threads
-from ..products.check import Verdict
-from ..products.peers import NO_DOUBLE, short, why_refused
-from ..results import OURS, Record, Say, device_seconds, judge, nothing, quiet
-from ..roofline import limit, tensor_bytes
+from ..cases import Verdict
+from ..measure import Call, default_dtype
+from ..products.peers import NO_DOUBLE, short
+from ..results import OURS, Record
+from ..roofline import tensor_bytes
 from . import PAIRS
-from .cases import LAYER_PEERS, LayerCase, LayerSuite
+from .cases import LayerCase
 
 Outputs = tuple[Tensor, ...]
 ROUNDINGS = 64
@@ -39,6 +36,7 @@ class Candidate:
     note: str = ""  # the backend, or the method that runs
     cannot: tuple[tuple[str, str], ...] = ()  # direction to the reason why it has none
     rows: slice = field(default_factory=lambda: slice(None))  # of the moving operand and of the results
+    layout: str = ""  # e3nn's for all
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ def _floats(operand: Any) -> bool:
 def build(case: LayerCase, device: torch.device, backend: str | None = None) -> Subject:
     """Draw the operands of a case, and prepare its layers; random numbers depend on the case alone."""
     torch.manual_seed(0)
-    pair, own_dtype = PAIRS[case.layer], getattr(torch, case.dtype)
+    pair, case_dtype = PAIRS[case.layer], getattr(torch, case.dtype)
     argument = pair.argument(case.options)
-    given = pair.moving(argument, case.rows).to(device)
+    moving = pair.moving(argument, case.rows).to(device)
     further = pair.further(argument, case.rows, device)
 
     def made(maker: Callable[[Any], Any], dtype: torch.dtype) -> Any:
@@ -82,37 +80,37 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
     ) -> Candidate:
         known = dict(layer.named_parameters()) if isinstance(layer, torch.nn.Module) else {}
         others = [leaf(t.to(device), dtype).requires_grad_(not pair.fixed) if _floats(t) else t for t in further]
-        moving = () if pair.fixed else filter(_floats, others)
-        inputs = (*(known[n] for n in sorted(known) if known[n].requires_grad), *moving)
+        differentiated = () if pair.fixed else filter(_floats, others)
+        inputs = (*(known[n] for n in sorted(known) if known[n].requires_grad), *differentiated)
         if rows != slice(None):
             others = [t[rows] if isinstance(t, Tensor) else t for t in others]
 
         def fn(x: Tensor) -> Outputs:
-            found = layer(x, *others)
-            return (found,) if isinstance(found, Tensor) else tuple(found)
+            results = layer(x, *others)
+            return (results,) if isinstance(results, Tensor) else tuple(results)
 
-        return Candidate(name, fn, leaf(given[rows], dtype), inputs, note, rows=rows, **more)
+        return Candidate(name, fn, leaf(moving[rows], dtype), inputs, note, rows=rows, **more)
 
     def like_theirs(layer: Any) -> Any:
-        other = made(pair.theirs, own_dtype)
+        other = made(pair.theirs, case_dtype)
         if isinstance(layer, torch.nn.Module):
-            layer.to(device, own_dtype)
+            layer.to(device, case_dtype)
             layer.load_state_dict(other.state_dict() if isinstance(other, torch.nn.Module) else {}, strict=False)
         return layer
 
-    def own() -> Candidate:
+    def ours() -> Candidate:
         layer = pair.ours(argument)
         for module in layer.modules() if backend is not None and isinstance(layer, torch.nn.Module) else ():
             if hasattr(module, "backend"):
                 setattr(module, "backend", backend)  # noqa: B010 of any class
-        return candidate(OURS, like_theirs(layer), own_dtype, chosen(device.type, own_dtype, backend, ""))
+        return candidate(OURS, like_theirs(layer), case_dtype, chosen(device.type, case_dtype, backend, ""))
 
     def other(name: str) -> Candidate:
         if name != "e3nn-compiled":
-            return candidate(name, like_theirs(pair.others[name](argument)), own_dtype, "opt_einsum")
+            return candidate(name, like_theirs(pair.others[name](argument)), case_dtype, "opt_einsum")
         torch.compiler.reset()  # a graph of an earlier case must not count towards the limit of recompilations
-        layer: Any = torch.compile(made(pair.theirs, own_dtype), dynamic=False)
-        return candidate(name, layer, own_dtype, "inductor", cannot=(("fwd+double", NO_DOUBLE),))
+        layer: Any = torch.compile(made(pair.theirs, case_dtype), dynamic=False)
+        return candidate(name, layer, case_dtype, "inductor", cannot=(("fwd+double", NO_DOUBLE),))
 
     def exact() -> Iterator[Candidate]:
         part = pair.part or case.rows
@@ -120,10 +118,10 @@ def build(case: LayerCase, device: torch.device, backend: str | None = None) -> 
         for rows in whole:
             yield candidate(pair.peer, made(pair.theirs, torch.float64), torch.float64, "", rows)
 
-    makers = {OURS: own, pair.peer: lambda: candidate(pair.peer, made(pair.theirs, own_dtype), own_dtype, pair.note)}
+    makers = {OURS: ours, pair.peer: lambda: candidate(pair.peer, made(pair.theirs, case_dtype), case_dtype, pair.note)}
     makers |= {name: partial(other, name) for name in pair.others}
     held = [t.edge_index if isinstance(t, Graph) else t for t in further if pair.fixed or not _floats(t)]
-    constants = tuple(t.to(own_dtype) if _floats(t) else t for t in held)
+    constants = tuple(t.to(case_dtype) if _floats(t) else t for t in held)
     return Subject(makers, exact, constants, pair.operations(argument, case.rows, pair.ours(argument)))
 
 
@@ -137,7 +135,7 @@ def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tenso
         tangent: The gradient by the moving operand is contracted with it, for its own gradients.
     """
     inputs = [item.moving, *item.weights]
-    given = tuple(leaf(t) for t in cotangents) if direction == "fwd+double" else ()
+    leaves = tuple(leaf(t) for t in cotangents) if direction == "fwd+double" else ()
 
     def forward() -> Outputs:
         with torch.no_grad():
@@ -152,8 +150,8 @@ def prepare(item: Candidate, direction: str, cotangents: Outputs, tangent: Tenso
 
     def double() -> Outputs:
         z = item.fn(item.moving)
-        (first,) = torch.autograd.grad(z, [item.moving], given, create_graph=True)
-        return (*z, first, *gradients([first], [*inputs, *given], [tangent]))
+        (first,) = torch.autograd.grad(z, [item.moving], leaves, create_graph=True)
+        return (*z, first, *gradients([first], [*inputs, *leaves], [tangent]))
 
     return {"fwd": forward, "fwd+bwd": backward, "fwd+double": double}[direction]
 
@@ -175,14 +173,14 @@ def names_of(direction: str, results: int, weights: int) -> list[str]:
 
 def exact_results(subject: Subject, direction: str, cotangents: Outputs, tangent: Tensor) -> dict[str, Tensor]:
     """The float64 results of a direction, put together from parts of the rows."""
-    found: dict[str, list[Tensor]] = {}
+    parts: dict[str, list[Tensor]] = {}
     for part in subject.exact():
         rows = part.rows
         call = prepare(part, direction, tuple(t[rows].double() for t in cotangents), tangent[rows].double())
         names = names_of(direction, len(cotangents), len(part.weights))
         for name, value in zip(names, call(), strict=True):
-            found.setdefault(name, []).append(value.detach())
-    return {name: torch.stack(p).sum(0) if "w" in name else torch.cat(p) for name, p in found.items()}
+            parts.setdefault(name, []).append(value.detach())
+    return {name: torch.stack(p).sum(0) if "w" in name else torch.cat(p) for name, p in parts.items()}
 
 
 def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype, roundings: int = ROUNDINGS) -> Verdict:
@@ -211,108 +209,56 @@ def compare(call: Call, exact: dict[str, Tensor], dtype: torch.dtype, roundings:
     return Verdict("ok" if worst <= 1 else "wrong", worst, reason)
 
 
-def run_layers(
-    suite: LayerSuite,
-    *,
-    peers: Sequence[str] | None = None,
-    num_threads: int | None = None,
-    runs: int | None = None,
-    backend: str | None = None,
-    say: Say = quiet,
-    keep: Callable[[Record], object] = nothing,
-) -> Record:
-    """Check and time the cases of a configuration."""
-    check_known("peer", peers or (), LAYER_PEERS, "--peers")
-    check_backend(backend)
-    device = find_device(suite.device, suite.name)
-    with threads(num_threads or suite.threads):
-        say("copy bandwidth and peak of multiply-adds")
-        result = start("layers", suite, device)
-        for case in suite.cases:
-            with keep_random_state(device):
-                result["cases"].append(_run_case(case, result, peers, runs or case.runs, device, backend, say))
-            keep(result)
-    return result
+class LayerSubject:
+    """A case of a layer, see :class:`eqlayers.bench.cases.Subject`."""
+
+    def __init__(self, case: LayerCase, device: torch.device, peers: Sequence[str], backend: str | None) -> None:
+        self.case, self.subject = case, build(case, device, backend)
+        self.ours = self.subject.makers[OURS]()
+        makers: dict[str, Callable[[], Candidate]] = {OURS: lambda: self.ours}
+        makers |= {name: self.subject.makers[name] for name in peers if name in self.subject.makers}
+        self.implementations = [(name, "", make) for name, make in makers.items()]
+        self.cotangents, self.tangent = drawn(self.ours, self.subject, getattr(torch, case.dtype))
+        self._results: dict[str, int] = {}  # direction to numbers in all results
+
+    def check(self, items: Sequence[Candidate], direction: str) -> list[Verdict]:
+        """Compare to some rounding errors of the largest entry of each result."""
+        exact = exact_results(self.subject, direction, self.cotangents, self.tangent)
+        self._results[direction] = sum(value.numel() for value in exact.values())
+        verdicts = []
+        for item in items:
+            if direction in dict(item.cannot):
+                verdicts.append(Verdict("failed", None, dict(item.cannot)[direction]))
+                continue
+            call = self.ready(item, direction)()
+            verdicts.append(compare(call, exact, self.tangent.dtype, PAIRS[self.case.layer].roundings))
+        return verdicts
+
+    def ready(self, item: Candidate, direction: str) -> Callable[[], Call]:
+        """Every call has the forward call in it."""
+        return partial(prepare, item, direction, self.cotangents, self.tangent)
+
+    def work(self, direction: str) -> tuple[int, int]:
+        """Sums and products of the formulas of this package's layer."""
+        read: list[Tensor] = [self.ours.moving, *self.ours.weights, *self.subject.constants]
+        read += self.cotangents if direction != "fwd" else ()
+        read += [self.tangent] if direction == "fwd+double" else []
+        written = self._results[direction] * self.ours.moving.element_size()
+        return tensor_bytes(read) + written, self.subject.operations[direction]
+
+    def facts(self) -> Record:
+        """Layer and rows."""
+        case = self.case
+        about = {"problem": case.problem, "about": case.about, "operation": case.layer, "graph": case.size}
+        edges = case.rows if case.size.startswith("E") else 0
+        return about | {"nodes": len(self.ours.moving), "edges": edges, "layouts": [""]}
+
+    def bounds(self, row: Record, bandwidth: float) -> Record:
+        """None."""
+        return {}
 
 
-def _run_case(
-    case: LayerCase,
-    head: Record,
-    peers: Sequence[str] | None,
-    runs: int,
-    device: torch.device,
-    backend: str | None,
-    say: Say,
-) -> Record:
-    say(f"{case.name}: operands and layers")
-    release(device)
-    subject = build(case, device, backend)
-    names = case.peers if peers is None else [name for name in peers if name in subject.makers]
-    items, results = _build(case, subject, names)
-    cotangents, tangent = _drawn(items[0], subject, getattr(torch, case.dtype))
-    limits: dict[str, Record] = {}
-    ratios: list[Record] = []
-    for direction in case.directions:
-        say(f"{case.name}: checking {direction} against float64")
-        exact = exact_results(subject, direction, cotangents, tangent)
-        calls = [partial(prepare, item, direction, cotangents, tangent) for item in items]
-        rows = []
-        for item, make in zip(items, calls, strict=True):
-            refused = dict(item.cannot).get(direction)
-            one = compare(make(), exact, tangent.dtype, PAIRS[case.layer].roundings) if refused is None else None
-            one = one or Verdict("failed", None, str(refused))
-            rows.append(empty_row(item.name, "", direction, one.status, one.reason, one.error, item.note))
-        moved = _moved(items[0], subject, direction, exact, cotangents, tangent)
-        work = subject.operations[direction]
-        least = limit(moved, work, head["copy_bandwidth"]["median"], peak_of(head, case.dtype))
-        limits[direction] = {"bytes": moved, "operations": work, **least._asdict()}
-        del exact
-        say(f"{case.name}: timing {direction}")
-        timed, beside = time_rows(calls, rows, runs, device)
-        for n in timed:
-            rows[n]["share"] = least.seconds / device_seconds(rows[n])["median"]
-            if refusal(device) is None:
-                rows[n]["memory_bytes"] = peak_extra(partial(_whole, calls[n]), device)
-        ratios += beside
-        results += rows
-    return {
-        "name": case.name,
-        "group": case.group,
-        "problem": case.problem,
-        "about": case.about,
-        "operation": case.layer,
-        "graph": case.size,
-        "dtype": case.dtype,
-        "nodes": len(items[0].moving),
-        "edges": case.rows if case.size.startswith("E") else 0,
-        "runs": runs,
-        "layouts": [""],
-        "limits": limits,
-        "results": results,
-        "ratios": ratios,
-        "goals_asked": case.goals,
-        "goals": judge(case.goals, results, ratios),
-    }
-
-
-def _whole(make: Callable[[], Call]) -> object:
-    return make()()
-
-
-def _build(case: LayerCase, subject: Subject, names: Sequence[str]) -> tuple[list[Candidate], list[Record]]:
-    """The implementations that take part, and rows for the others."""
-    items = [subject.makers[OURS]()]
-    rows: list[Record] = []
-    for name in names:
-        try:
-            items.append(subject.makers[name]())
-        except Exception as error:
-            why = why_refused(name, error)
-            rows += [empty_row(name, "", direction, "refused", why, None, "") for direction in case.directions]
-    return items, rows
-
-
-def _drawn(item: Candidate, subject: Subject, dtype: torch.dtype) -> tuple[Outputs, Tensor]:
+def drawn(item: Candidate, subject: Subject, dtype: torch.dtype) -> tuple[Outputs, Tensor]:
     """Random cotangents of the results, and a tangent of the moving operand."""
     parts = []
     for part in subject.exact():
@@ -322,13 +268,3 @@ def _drawn(item: Candidate, subject: Subject, dtype: torch.dtype) -> tuple[Outpu
     device = item.moving.device
     cotangents = tuple(torch.randn(shape, dtype=dtype).to(device) for shape in shapes)
     return cotangents, torch.randn(item.moving.shape, dtype=dtype).to(device)
-
-
-def _moved(
-    item: Candidate, subject: Subject, direction: str, exact: dict[str, Tensor], cotangents: Outputs, tangent: Tensor
-) -> int:
-    """Bytes of all operands read once and of all results written once."""
-    read: list[Tensor] = [item.moving, *item.weights, *subject.constants]
-    read += cotangents if direction != "fwd" else ()
-    read += [tangent] if direction == "fwd+double" else []
-    return tensor_bytes(read) + sum(value.numel() for value in exact.values()) * item.moving.element_size()

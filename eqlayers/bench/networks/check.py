@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Tables, enter, makers
+from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Maker, Tables, enter
 from .subjects import Evaluate, Subject
 
 #: How far two ways to compute the same numbers may be apart, in rounding errors of the plain network: the largest of
@@ -49,12 +49,12 @@ def outcome(subject: Evaluates, network: torch.nn.Module, training: bool = True)
     Gradients are sorted by the names of the parameters, whose own gradients are not touched.
     """
     energy, forces = subject.evaluate(network, training)
-    found = {"energy": energy.detach().double(), "forces": forces.detach().double()}
+    results = {"energy": energy.detach().double(), "forces": forces.detach().double()}
     if training:
         wanted = _trained(network)
         gradients = torch.autograd.grad(force_loss(forces), wanted, allow_unused=True, materialize_grads=True)
-        found["gradient"] = torch.cat([gradient.flatten().double() for gradient in gradients])
-    return {key: value.cpu() for key, value in found.items()}
+        results["gradient"] = torch.cat([gradient.flatten().double() for gradient in gradients])
+    return {key: value.cpu() for key, value in results.items()}
 
 
 def run(entrant: Entrant, training: bool) -> Outcome:
@@ -100,18 +100,18 @@ def directions(subject: Subject, count: int = DIRECTIONS) -> Directions:
     return Directions(torch.stack(theirs), torch.stack(ours))
 
 
-def gap(found: Outcome, reference: Outcome, along: Directions | None = None) -> Errors:
+def gap(results: Outcome, reference: Outcome, along: Directions | None = None) -> Errors:
     """Largest differences: of energies in eV per atom, of forces in eV/Angstrom, of gradients relative to the largest.
 
     Directions compare derivatives along them, where the weights are others.
     """
     atoms = len(reference["forces"]) / len(reference["energy"])
     errors = {
-        "energy": float((found["energy"] - reference["energy"]).abs().max()) / atoms,
-        "forces": float((found["forces"] - reference["forces"]).abs().max()),
+        "energy": float((results["energy"] - reference["energy"]).abs().max()) / atoms,
+        "forces": float((results["forces"] - reference["forces"]).abs().max()),
     }
     if "gradient" in reference:
-        mine, right = found["gradient"], reference["gradient"]
+        mine, right = results["gradient"], reference["gradient"]
         if along is not None:
             mine, right = along.ours @ mine, along.theirs @ right
         same = mine.shape == right.shape
@@ -143,9 +143,9 @@ class Bounds:
             return {key: ROUNDINGS * value for key, value in rounding.items()}
         return {key: limits[key] + value for key, value in rounding.items()}  # the reference is rounded as well
 
-    def fit(self, entrant: Entrant, found: Outcome, reference: Outcome, factor: float = 1.0) -> tuple[Errors, bool]:
+    def fit(self, entrant: Entrant, results: Outcome, reference: Outcome, factor: float = 1.0) -> tuple[Errors, bool]:
         """Errors beside the reference, and whether they are within a part of the bounds."""
-        errors = gap(found, reference, self.directions if entrant.of_package else None)
+        errors = gap(results, reference, self.directions if entrant.of_package else None)
         allowed = self.of(entrant, reference)
         return errors, all(error <= factor * allowed[key] for key, error in errors.items())
 
@@ -176,7 +176,7 @@ def bounds(subject: Subject, moved: Sequence[Subject], device: torch.device) -> 
     theirs = None if along is None else Directions(along.theirs, along.theirs)
 
     def largest(way: Directions | None) -> Errors:
-        one, other = (gap(found, exact, way) for found in (single, near))
+        one, other = (gap(results, exact, way) for results in (single, near))
         most = {key: max(one[key], other[key]) for key in one}
         return most | {"energy": max(most["energy"], energy)}
 
@@ -188,10 +188,12 @@ def compare(entrant: Entrant, reference: Outcome, known: Bounds) -> tuple[Errors
     return known.fit(entrant, run(entrant, "gradient" in reference), reference)
 
 
-def wrong_in_float64(subject: Subject, tables: Tables, known: Bounds, device: torch.device) -> set[str]:
+def wrong_in_float64(
+    subject: Subject, rows: Mapping[str, Maker], tables: Tables, known: Bounds, device: torch.device
+) -> set[str]:
     """Names of rows that must be equal to rounding, and are not in float64, where rounding hides nothing."""
     right = run(Entrant("", PEER, subject.make(torch.float64).to(device), subject.evaluate), True)
-    exact = {name: maker for name, maker in makers(subject, ()).items() if maker.kind == EXACT}
+    exact = {name: maker for name, maker in rows.items() if maker.kind == EXACT}
     entrants = {name: enter(name, maker, subject, tables, device, torch.float64) for name, maker in exact.items()}
     return {
         name

@@ -98,7 +98,8 @@ class Entrant:
             parameter.requires_grad_(training)
 
 
-def _eager(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+def eager(subject: Subject, tables: Tables, dtype: torch.dtype) -> torch.nn.Module:
+    """The network as its package makes it."""
     return subject.make(dtype)
 
 
@@ -190,7 +191,7 @@ def makers(subject: Subject, peers: tuple[str, ...]) -> dict[str, Maker]:
     """Rows of a network by name, the reference first: its own package, eager; a network of this one is its own."""
     if not subject.peer:
         return {name: maker for name, maker in OWN.items() if maker.of_package}
-    kinds = {EAGER: Maker(PEER, _eager), COMPILED: Maker(PEER, _compiled)}
+    kinds = {EAGER: Maker(PEER, eager), COMPILED: Maker(PEER, _compiled)}
     chosen = [EAGER, *(name for name in peers if name == COMPILED)]  # the reference is always there
     beside = BESIDE_SYMMETRIX if SYMMETRIX in peers and subject.peer == "mace-torch" else {}
     return {f"{subject.peer}, {name}": kinds[name] for name in chosen} | OWN | beside

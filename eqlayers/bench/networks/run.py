@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from ... import models
 from ...core.checks import check_flag
 from ...core.errors import ConfigError
-from ..config import check_known, find_config, read_config, read_fields
+from ..config import DEVICE, Field, Known, check_known, find_config, read_config, read_fields
 from ..measure import (
     alternate,
     describe,
@@ -27,7 +28,6 @@ from ..measure import (
     summary,
     threads,
 )
-from ..products.suite import DEVICES
 from ..results import Record, Say, goal, nothing, quiet
 from ..step import LoadBatch, MainJob, main_job, read_training
 from .atoms import Place, crystal, repeats, rounded
@@ -46,6 +46,7 @@ from .entrants import (
     TABLES,
     TRAINING,
     Tables,
+    makers,
     own,
 )
 from .parts import time_by_part
@@ -53,20 +54,20 @@ from .subjects import PACKAGES, Subject, absent
 from .symmetrix import PACKAGE as SYMMETRIX_XL
 from .timing import WRONG, Series, measure, new_row
 
-FIELDS = {
-    **dict.fromkeys(("device", "model"), "text"),
+CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
+FIELDS: dict[str, Field] = {
+    "device": DEVICE,
+    "model": "text",
     **dict.fromkeys(("threads", "sizes"), "counts"),
     **dict.fromkeys(("runs", "knots", "batch_size", "judged_atoms", "judged_threads"), "count"),
     "tolerance": "number",
-    "peers": "texts",
-    "networks": "mapping",
-    "goals": "mapping",
+    "peers": Known("texts", "peer", (EAGER, COMPILED, SYMMETRIX)),
+    "networks": Known("mappings", "network", (*PACKAGES, *CLASSES)),
+    "goals": "mappings",
 }
 OURS_ALONE = "ours"
 #: Names that the command takes: other packages, or networks that need none.
 NAMES = (*PACKAGES, OURS_ALONE)
-PEERS = (EAGER, COMPILED, SYMMETRIX)
-CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
 MAIN = "main job"
 #: quantity of a goal -> how it is judged in words, and the kinds of rows among which the fastest is judged
 JUDGED = {
@@ -132,18 +133,18 @@ def measure_network(
     known = bounds(first, near, series.device)
     tables = Tables(fields["knots"], fields["tolerance"])
     series.say(f"{name}: comparing in float64")
-    series.wrong = wrong_in_float64(first, tables, known, series.device)
+    series.wrong = wrong_in_float64(first, makers(first, ()), tables, known, series.device)
     about = f"{first.name}, cutoff {first.place.cutoff:g} A, {first.place.mean_neighbors:.0f} edges an atom"
     for size in sizes:
         subject = subject_of(name, options, size, scale=units["scale"], shift=units["shift"])
         for row in measure(series, subject, known, tables, fields["peers"], fields["modes"]):
             done(row)
         release(series.device)
-    found = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
+    errors = ", ".join(f"{part} {value:.1e}" for part, value in known.errors.items())
     return (
         f"{name}: {about}. Energies of atoms are multiplied by {units['scale']:g} and shifted by {units['shift']:g} "
         "eV in all rows: forces are then 1 eV/A, root mean square; a network with random weights has next to none. "
-        f"The bounds are ten times what roundings change there: {found}."
+        f"The bounds are ten times what roundings change there: {errors}."
     )
 
 
@@ -195,23 +196,21 @@ def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
                 yield row
 
 
-def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any], where: str) -> list[Record]:
+def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Record]:
     """The goals of the networks that were measured: the fastest row of a kind beside the fastest peer's.
 
     A network of this package has no peer; its first row stands for one.
     """
-    found = []
+    met = []
     for name, modes in goals.items():
-        check_known("mode", modes, MODES, where)
-        own_rows = [row for row in rows if row["network"] == name]
-        for mode, wanted in modes.items():
-            check_known("goal", wanted, JUDGED, where)
-            here = [row for row in own_rows if row["what"] == mode and row["threads"] == fields["judged_threads"]]
+        of_network = [row for row in rows if row["network"] == name]
+        for mode, limits in modes.items():
+            here = [row for row in of_network if row["what"] == mode and row["threads"] == fields["judged_threads"]]
             if name != MAIN:
                 here = [row for row in here if row["atoms"] == fields["judged_atoms"]]
-            for quantity, limit in wanted.items() if own_rows else ():
-                found.append(_judge(here, name, mode, quantity, float(limit)))
-    return found
+            for quantity, limit in limits.items() if of_network else ():
+                met.append(_judge(here, name, mode, quantity, float(limit)))
+    return met
 
 
 def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: float) -> Record:
@@ -235,23 +234,18 @@ def _judge(here: Sequence[Record], name: str, mode: str, quantity: str, limit: f
     return goal(quantity, limit, measured, where=f"{name}, {mode}, {words}{who}")
 
 
-def _fields(config: str, **given: Any) -> tuple[str, dict[str, Any]]:
+def _fields(config: str, **changes: Any) -> tuple[Path, dict[str, Any]]:
     """Path and fields of a configuration, with options in place of some."""
     path = find_config(config)
-    where, fields = str(path), read_fields(str(path), read_config(path), FIELDS, {})
-    fields |= {key: value for key, value in given.items() if value is not None}
-    check_known("device", [fields["device"]], DEVICES, where)
-    check_known("peer", fields["peers"], PEERS, where)
-    check_known("network", fields["networks"], (*PACKAGES, *CLASSES), where)
+    where, content = str(path), read_config(path)
+    read_fields(where, content, FIELDS)
+    fields = read_fields(where, content | {key: value for key, value in changes.items() if value is not None}, FIELDS)
     check_known("network", fields["goals"], (*fields["networks"], MAIN), where)
-    sections = [*fields["networks"].values(), *fields["goals"].values()]
-    sections += [part for goals in fields["goals"].values() if isinstance(goals, dict) for part in goals.values()]
-    if not all(isinstance(part, dict) for part in sections):
-        raise ConfigError(f"{path}: networks and goals must be mappings of mappings, got others. Indent the arguments.")
-    judged([], fields["goals"], fields, where)
+    kinds: dict[str, tuple[Field, Any]] = dict.fromkeys(MODES, (Known("numbers", "goal", JUDGED), {}))
+    fields["goals"] = {key: read_fields(f"{where}, {key}", modes, {}, kinds) for key, modes in fields["goals"].items()}
     for size in fields["sizes"]:
         repeats(size)
-    return where, fields
+    return path, fields
 
 
 def run_networks(
@@ -264,28 +258,27 @@ def run_networks(
     device: str | None = None,
     num_threads: int | None = None,
     runs: int | None = None,
-    keep: bool = False,
+    memory_kept: bool = False,
     dynamics: int = 0,
     inference: bool = False,
     say: Say = quiet,
-    store: Callable[[Record], None] = nothing,
+    keep: Callable[[Record], None] = nothing,
 ) -> Record:
     """Measure whole networks; nothing is timed that was not compared first."""
     check_known("name", [name], NAMES, "bench networks")
-    where, fields = _fields(config, peers=peers, sizes=sizes, device=device, runs=runs)
+    path, fields = _fields(config, peers=peers, sizes=sizes, device=device, runs=runs)
     chosen = [key for key in fields["networks"] if (key in CLASSES if name == OURS_ALONE else key == name)]
-    path = find_config(config)
     place = find_device(fields["device"], path.stem)
     fields["modes"] = (FORCES,) if check_flag("inference", inference) else MODES
     counts = [num_threads] if num_threads else fields["threads"]
     with threads(counts[0]), keep_random_state(place):
-        result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": keep}
+        result: Record = {"kind": "networks", "suite": name, **describe(place), "memory_kept": memory_kept}
         result |= {"rows": [], "goals": [], "notes": []}
 
         def done(row: Record) -> None:
             result["rows"].append(row)
-            result["goals"] = judged(result["rows"], fields["goals"], fields, where)
-            store(result)
+            result["goals"] = judged(result["rows"], fields["goals"], fields)
+            keep(result)
 
         job = None
         if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
@@ -298,15 +291,15 @@ def run_networks(
             result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))
             if dynamics:
                 result.setdefault("dynamics", []).extend(run_dynamics(key, fields, series, dynamics))
-                store(result)
+                keep(result)
         if job is not None:
             for row in measure_main(job, Series(MAIN, place, fields["runs"], counts, say)):
                 done(row)
-    result["notes"] = [_about(fields, place, keep), *result["notes"]]
+    result["notes"] = [_about(fields, place, memory_kept), *result["notes"]]
     return result
 
 
-def _about(fields: Mapping[str, Any], device: torch.device, keep: bool) -> str:
+def _about(fields: Mapping[str, Any], device: torch.device, memory_kept: bool) -> str:
     limits = f"{LIMITS['energy']:g} eV per atom, {LIMITS['forces']:g} eV/A and {LIMITS['gradients']:g} of the largest"
     judged_at = f"{fields['judged_atoms']} atoms, threads: {fields['judged_threads']}"
     unmeasured = refusal(device)
@@ -316,6 +309,6 @@ def _about(fields: Mapping[str, Any], device: torch.device, keep: bool) -> str:
         "and forces of all rows, and gradients of all weights for training steps, were compared with the first: within "
         f"rounding, in float64 as well, or with tables within {limits} gradient beyond that. Goals: the fastest row of "
         f"a kind beside the fastest peer, {judged_at}. Parts: operators one by one; host is what is left. Memory kept "
-        f"by the process when freed: {'yes' if keep else 'no'}."
+        f"by the process when freed: {'yes' if memory_kept else 'no'}."
         + (f" Peak memory was not measured: {unmeasured}." if unmeasured else "")
     )

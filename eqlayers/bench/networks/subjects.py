@@ -1,17 +1,17 @@
-"""Networks of other packages and our own, each with atoms for it.
+"""Networks of other packages, each with atoms for it.
 
-A function of a package makes its network with random weights, on clusters of some sizes or on other atoms; its energies
-of atoms are scaled, then shifted.
+A function of a package makes its network with random weights, on clusters or on other atoms; the energies of atoms are
+scaled, then shifted.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -22,11 +22,12 @@ from ...core.errors import ConfigError
 from ...integrations import from_mace, from_nequip
 from ...models import Potential
 from ..measure import default_dtype
-from .atoms import CUTOFF, SIZES, Place, clusters
+from .atoms import CUTOFF, Place, clusters
 
 Make = Callable[[torch.dtype], torch.nn.Module]
 Evaluate = Callable[[torch.nn.Module, bool], tuple[Tensor, Tensor]]
 Native = Callable[[torch.nn.Module], Potential]
+EMBED = "allegro.nn.TwoBodyBesselScalarEmbed"
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ class _CompiledMace(torch.nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, given: dict[str, Tensor], training: bool) -> Any:
-        wanted = {key: given[key].detach().clone().requires_grad_() for key in ("positions", "node_attrs")}
-        return self.model({**given, **wanted}, training=True)
+    def forward(self, data: dict[str, Tensor], training: bool) -> Any:
+        wanted = {key: data[key].detach().clone().requires_grad_() for key in ("positions", "node_attrs")}
+        return self.model({**data, **wanted}, training=True)
 
 
 def mace(
@@ -99,8 +100,6 @@ def mace(
     lmax: int = 3,
     correlation: int = 3,
     interaction: str = "RealAgnosticResidualInteractionBlock",
-    first: str | None = None,
-    sizes: Sequence[int] = SIZES,
     place: Place | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
@@ -111,7 +110,7 @@ def mace(
     from mace.tools import torch_geometric
     from mace.tools.compile import prepare
 
-    atoms = clusters(sizes) if place is None else place
+    atoms = place or clusters()
     species = list(atoms.species)
 
     def build() -> torch.nn.Module:
@@ -122,7 +121,7 @@ def mace(
             num_polynomial_cutoff=5,
             max_ell=lmax,
             interaction_cls=modules.interaction_classes[interaction],
-            interaction_cls_first=modules.interaction_classes[first or interaction],
+            interaction_cls_first=modules.interaction_classes[interaction],
             num_interactions=2,
             num_elements=len(species),
             hidden_irreps=o3.Irreps(hidden),
@@ -171,12 +170,16 @@ def mace(
 # -- NequIP and Allegro, which is an extension of it ------------------------------------------------------------------
 
 
+def _size(layers: int, channels: int, lmax: int, parity: bool) -> str:
+    return f"{layers} layers, {channels} channels, l <= {lmax}{', both parities' if parity else ''}"
+
+
 def nequip(*, layers: int = 4, channels: int = 64, lmax: int = 2, parity: bool = True, **where: Any) -> Subject:
     """NequIP's network."""
     from nequip.model import NequIPGNNModel
 
     options = {"num_layers": layers, "num_features": channels, "l_max": lmax, "parity": parity}
-    about = f"NequIP, {layers} layers, {channels} channels, l <= {lmax}{', both parities' if parity else ''}"
+    about = f"NequIP, {_size(layers, channels, lmax, parity)}"
     return _of_nequip(about, "nequip", NequIPGNNModel, options, from_nequip, **where)
 
 
@@ -187,10 +190,10 @@ def allegro(
     from allegro.model import AllegroModel
 
     options: dict[str, Any] = {"num_layers": layers, "num_tensor_features": channels, "num_scalar_features": scalars}
-    options |= {"l_max": lmax, "parity": parity}
-    options["radial_chemical_embed"] = {"_target_": "allegro.nn.TwoBodyBesselScalarEmbed"}
-    about = f"Allegro, {layers} layers, {channels} channels, l <= {lmax}{', both parities' if parity else ''}"
-    return _of_nequip(about, "allegro", AllegroModel, options, None, **where)
+    options |= {"l_max": lmax, "parity": parity, "radial_chemical_embed": {"_target_": EMBED}}
+    return _of_nequip(
+        f"Allegro, {_size(layers, channels, lmax, parity)}", "allegro", AllegroModel, options, None, **where
+    )
 
 
 def _of_nequip(
@@ -200,7 +203,6 @@ def _of_nequip(
     options: dict[str, Any],
     native: Native | None,
     *,
-    sizes: Sequence[int] = SIZES,
     place: Place | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
@@ -208,7 +210,7 @@ def _of_nequip(
     from nequip.data import AtomicDataDict, compute_neighborlist_, from_dict
     from nequip.utils.global_state import set_global_state
 
-    atoms = clusters(sizes) if place is None else place
+    atoms = place or clusters()
     names = list(atoms.species.values())
 
     def make(dtype: torch.dtype) -> torch.nn.Module:
@@ -239,8 +241,8 @@ def _of_nequip(
     @lru_cache(maxsize=1)
     def data(device: torch.device) -> dict[str, Tensor]:
         with default_dtype(torch.float64):
-            found = AtomicDataDict.batched_from_list([frame(one) for one in atoms.batch])
-        return {key: value.to(device) for key, value in found.items()}
+            loaded = AtomicDataDict.batched_from_list([frame(one) for one in atoms.batch])
+        return {key: value.to(device) for key, value in loaded.items()}
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
@@ -250,8 +252,7 @@ def _of_nequip(
 
     def compiled(dtype: torch.dtype) -> torch.nn.Module:
         # not by its compile_mode, which runs batches of one structure eagerly
-        found: torch.nn.Module = torch.compile(make(dtype))  # type: ignore[assignment]
-        return found
+        return torch.compile(make(dtype))  # type: ignore[return-value]
 
     return Subject(about, atoms, make, evaluate, package, compiled, native)
 
@@ -278,7 +279,6 @@ def sevennet(
     layers: int = 5,
     channels: int = 128,
     lmax: int = 2,
-    sizes: Sequence[int] = SIZES,
     place: Place | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
@@ -287,7 +287,7 @@ def sevennet(
     from sevenn._const import DEFAULT_E3_EQUIVARIANT_MODEL_CONFIG
     from sevenn.model_build import build_E3_equivariant_model
 
-    atoms = clusters(sizes) if place is None else place
+    atoms = place or clusters()
     species = list(atoms.species)
 
     def build() -> torch.nn.Module:
@@ -310,41 +310,44 @@ def sevennet(
 
     @lru_cache(maxsize=2)
     def load(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-        found = atoms.structures(dtype, device)
-        assert found.batch is not None
-        receiver, sender = found.edge_index.flip(0)  # of SevenNet's rows, vectors lead from the first to the second
-        vectors = found.pos[sender] - found.pos[receiver]
-        if found.shifts is not None and found.cell is not None:
-            vectors = vectors - torch.einsum("ei,eij->ej", found.shifts, found.cell[found.batch[receiver]])
-        volume = vectors.new_ones(found.num_graphs) if found.cell is None else torch.linalg.det(found.cell)
+        batch = atoms.structures(dtype, device)
+        assert batch.batch is not None
+        receiver, sender = batch.edge_index.flip(0)  # of SevenNet's rows, vectors lead from the first to the second
+        vectors = batch.pos[sender] - batch.pos[receiver]
+        if batch.shifts is not None and batch.cell is not None:
+            vectors = vectors - torch.einsum("ei,eij->ej", batch.shifts, batch.cell[batch.batch[receiver]])
+        volume = vectors.new_ones(batch.num_graphs) if batch.cell is None else torch.linalg.det(batch.cell)
         of_edges = {"edge_index": torch.stack([receiver, sender]), "edge_vec": vectors, "cell_volume": volume}
-        of_atoms = {"x": found.z, "atomic_numbers": found.z, "pos": found.pos, "batch": found.batch}
-        return of_atoms | of_edges | {"num_atoms": torch.bincount(found.batch)}
+        of_atoms = {"x": batch.z, "atomic_numbers": batch.z, "pos": batch.pos, "batch": batch.batch}
+        return of_atoms | of_edges | {"num_atoms": torch.bincount(batch.batch)}
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
         dtype, device = kind_of(network)
-        given = load(dtype, device)
+        kept = load(dtype, device)
         with default_dtype(dtype):
-            out = network(given | {"edge_vec": given["edge_vec"].clone()})
+            out = network(kept | {"edge_vec": kept["edge_vec"].clone()})
         return out["inferred_total_energy"], out["inferred_force"]
 
-    about = f"SevenNet, {layers} layers, {channels} channels, l <= {lmax}"
-    return Subject(about, atoms, _made(build), evaluate, "sevenn")
+    return Subject(f"SevenNet, {_size(layers, channels, lmax, False)}", atoms, _made(build), evaluate, "sevenn")
 
 
 # -- e3nn.nn.models, which find their edges themselves ----------------------------------------------------------------
 
 
-def _points(name: str, build: Callable[[float], torch.nn.Module], sizes: Sequence[int]) -> Subject:
-    place = clusters(sizes)
+def _points(name: str, build: Callable[..., torch.nn.Module], place: Place, **options: Any) -> Subject:
     batch = place.batch
     species = torch.nn.functional.one_hot(torch.cat([s.species for s in batch]), len(place.species))
     pos = torch.cat([s.pos for s in batch])
     member = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor([len(s.pos) for s in batch]))
+    common = {
+        "max_radius": CUTOFF,
+        "num_nodes": float(max(len(s.pos) for s in batch)),
+        "num_neighbors": place.mean_neighbors,
+    }
 
     def started() -> torch.nn.Module:
-        model = build(place.mean_neighbors)
+        model = build(**common, **options)
         with torch.no_grad():
             for parameter in model.parameters():
                 if not parameter.any():  # v2106 starts with convolutions that add nothing
@@ -363,27 +366,25 @@ def _points(name: str, build: Callable[[float], torch.nn.Module], sizes: Sequenc
     return Subject(name, place, _made(started), evaluate, "e3nn")
 
 
-def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, sizes: Sequence[int] = SIZES) -> Subject:
+def gate_points_2101(*, channels: int = 32, layers: int = 3, lmax: int = 2, place: Place | None = None) -> Subject:
     """``e3nn.nn.models.gate_points_2101.Network``."""
     from e3nn.nn.models.gate_points_2101 import Network
 
     hidden = o3.Irreps([(channels, (l, p)) for l in range(lmax + 1) for p in (1, -1)])
     irreps = {"irreps_in": "4x0e", "irreps_hidden": hidden, "irreps_out": "0e", "irreps_node_attr": "4x0e"}
     irreps["irreps_edge_attr"] = o3.Irreps.spherical_harmonics(lmax)
-    radial = {"max_radius": CUTOFF, "number_of_basis": 10, "radial_layers": 1, "radial_neurons": 64}
-    more: dict[str, Any] = {**irreps, **radial, "layers": layers, "num_nodes": float(max(sizes))}
+    radial = {"number_of_basis": 10, "radial_layers": 1, "radial_neurons": 64}
     about = f"e3nn, gate_points_2101, {layers} gates, {channels} channels, l <= {lmax}"
-    return _points(about, lambda neighbors: Network(num_neighbors=neighbors, **more), sizes)
+    return _points(about, Network, place or clusters(), layers=layers, **irreps, **radial)
 
 
-def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, sizes: Sequence[int] = SIZES) -> Subject:
+def simple_network_2106(*, channels: int = 32, layers: int = 3, lmax: int = 2, place: Place | None = None) -> Subject:
     """``e3nn.nn.models.v2106.gate_points_networks.SimpleNetwork``."""
     from e3nn.nn.models.v2106.gate_points_networks import SimpleNetwork
 
-    more: dict[str, Any] = {"max_radius": CUTOFF, "num_nodes": float(max(sizes))}
-    more |= {"mul": channels, "layers": layers, "lmax": lmax}
     about = f"e3nn, v2106.SimpleNetwork, {layers} gates, {channels} channels, l <= {lmax}"
-    return _points(about, lambda neighbors: SimpleNetwork("4x0e", "0e", num_neighbors=neighbors, **more), sizes)
+    size = {"mul": channels, "layers": layers, "lmax": lmax}
+    return _points(about, partial(SimpleNetwork, "4x0e", "0e"), place or clusters(), **size)
 
 
 #: Packages that `eqlayers bench networks` knows.

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ...irreps.instructions import normalise, read_instructions
 from ...testing.magnitude import excess, product_magnitude
+from ..cases import Verdict
 from .operands import DIRECTIONS, LIKE, RESULTS, Function, Operands, into_form, prepare
 from .peers import Implementation, e3nn_layer, gathered, short
 from .problems import Problem
 
 #: Elements of the widest float64 intermediate, by type of device; the reference is computed over parts of the edges.
 PART = {"cpu": 4_000_000, "cuda": 40_000_000}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether one direction of one implementation is right."""
-
-    status: str  # 'ok', 'wrong', or 'failed' where it raised an error or lacks the direction
-    error: float | None  # largest error as a fraction of its bound; None if it failed
-    reason: str = ""
 
 
 def magnitude(problem: Problem, device: torch.device, count: bool = False) -> Function:
@@ -68,20 +60,24 @@ def evaluate(item: Implementation, operands: Operands, direction: str) -> dict[s
 
 
 def check(
-    problem: Problem, operands: Operands, items: list[Implementation], directions: tuple[str, ...]
+    problem: Problem, operands: Operands, items: Sequence[Implementation], directions: tuple[str, ...]
 ) -> dict[tuple[int, str], Verdict]:
     """Compare directions of implementations with e3nn in float64: verdicts by number of the item and direction."""
     terms = counts(problem, operands)
     verdicts = {}
     for direction in directions:
-        found = {number: evaluate(item, operands, direction) for number, item in enumerate(items)}
-        results = {number: value for number, value in found.items() if isinstance(value, dict)}
-        verdicts.update({(n, direction): v for n, v in found.items() if isinstance(v, Verdict)})
-        for number, errors in _compare(problem, operands, direction, results, terms).items():
-            name, error = max(errors.items(), key=lambda entry: entry[1])
-            reason = "" if error <= 1 else f"the error of {name} is {error:.3g} times its rounding bound"
-            verdicts[number, direction] = Verdict("ok" if error <= 1 else "wrong", error, reason)
+        results = {number: evaluate(item, operands, direction) for number, item in enumerate(items)}
+        right = {number: value for number, value in results.items() if isinstance(value, dict)}
+        errors = _compare(problem, operands, direction, right, terms)
+        for number, value in results.items():
+            verdicts[number, direction] = value if isinstance(value, Verdict) else _verdict(errors[number])
     return verdicts
+
+
+def _verdict(errors: dict[str, float]) -> Verdict:
+    name, error = max(errors.items(), key=lambda entry: entry[1])
+    reason = "" if error <= 1 else f"the error of {name} is {error:.3g} times its rounding bound"
+    return Verdict("ok" if error <= 1 else "wrong", error, reason)
 
 
 def _compare(

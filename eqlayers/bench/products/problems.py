@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ...core.checks import check_choice
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps, wigner_3j
 from ...irreps.path_lists import paths
-from ..config import check_known, read_config, read_fields
+from ..config import Field, Known, read_config, read_fields
 
 WEIGHTS = ("per edge", "shared")
 FACTS = ("dim in1", "dim in2", "dim out", "weight_numel", "paths", "nonzero CG terms")
@@ -134,16 +135,16 @@ def read_problems(path: Path) -> dict[str, Problem]:
         ConfigError: The file does not say what is needed, or a problem is not the one that its numbers describe.
         IrrepsError: Irreps that cannot be read.
     """
-    top = read_fields(str(path), read_config(path), {"mode": "text", "problems": "mapping"}, {})
-    check_known("mode", [top["mode"]], PATHS, f"{path}, mode")
+    fields: dict[str, Field] = {"mode": Known("text", "mode", PATHS), "problems": "mapping"}
+    top = read_fields(str(path), read_config(path), fields)
     problems = {}
-    for name, given in top["problems"].items():
+    needed: dict[str, Field] = {"in1": "text", "in2": "text", "out": "text", "check": "counts"}
+    kinds = {"weights": (Known("text", "value of weights", WEIGHTS), "per edge")}
+    for name, entries in top["problems"].items():
         where = f"{path}, {name}"
-        needed = {"in1": "text", "in2": "text", "out": "text", "check": "counts"}
-        fields = read_fields(where, given, needed, {"weights": ("text", "per edge")})
-        check_known("value of weights", [fields["weights"]], WEIGHTS, where)
-        check = tuple(fields.pop("check"))
-        problem = Problem(str(name), top["mode"], **fields)
+        one = read_fields(where, entries, needed, kinds)
+        check = tuple(one.pop("check"))
+        problem = Problem(str(name), top["mode"], **one)
         if problem.facts() != check:
             raise ConfigError(
                 f"{where}: the irreps must have check = {list(check)} ({', '.join(FACTS)}), they have "
@@ -151,6 +152,18 @@ def read_problems(path: Path) -> dict[str, Problem]:
             )
         problems[str(name)] = problem
     return problems
+
+
+def choose(problems: Mapping[str, Problem], patterns: Sequence[str], where: str) -> list[Problem]:
+    """The problems whose names match a pattern.
+
+    Raises:
+        ConfigError: A pattern matches none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in problems):
+            raise ConfigError(f"{where} must match a problem among {', '.join(problems)}, got {pattern!r}. Correct it.")
+    return [problem for name, problem in problems.items() if any(fnmatchcase(name, one) for one in patterns)]
 
 
 # -- graphs -----------------------------------------------------------------------------------------------------------
@@ -225,8 +238,7 @@ class GraphSpec:
 def read_graphs(path: Path) -> dict[str, GraphSpec]:
     """The graphs of a file, by name."""
     graphs = {}
-    for name, given in read_fields(str(path), read_config(path), {"graphs": "mapping"}, {})["graphs"].items():
-        fields = read_fields(f"{path}, {name}", given, {"nodes": "count", "edges": "count", "how": "text"}, {})
-        check_known("value of how", [fields["how"]], HOW, f"{path}, {name}")
-        graphs[str(name)] = GraphSpec(str(name), **fields)
+    needed: dict[str, Field] = {"nodes": "count", "edges": "count", "how": Known("text", "value of how", HOW)}
+    for name, entries in read_fields(str(path), read_config(path), {"graphs": "mapping"})["graphs"].items():
+        graphs[str(name)] = GraphSpec(str(name), **read_fields(f"{path}, {name}", entries, needed))
     return graphs

@@ -1,35 +1,32 @@
-"""Suites: which problems are timed, on how many edges or which graph, the peers, and the goals."""
+"""Suites of products: which problems are timed, on how many edges or which graph, the peers, and the goals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from ...core.errors import ConfigError
 from ...irreps.layout import LAYOUTS
-from ..config import check_known, find_config, matching, read_config, read_fields, read_goals
+from ..cases import SUITE, Suite, case_name
+from ..config import Field, Known, read_fields, read_goals, read_settings
 from ..results import GOALS
 from .operands import DIRECTIONS
-from .problems import GraphSpec, Problem, read_graphs, read_problems
+from .problems import GraphSpec, Problem, choose, read_graphs, read_problems
 
-OPERATIONS = ("product", "conv")
-DEVICES = ("cpu", "cuda")
+OPERATION = Known("text", "operation", ("product", "conv"))
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-TOP = {"device": "text", "dtype": "text", "threads": "count", "runs": "count", "peers": "texts", "problems": "texts"}
-GROUP = {"operation": "text", "problems": "texts"}
-GROUP_OPTIONS: dict[str, tuple[str, Any]] = {
+GROUP: dict[str, Field] = {"operation": OPERATION, "problems": "texts"}
+GROUP_OPTIONS: dict[str, tuple[Field, Any]] = {
     "edges": ("counts", []),
     "degree": ("number", 15.0),
-    "graphs": ("texts", []),
-    "layouts": ("texts", ["mul_ir"]),
-    "dtypes": ("texts", None),
-    "directions": ("texts", list(DIRECTIONS)),
+    "layouts": (Known("texts", "layout", LAYOUTS), ["mul_ir"]),
+    "dtypes": (Known("texts", "dtype", DTYPES), None),
+    "directions": (Known("texts", "direction", DIRECTIONS), list(DIRECTIONS)),
     "peers": ("texts", None),
-    "goals": ("mapping", {}),
+    "goals": (Known("mapping", "goal", GOALS), {}),
 }
 
 
@@ -47,6 +44,7 @@ class Case:
         peers: Names of the peers, or None for the suite's.
         goals: Quantity to direction to value; the quantities are listed in ``GOALS``.
         dtype: Of operands and results.
+        runs: Timed runs, or None for the suite's.
     """
 
     group: str
@@ -58,41 +56,12 @@ class Case:
     peers: tuple[str, ...] | None = None
     goals: dict[str, dict[str, float]] = field(default_factory=dict)
     dtype: str = "float32"
+    runs: int | None = None
 
     @property
     def name(self) -> str:
         """Group, problem and graph, and the dtype if it is not float32."""
-        parts = (self.group, self.problem.name, self.graph.name, *([self.dtype] if self.dtype != "float32" else []))
-        return "/".join(parts)
-
-
-@dataclass(frozen=True)
-class Suite:
-    """Cases with what is common to them.
-
-    Attributes:
-        name: Name of the file.
-        device: Of the operands.
-        threads: Threads of torch.
-        runs: Timed runs of every implementation and direction.
-        peers: Names of peers, unless a case has its own.
-        cases: The cases, in order.
-    """
-
-    name: str
-    device: str
-    threads: int
-    runs: int
-    peers: tuple[str, ...]
-    cases: tuple[Case, ...]
-
-    def only(self, pattern: str | None) -> Suite:
-        """The suite with the cases whose name matches a pattern such as ``unfused/mace-*``.
-
-        Raises:
-            ConfigError: None does.
-        """
-        return replace(self, cases=matching(self.cases, pattern, self.name))
+        return case_name(self.group, self.problem.name, self.graph.name, self.dtype)
 
 
 def read_suite(name: str) -> Suite:
@@ -111,48 +80,41 @@ def read_suite(name: str) -> Suite:
         >>> [case.name for case in read_suite("smoke").cases][:2]
         ['unfused/small/E30', 'unfused/odd/E30']
     """
-    path = find_config(name)
-    top = read_fields(str(path), read_config(path), {**TOP, "cases": "mapping"}, {"graphs": ("text", None)})
-    for what, known in (("device", DEVICES), ("dtype", DTYPES)):
-        check_known(what, [top[what]], known, str(path))
+    required: dict[str, Field] = {
+        **SUITE,
+        "dtype": Known("text", "dtype", DTYPES),
+        "peers": "texts",
+        "problems": "texts",
+    }
+    path, top = read_settings(name, required, {"graphs": ("text", None)})
     problems: dict[str, Problem] = {}
     for file in top["problems"]:
-        found = read_problems(path.parent / file)
-        twice = sorted(problems.keys() & found.keys())
+        more = read_problems(path.parent / file)
+        twice = sorted(problems.keys() & more.keys())
         if twice:
             raise ConfigError(f"{path}: problems must have different names, got {twice[0]!r} twice. Rename one.")
-        problems |= found
+        problems |= more
     graphs = read_graphs(path.parent / top["graphs"]) if top["graphs"] else {}
     cases = [
         case
-        for group, given in top["cases"].items()
-        for case in _read_group(f"{path}, {group}", str(group), given, top["dtype"], problems, graphs)
+        for group, fields in top["cases"].items()
+        for case in _read_group(f"{path}, {group}", str(group), fields, top["dtype"], problems, graphs)
     ]
-    common = {key: top[key] for key in ("device", "threads", "runs")}
-    return Suite(path.stem, **common, peers=tuple(top["peers"]), cases=tuple(cases))
+    return Suite(path.stem, top["device"], top["threads"], top["runs"], tuple(top["peers"]), tuple(cases))
 
 
 def _read_group(
-    where: str, group: str, given: Any, dtype: str, problems: dict[str, Problem], graphs: dict[str, GraphSpec]
+    where: str, group: str, entries: Any, dtype: str, problems: dict[str, Problem], graphs: dict[str, GraphSpec]
 ) -> Iterable[Case]:
-    fields = read_fields(where, given, GROUP, GROUP_OPTIONS)
-    dtypes = fields["dtypes"] or [dtype]
-    check_known("operation", [fields["operation"]], OPERATIONS, where)
-    check_known("layout", fields["layouts"], LAYOUTS, where)
-    check_known("dtype", dtypes, DTYPES, where)
-    check_known("direction", fields["directions"], DIRECTIONS, where)
-    check_known("graph", fields["graphs"], graphs, where)
-    check_known("goal", fields["goals"], GOALS, where)
+    known: dict[str, tuple[Field, Any]] = {"graphs": (Known("texts", "graph", graphs), [])}
+    fields = read_fields(where, entries, GROUP, GROUP_OPTIONS | known)
     goals = read_goals(where, fields["goals"], DIRECTIONS)
-    chosen = [p for p in problems.values() if any(fnmatchcase(p.name, pattern) for pattern in fields["problems"])]
-    for pattern in fields["problems"]:
-        if not any(fnmatchcase(name, pattern) for name in problems):
-            raise ConfigError(f"{where}: {pattern!r} must match a problem among {', '.join(problems)}. Correct it.")
     specs = [graphs[name] for name in fields["graphs"]]
     specs += [GraphSpec(f"E{edges}", math.ceil(edges / fields["degree"]), edges) for edges in fields["edges"]]
     if not specs:
         raise ConfigError(f"{where}: expected edges: [...] or graphs: [...], got neither. Add one.")
     peers = None if fields["peers"] is None else tuple(fields["peers"])
     shape = (tuple(fields["layouts"]), tuple(fields["directions"]), peers, goals)
-    for problem, spec, kind in product(chosen, specs, dtypes):
+    chosen = choose(problems, fields["problems"], f"{where}: problems")
+    for problem, spec, kind in product(chosen, specs, fields["dtypes"] or [dtype]):
         yield Case(group, problem, fields["operation"], spec, *shape, kind)

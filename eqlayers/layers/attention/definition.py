@@ -7,15 +7,15 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 
-def edge_softmax(logits: Tensor, dst: Tensor, num_nodes: int, envelope: Tensor, sink: float = 0.0) -> Tensor:
+def edge_softmax(logits: Tensor, dst: Tensor, num_nodes: int, envelope: Tensor, sink: float | Tensor = 0.0) -> Tensor:
     """``[E, H]`` logits to weights: f exp(s) over exp(sink) plus the sum over the edges of the same receiver.
 
     Source:
         Vaswani et al. 2017, arXiv:1706.03762; Xiao et al. 2024, arXiv:2309.17453, for the sink.
     """
     shares = envelope[:, None] * logits.exp()
-    sums = torch.zeros(num_nodes, logits.shape[1], dtype=logits.dtype).index_add(0, dst, shares)
-    return shares / (torch.tensor(sink, dtype=logits.dtype).exp() + sums)[dst]
+    sums = logits.new_zeros(num_nodes, logits.shape[1]).index_add(0, dst, shares)
+    return shares / (torch.as_tensor(sink, dtype=logits.dtype, device=logits.device).exp() + sums)[dst]
 
 
 def aggregate(messages: Tensor, weights: Tensor, irreps: Irreps, dst: Tensor, num_nodes: int) -> Tensor:

@@ -10,8 +10,9 @@ from eqlayers import TensorProduct
 from eqlayers.bench import measure, roofline
 from eqlayers.bench.layers import PAIRS
 from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
-from eqlayers.bench.layers.run import build, run_layers
+from eqlayers.bench.layers.run import build
 from eqlayers.bench.roofline import limit, operations, peak_rate, product_operations
+from eqlayers.bench.run import run_suite
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.layers.harmonics.lower import harmonics_formula
 
@@ -39,7 +40,7 @@ def test_operations_are_those_of_the_formulas() -> None:
 
 def test_operations_of_a_contraction_are_of_atoms_and_of_species(layer_config: Path) -> None:
     """Rows have the polynomials, species the sums of weights; both have channels."""
-    (case,) = read_layer_suite(str(layer_config), "power/*").cases
+    (case,) = read_layer_suite(str(layer_config)).only("power/*").cases
 
     def count(**changes: int) -> int:
         rows = changes.pop("rows", case.rows)
@@ -64,7 +65,7 @@ def test_operations_of_products_are_of_channels_and_of_weights() -> None:
 def test_bytes_are_those_of_operands_and_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
     suite = replace(read_layer_suite(), cases=(replace(HARMONICS, runs=1),))
-    found = run_layers(suite, peers=[])["cases"][0]["limits"]
+    found = run_suite(suite, peers=[])["cases"][0]["limits"]
     x, z = 5 * 3 * 4, 5 * 16 * 4
     assert found["fwd"]["bytes"] == x + z
     assert found["fwd+bwd"]["bytes"] == x + z + z + x
@@ -130,9 +131,9 @@ def test_wrong_settings(old: str, new: str, message: str, layer_config: Path) ->
 
 def test_wrong_arguments(layer_config: Path) -> None:
     with pytest.raises(ConfigError, match=r"--only must match a case of tiny, got 'x'\. The cases are small/l2/E4, "):
-        read_layer_suite(str(layer_config), "x")
+        read_layer_suite(str(layer_config)).only("x")
     suite = read_layer_suite(str(layer_config))
     with pytest.raises(ConfigError, match="Did you mean 'einsum'"):
-        run_layers(suite, peers=["einsun"])
+        run_suite(suite, peers=["einsun"])
     with pytest.raises(ConfigError, match=r"backend must be one of .* got 'fast'"):
-        run_layers(suite, backend="fast")
+        run_suite(suite, backend="fast")

@@ -62,7 +62,7 @@ def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
     assert list(subject.makers) == [OURS, PAIRS[layer].peer]
     items = [make() for make in subject.makers.values()]
     assert len(items[0].weights) == len(items[1].weights)
-    cotangents, tangent = layers._drawn(items[0], subject, torch.float64)
+    cotangents, tangent = layers.drawn(items[0], subject, torch.float64)
     for direction in ("fwd", "fwd+bwd"):
         exact = layers.exact_results(subject, direction, cotangents, tangent)
         for item in items:
@@ -76,7 +76,7 @@ def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(PAIRS, "Norm", Pair(lambda i: lambda x: 1.001 * right.ours(i).double()(x), right.theirs))
     subject = build(case_of("Norm"), CPU)
     item = subject.makers[OURS]()
-    cotangents, tangent = layers._drawn(item, subject, torch.float64)
+    cotangents, tangent = layers.drawn(item, subject, torch.float64)
     exact = layers.exact_results(subject, "fwd", cotangents, tangent)
     assert layers.compare(layers.prepare(item, "fwd", cotangents, tangent), exact, torch.float32).status == "wrong"
 
@@ -84,5 +84,5 @@ def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_suite_stands_beside_the_others() -> None:
     folder = Path(__file__).resolve().parents[3] / "configs" / "bench"
     assert (folder / "catalogue.yaml").is_file()
-    names = [case.name for case in read_layer_suite("catalogue", "gates/*").cases]
+    names = [case.name for case in read_layer_suite("catalogue").only("gates/*").cases]
     assert names == ["gates/Gate/N20", "gates/Gate/N1000", "gates/Gate/N10000"]

@@ -16,9 +16,10 @@ from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
 from eqlayers.bench.layers.cases import LAYER_DIRECTIONS, LayerCase, read_layer_suite
 from eqlayers.bench.layers.pair import DEGREE, atoms_and_edges
-from eqlayers.bench.layers.run import Candidate, Subject, build, compare, exact_results, names_of, prepare, run_layers
+from eqlayers.bench.layers.run import Candidate, Subject, build, compare, exact_results, names_of, prepare
 from eqlayers.bench.report import count_goals, tables, write_report
 from eqlayers.bench.results import flat_rows
+from eqlayers.bench.run import run_suite
 from tests.bench.conftest import SlightlyWrongGradient
 
 CASES = {
@@ -38,7 +39,7 @@ CPU = torch.device("cpu")
 def config(layer_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
     monkeypatch.setattr(roofline, "ROUNDS", 1000)
-    monkeypatch.setattr(layers, "peak_extra", lambda call, device: call() and 2**22)
+    monkeypatch.setattr("eqlayers.bench.run._memory", lambda *args: 2**22)
     return layer_config
 
 
@@ -73,7 +74,7 @@ def test_every_case_is_compared_and_timed(config: Path, capsys: pytest.CaptureFi
 
 
 def test_report_and_pictures_of_a_stored_result(config: Path) -> None:
-    result = run_layers(read_layer_suite(str(config)), peers=["e3nn", "einsum"])
+    result = run_suite(read_layer_suite(str(config)), peers=["e3nn", "einsum"])
     written = [path.name for path in write_report(result, config.parent / "report")]
     shown = ("SphericalHarmonics", "EdgeGeometry", "SymmetricContraction")
     expected = {f"tiny_{layer}_{kind}.png" for layer in shown for kind in ("ratios", "shares")}
@@ -86,7 +87,7 @@ def test_report_and_pictures_of_a_stored_result(config: Path) -> None:
 
 
 def test_peers_that_a_layer_has_not_are_left_out(config: Path) -> None:
-    result = run_layers(read_layer_suite(str(config), "[sp]*"), peers=["einsum"], num_threads=1, runs=1)
+    result = run_suite(read_layer_suite(str(config)).only("[sp]*"), peers=["einsum"], num_threads=1, runs=1)
     found = {case["name"]: {row["implementation"] for row in case["results"]} for case in result["cases"]}
     assert found["small/l2/E4"] == {"eqlayers"}
     assert found["power/0e+1o-c3/N3"] == {"eqlayers", "einsum"}
@@ -95,8 +96,8 @@ def test_peers_that_a_layer_has_not_are_left_out(config: Path) -> None:
 
 def test_a_result_is_kept_after_every_case(config: Path) -> None:
     kept: list[int] = []
-    run_layers(
-        read_layer_suite(str(config), "small/*"),
+    run_suite(
+        read_layer_suite(str(config)).only("small/*"),
         peers=[],
         runs=1,
         keep=lambda result: kept.append(len(result["cases"])),
@@ -151,7 +152,7 @@ def test_a_wrong_layer_is_not_timed(layer: str, fault: str, config: Path, monkey
 
     monkeypatch.setattr(layers, "build", wrong)
     suite = replace(read_layer_suite(str(config)), cases=(replace(CASES[layer], peers=("e3nn", "einsum")[:0], runs=1),))
-    (case,) = run_layers(suite)["cases"]
+    (case,) = run_suite(suite)["cases"]
     status = {row["direction"]: row["status"] for row in case["results"]}
     must = LAYER_DIRECTIONS[LAYER_DIRECTIONS.index(first) :]
     if fault == "second derivative":

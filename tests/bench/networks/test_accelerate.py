@@ -10,18 +10,21 @@ import torch
 from eqlayers.bench.cli import run
 from eqlayers.bench.networks import accelerate
 from eqlayers.bench.networks import subjects as network_subjects
+from eqlayers.bench.networks.atoms import Place, clusters
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
 from eqlayers.integrations.kinds import AcceleratedGate
 
+SMALL = clusters((4, 1))
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make() -> network_subjects.Subject:
+    def make(place: Place = SMALL) -> network_subjects.Subject:
         # tests/integrations/test_networks.py has the same irreps, so each kernel is compiled once for both
-        return network_subjects.gate_points_2101(channels=3, layers=1, lmax=1, sizes=(4, 1))
+        return network_subjects.gate_points_2101(channels=3, layers=1, lmax=1, place=place)
 
     monkeypatch.setitem(network_subjects.NETWORKS, "e3nn", (make,))
 
@@ -41,8 +44,8 @@ def test_rows_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     for row in result["rows"]:
         assert row["status"] == "ok"
         assert row["plain"]["median"] > 0 < row["accelerated"]["median"]
-        assert set(row["errors"]) == {"plain float32", "float32", "float64", "of the bound"}
-        assert row["errors"]["float64"]["gradient"] < 1e-11
+        assert {"energy", "forces"} <= set(row["errors"])
+        assert max(row["errors"].values()) < 1e-4
     assert result["versions"]["e3nn"]
     assert json.loads(file.read_text())["machine"]["threads"] == 1
     printed = capsys.readouterr().out
@@ -68,12 +71,6 @@ def test_a_wrong_network_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["plain"] is None and row["ratio"] is None for row in result["rows"])
 
 
-def test_a_nan_is_wrong() -> None:
-    reference = dict.fromkeys(accelerate.QUANTITIES, torch.ones(2, dtype=torch.float64))
-    found = dict.fromkeys(accelerate.QUANTITIES, torch.tensor([1.0, torch.nan], dtype=torch.float64))
-    assert not any(error <= 1 for error in accelerate.errors(found, reference).values())
-
-
 def test_unknown_and_absent_networks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match=r"network must be one of .*, got 'schnet'\."):
         run(["accelerate", "schnet"], never)
@@ -86,7 +83,7 @@ def test_unknown_and_absent_networks(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 @pytest.mark.parametrize("name", ["gate_points_2101", "simple_network_2106"])
 def test_networks_have_the_same_weights_in_every_precision(name: str) -> None:
-    subject = getattr(network_subjects, name)(channels=2, layers=1, lmax=1, sizes=(3,))
+    subject = getattr(network_subjects, name)(channels=2, layers=1, lmax=1, place=clusters((3,)))
     double, single = (dict(subject.make(dtype).named_parameters()) for dtype in (torch.float64, torch.float32))
     assert list(double) == list(single)
     assert all(torch.equal(double[key], single[key].double()) for key in double)

@@ -65,7 +65,7 @@ def blocks(result: dict[str, Any], network: str = "TFN") -> list[tuple[int, str,
 def test_everything_is_compared_and_timed(folder: Path) -> None:
     before = torch.get_rng_state()
     stored: list[int] = []
-    result = measured(folder, keep=True, store=lambda so_far: stored.append(len(so_far["rows"])))
+    result = measured(folder, memory_kept=True, keep=lambda so_far: stored.append(len(so_far["rows"])))
     assert torch.equal(before, torch.get_rng_state())
     of_a_size = [(FORCES, NATIVE), (FORCES, COMPRESSED), (TRAINING, NATIVE), (TRAINING, LIVE)]
     assert blocks(result) == [(size, what, who, "ok") for size in (16, 32) for what, who in of_a_size]
@@ -118,9 +118,9 @@ def test_the_goals_are_judged_on_their_row_alone(folder: Path) -> None:
         "mace": {FORCES: {"exact": 5, "tables": 21, "ratio": 20, "memory": 0.05}},
         "nequip": {FORCES: {"exact": 1}},
     }
-    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1}, "here")
+    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
     assert [(goal["measured"], goal["met"]) for goal in found] == [(5, True), (20, False), (20, True), (0.05, True)]
-    nobody = judged(rows[2:], wanted, {"judged_atoms": 256, "judged_threads": 1}, "here")
+    nobody = judged(rows[2:], wanted, {"judged_atoms": 256, "judged_threads": 1})
     assert {goal["met"] for goal in nobody} == {None}
 
 
@@ -222,7 +222,7 @@ def test_other_threads_add_rows(folder: Path) -> None:
 
 def test_the_shipped_configuration() -> None:
     path = find_config("networks")
-    fields = read_fields(str(path), read_config(path), FIELDS, {})
+    fields = read_fields(str(path), read_config(path), FIELDS)
     assert (path.parent / fields["model"]).is_file()
     assert set(fields["goals"]) <= {*fields["networks"], MAIN}
     for name in ("TFN", "NequIP", "MACE"):
@@ -238,9 +238,13 @@ def test_the_shipped_configuration() -> None:
         ("sizes: [32, 16]", "sizes: 16", "sizes must be a list of positive integers"),
         ("peers: [eager]", "peers: [eagr]", "expected a peer among eager, compiled, symmetrix; got 'eagr'"),
         ("device: cpu", "device: gpu", "expected a device among cpu, cuda; got 'gpu'"),
-        ("training step: {", "train: {", "expected a mode among energy and forces, training step; got 'train'"),
+        ("training step: {", "train: {", "main job must have keys among energy and forces, training step, got none"),
         ("exact: 2", "exakt: 2", "expected a goal among exact, .*; got 'exakt'. Did you mean 'exact'"),
-        ("{main job: {training step: {exact: 2, tables: 100000, memory: 0.5}}}", "{main job: 3}", "mappings of mapp"),
+        (
+            "{main job: {training step: {exact: 2, tables: 100000, memory: 0.5}}}",
+            "{main job: 3}",
+            "a mapping of mapp",
+        ),
         ("runs: 2", "runs: 0", "runs must be a positive integer, got 0"),
     ],
 )

@@ -135,6 +135,6 @@ def test_goals_beside_mace_are_not_those_beside_symmetrix() -> None:
     rows = [row("mace-torch, eager", "peer", 90.0), row(PREPARED, "peer", 6.0), row(BY_ASE, "peer", 7.0)]
     rows += [row("eqlayers, native", "exact", 9.0), row("eqlayers, native, compressed", "tables", 3.0)]
     wanted = {"mace": {"energy and forces": {"exact": 8, "tables": 20, "other": 1}}}
-    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1}, "here")
+    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
     assert [goal["measured"] for goal in found] == [10, 30, 2]
     assert "beside symmetrix-xl" in found[2]["where"]
