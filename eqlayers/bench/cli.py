@@ -121,11 +121,7 @@ _count.__name__ = "positive integer"  # argparse puts it into its message
 _counts.__name__ = "list of positive integers, with commas"
 KNOWN: dict[str, dict[str, Any]] = {
     "--peers": {"help": "names with commas instead of the configuration's; '' for none", "type": _names},
-    "--threads": {
-        "help": "threads of torch instead of the configuration's, or of 1 for accelerate",
-        "type": _count,
-        "dest": "num_threads",
-    },
+    "--threads": {"help": "threads of torch instead of the configuration's, or of 1 for accelerate", "type": _count},
     "--runs": {"help": f"timed runs instead of the configuration's, or of {RUNS} for accelerate", "type": _count},
     "--backend": {"help": "backend of this package's layers; the first that supports the layer by default"},
     "--sizes": {"help": "numbers of atoms with commas instead of the configuration's", "type": _counts},

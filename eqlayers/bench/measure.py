@@ -184,7 +184,7 @@ def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3)
     """
     device = torch.device(device)
     call()  # whatever is made once is made now
-    found = []
+    peaks = []
     for _ in range(repeats):
         gc.collect()
         if device.type == "cuda":
@@ -193,15 +193,15 @@ def peak_extra(call: Call, device: torch.device | str = "cpu", repeats: int = 3)
             before = torch.cuda.memory_allocated(device)
             results = call()
             synchronize(device)
-            found.append(torch.cuda.max_memory_allocated(device) - before)
+            peaks.append(torch.cuda.max_memory_allocated(device) - before)
         else:
             release_memory()
             _RESET.write_text("5")
             before = _resident("VmRSS")
             results = call()
-            found.append(_resident("VmHWM") - before)
+            peaks.append(_resident("VmHWM") - before)
         del results
-    return max(0, sorted(found)[len(found) // 2])
+    return max(0, sorted(peaks)[len(peaks) // 2])
 
 
 def free_memory(device: torch.device | str = "cpu") -> int | None:

@@ -35,12 +35,12 @@ from .networks.entrants import (
     Tables,
     evaluate_potential,
 )
+from .networks.main import MAIN, measure_main, read_main
 from .networks.parts import KERNELS, PRODUCTS
-from .networks.run import MAIN, measure_main
 from .networks.subjects import Subject
 from .networks.timing import Series, measure
 from .results import OURS, Record, Say, goal, quiet
-from .step import LoadBatch, main_job, read_training
+from .step import LoadBatch
 
 FIELDS: dict[str, Field] = {
     **dict.fromkeys(("threads", "runs", "atoms", "knots", "batch_size"), "count"),
@@ -89,7 +89,7 @@ def loaded(path: str) -> Make:
 def _rows(rows: Iterator[Record], knots: int) -> list[Record]:
     """Rows of `bench networks` as rows of tables, with three parts of the time."""
     names = {NATIVE: "none", LIVE: f"live, {knots} knots", COMPRESSED: "compressed"}
-    found = []
+    shown = []
     for row in rows:
         kept = {key: row[key] for key in ("network", "what", "errors", "status", "seconds", "ratio", "memory_bytes")}
         shares = None
@@ -97,8 +97,8 @@ def _rows(rows: Iterator[Record], knots: int) -> list[Record]:
             kernels = sum(row["shares"][part] for part in KERNELS)
             products = row["shares"][PRODUCTS]
             shares = {"kernels": kernels, PRODUCTS: products, "rest": 1 - kernels - products}
-        found.append({**kept, "shares": shares, "tables": names.get(row["implementation"], row["implementation"])})
-    return found
+        shown.append({**kept, "shares": shares, "tables": names.get(row["implementation"], row["implementation"])})
+    return shown
 
 
 def measure_potential(name: str, make: Make, fields: Mapping[str, Any], series: Series) -> list[Record]:
@@ -118,8 +118,8 @@ def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> 
     right = {dtype: run(Entrant("", PEER, one, evaluate_potential(place)), False) for dtype, one in exact.items()}
     for count in tried:
         for way in INTERPOLATIONS:
-            found = radial_errors(exact[torch.float64], count, way)
-            row: Record = {"network": name, "knots": count, "interpolation": way, **found._asdict()}
+            errors_of_weights = radial_errors(exact[torch.float64], count, way)
+            row: Record = {"network": name, "knots": count, "interpolation": way, **errors_of_weights._asdict()}
             row |= dict.fromkeys(("energy64", "forces64", "energy32", "forces32"))
             for dtype, wanted in right.items() if way == "spline" else ():
                 other = make().to(dtype).eval()
@@ -133,20 +133,20 @@ def errors_by_knots(name: str, make: Make, tried: Sequence[int], atoms: int) -> 
 
 def judged(rows: Sequence[Record], goals: Mapping[str, Any], where: str) -> list[Record]:
     """The goals of the configuration beside what was measured."""
-    found = []
+    goals_met = []
     for name, wanted in goals.items():
         check_known("goal", wanted, ("ratio", "memory"), where)
         for quantity, limit in wanted.items():
             main, memory = name == "main", quantity == "memory"
             what = TRAINING if main or memory else FORCES
-            own = [row for row in rows if row["network"] == (MAIN if main else name) and row["what"] == what]
+            timed = [row for row in rows if row["network"] == (MAIN if main else name) and row["what"] == what]
             measured = None
-            if own and own[-1]["status"] == "ok":
-                bytes_ = [row["memory_bytes"] for row in (own[0], own[-1])]
-                speed = None if own[-1]["ratio"] is None else own[-1]["ratio"]["median"]
+            if timed and timed[-1]["status"] == "ok":
+                bytes_ = [row["memory_bytes"] for row in (timed[0], timed[-1])]
+                speed = None if timed[-1]["ratio"] is None else timed[-1]["ratio"]["median"]
                 measured = (bytes_[1] / bytes_[0] if all(bytes_) else None) if memory else speed
-            found.append(goal(quantity, float(limit), measured, where=f"{name}, {what}"))
-    return found
+            goals_met.append(goal(quantity, float(limit), measured, where=f"{name}, {what}"))
+    return goals_met
 
 
 def run_tables(
@@ -173,9 +173,7 @@ def run_tables(
             errors += errors_by_knots(key, make, fields["tried"], min(fields["atoms"], 64))
             rows += measure_potential(key, make, fields, Series(key, CPU, runs or fields["runs"], [count], say))
         if potential is None:
-            training = read_training(path.parent / fields["model"])
-            batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
-            job = main_job(training, fields["knots"], batch)
+            job = read_main(path.parent / fields["model"], fields, load_batch)
             rows += _rows(measure_main(job, Series(MAIN, CPU, runs or fields["runs"], [count], say)), fields["knots"])
     notes = [
         f"{OURS}, float32, a cluster of {fields['atoms']} atoms. Ratio: of the first row of each block to this. A row "

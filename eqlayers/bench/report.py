@@ -4,43 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ..files import plain_name
 from .networks.parts import PARTS
 from .results import OURS, WORDS, Record, Table, device_seconds, mebibytes, number, spread, verdict, whole_file
 
-#: The content of a cell: a field of the row, as it is, or what a function makes of the row.
+#: The content of a cell: a field of the row and its format, see :func:`_cell`, or what a function makes of the row.
 Cell = str | Callable[[Record], str]
 RENAME = "Rename the suite, its groups and problems."
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "": str,
+    "s in ms": lambda value: spread(value, 1000),
+    "s in us": lambda value: spread(value, 1e6),
+    "spread": spread,
+    "MiB": mebibytes,
+    "number": number,
+    "largest": lambda value: str(max(value)) if value else "-",
+    "error": lambda value: "-" if value is None else f"{value:.1e}",
+    "%": lambda value: "-" if value is None else f"{100 * value:.0f}",
+    "text": lambda value: str(value or ""),
+    "count": lambda value: str(value or "-"),
+}
 
 
-def _of(key: str, factor: float = 1000.0) -> Callable[[Record], str]:
-    """Median and quantiles of a field, of seconds in ms."""
-    return lambda row: spread(row[key], factor)
-
-
-def _number(key: str) -> Callable[[Record], str]:
-    return lambda row: number(row.get(key))
-
-
-def _size(key: str) -> Callable[[Record], str]:
-    return lambda row: mebibytes(row[key])
-
-
-def _most(key: str) -> Callable[[Record], str]:
-    return lambda row: str(max(row[key])) if row.get(key) else "-"
-
-
-def _share(part: str) -> Callable[[Record], str]:
-    return lambda row: f"{100 * row['shares'][part]:.0f}" if part in (row["shares"] or {}) else "-"
-
-
-def _error(part: str, of: str | None = "errors") -> Callable[[Record], str]:
-    def cell(row: Record) -> str:
-        value = (row[of] or {}).get(part) if of else row[part]
-        return "-" if value is None else f"{value:.1e}"
-
-    return cell
+def _cell(row: Record, cell: Cell) -> str:
+    """A cell of a table: ``field``, ``field: format``, or ``field.inner: format``; ``field?`` may be missing."""
+    if not isinstance(cell, str):
+        return cell(row)
+    path, _, form = cell.partition(": ")
+    value: Any = row
+    for key in path.split("."):
+        value = (value or {}).get(key.rstrip("?")) if key.endswith("?") else value[key]
+    return FORMATS[form](value)
 
 
 def _binds(row: Record) -> str:
@@ -64,154 +60,125 @@ def _shares(row: Record) -> str:
     return " / ".join(f"{100 * share:.0f} %" for share in (row["shares"] or {}).values()) or "-"
 
 
+def _who(row: Record) -> str:
+    return f"{row['implementation']} ({row['note']})"
+
+
+def _state(row: Record) -> str:
+    return row["status"] + (f": {row['reason']}" if row["reason"] else "")
+
+
+def _same(*names: str) -> dict[str, Cell]:
+    """Columns that are named as their fields."""
+    return {name: name.lstrip(">") for name in names}
+
+
+NETWORK: dict[str, Cell] = {"network": _sized, "what": "what", "implementation": "implementation"}
+#: Of errors of a whole potential.
+UNITS = {"energy": "eV an atom", "forces": "eV/A"}
+WAYS = {"forward": "fwd", "backward": "bwd"}
 # kind of result -> title, and the columns with their cells
 ROWS: dict[str, tuple[str, dict[str, Cell]]] = {
     "step": (
         "training step: forward, loss, backward, clipping, optimizer",
-        {
-            "network": "model",
-            "layout": "layout",
-            "backend": "backend",
-            ">ms": _of("seconds"),
-            ">e3nn / this": _of("ratio", 1),
-            ">parameters": "parameters",
-            "status": "status",
-        },
+        {"network": "model"}
+        | _same("layout", "backend")
+        | {">ms": "seconds: s in ms", ">e3nn / this": "ratio: spread"}
+        | _same(">parameters", "status"),
     ),
     "cold": (
         "first calls in a fresh process, ms, imports not counted",
         {
             "problem": "problem",
-            "who": lambda row: f"{row['implementation']} ({row['note']})",
-            ">cold, forward": _of("cold_fwd"),
-            ">cold, backward": _of("cold_bwd"),
-            ">warm, forward": _of("warm_fwd"),
-            ">warm, backward": _of("warm_bwd"),
+            "who": _who,
+            **{
+                f">{state}, {way}": f"{state}_{key}: s in ms" for state in ("cold", "warm") for way, key in WAYS.items()
+            },
             "status": "status",
         },
     ),
     "overhead": (
         "host time of one call",
-        {
-            "layer": "layer",
-            "input": "input",
-            "gradients": "gradients",
-            ">this, us": _of("ours", 1e6),
-            ">e3nn, us": _of("theirs", 1e6),
-            ">e3nn / this": _of("ratio", 1),
-            "status": "status",
-        },
+        _same("layer", "input", "gradients")
+        | {">this, us": "ours: s in us", ">e3nn, us": "theirs: s in us", ">e3nn / this": "ratio: spread"}
+        | _same("status"),
     ),
     "accelerate": (
         "networks of other packages, plain and accelerated, float32",
-        {
-            "network": "network",
-            "what": "mode",
-            ">plain, ms": _of("plain"),
-            ">accelerated, ms": _of("accelerated"),
-            ">plain / accelerated": _of("ratio", 1),
-            ">plain, peak MiB": _size("memory_plain"),
-            ">accelerated, peak MiB": _size("memory_accelerated"),
-            "status": "status",
-        },
+        _same("network")
+        | {"what": "mode", ">plain, ms": "plain: s in ms", ">accelerated, ms": "accelerated: s in ms"}
+        | {">plain / accelerated": "ratio: spread"}
+        | {f">{which}, peak MiB": f"memory_{which}: MiB" for which in ("plain", "accelerated")}
+        | _same("status"),
     ),
     "tables": (
         "radial networks by tables",
-        {
-            "network": "network",
-            "what": "what",
-            "tables": "tables",
-            ">ms": _of("seconds"),
-            ">first / this": _of("ratio", 1),
-            ">peak MiB": _size("memory_bytes"),
-            ">kernels / products / rest": _shares,
-            "largest errors": _errors,
-            "status": "status",
-        },
+        _same("network", "what", "tables")
+        | {">ms": "seconds: s in ms", ">first / this": "ratio: spread", ">peak MiB": "memory_bytes: MiB"}
+        | {">kernels / products / rest": _shares, "largest errors": _errors, "status": "status"},
     ),
     "networks": (
         "whole networks, microseconds per atom",
         {
-            "network": _sized,
-            "what": "what",
-            "implementation": "implementation",
+            **NETWORK,
             ">threads": "threads",
             ">us per atom": lambda row: spread(row["seconds"], 1e6 / row["atoms"]),
-            ">first / this": _of("ratio", 1),
-            ">peak MiB": _size("memory_bytes"),
-            "status": lambda row: row["status"] + (f": {row['reason']}" if row["reason"] else ""),
+            ">first / this": "ratio: spread",
+            ">peak MiB": "memory_bytes: MiB",
+            "status": _state,
         },
     ),
     "first-gpu": (
         "first minutes on a GPU",
-        {"stage": "stage", "what": "about", "status": "status", ">seconds": _number("seconds"), "reason": "reason"},
+        {"stage": "stage", "what": "about", "status": "status", ">seconds": "seconds: number", "reason": "reason"},
     ),
     "kernels": (
         "printed kernels, compiled ahead of time",
-        {
-            **{key: key for key in ("problem", "operation", "layout", "dtype", "triton", "target", "direction")},
-            ">kernels": "kernels",
-            ">registers": _most("registers"),
-            ">spilled bytes": _most("spill_bytes"),
-            ">shared bytes": _most("shared_bytes"),
-            ">seconds to compile": _number("seconds"),
-            ">bound, ms": _number("bound_ms"),
-            ">bound / floor": _number("times_floor"),
-            "what binds": _binds,
-        },
+        _same("problem", "operation", "layout", "dtype", "triton", "target", "direction", ">kernels")
+        | {">registers": "registers?: largest", ">spilled bytes": "spill_bytes?: largest"}
+        | {">shared bytes": "shared_bytes?: largest", ">seconds to compile": "seconds?: number"}
+        | {">bound, ms": "bound_ms?: number", ">bound / floor": "times_floor?: number", "what binds": _binds},
     ),
 }
 PARTS_COLUMNS: dict[str, Cell] = {
     "network": _sized,
     "what": "what",
     "implementation": "implementation",
-    **{f">{part}, %": _share(part) for part in PARTS},
-    ">operators": lambda row: str(row.get("operators") or "-"),  # results before it was counted have none
-    ">error, eV an atom": _error("energy"),
-    ">error, eV/A": _error("forces"),
-    ">error of gradients / largest": _error("gradients"),
-    ">compared at atoms": lambda row: str(row["compared_at"] or "-"),
+    **{f">{part}, %": f"shares.{part}?: %" for part in PARTS},
+    ">operators": "operators?: count",  # results before it was counted have none
+    ">error, eV an atom": "errors.energy?: error",
+    ">error, eV/A": "errors.forces?: error",
+    ">error of gradients / largest": "errors.gradients?: error",
+    ">compared at atoms": "compared_at: count",
 }
 DYNAMICS: dict[str, Cell] = {
-    "network": "network",
-    "implementation": "implementation",
-    ">atoms": "atoms",
-    ">steps": "steps",
-    ">drift": _number("drift"),
-    ">around it": _number("spread"),
-    ">K": _number("temperature"),
+    **_same("network", "implementation", ">atoms", ">steps"),
+    ">drift": "drift: number",
+    ">around it": "spread: number",
+    ">K": "temperature: number",
     "status": lambda row: row["reason"] or "ok",
 }
 BY_KNOTS: dict[str, Cell] = {
-    "network": "network",
-    "interpolation": "interpolation",
-    ">knots": "knots",
-    ">weights": _error("values", None),
-    ">slopes": _error("slopes", None),
-    ">eV an atom, float64": _error("energy64", None),
-    ">eV/A, float64": _error("forces64", None),
-    ">eV an atom, float32": _error("energy32", None),
-    ">eV/A, float32": _error("forces32", None),
+    **_same("network", "interpolation", ">knots"),
+    ">weights": "values: error",
+    ">slopes": "slopes: error",
+    **{f">{unit}, float{bits}": f"{part}{bits}: error" for bits in (64, 32) for part, unit in UNITS.items()},
 }
 STAGE: dict[str, Cell] = {
-    "problem": "problem",
-    "layout": "layout",
-    "direction": "direction",
-    "variant": lambda row: row.get("variant", ""),
-    ">ms, device": lambda row: spread(row.get("ms")),
-    ">bound, ms": _number("bound_ms"),
-    ">time / bound": _number("times_bound"),
-    ">registers": _most("registers"),
-    ">spilled bytes": _most("spill_bytes"),
-    "error": lambda row: row.get("error", ""),
+    **_same("problem", "layout", "direction"),
+    "variant": "variant?: text",
+    ">ms, device": "ms?: spread",
+    ">bound, ms": "bound_ms?: number",
+    ">time / bound": "times_bound?: number",
+    ">registers": "registers?: largest",
+    ">spilled bytes": "spill_bytes?: largest",
+    "error": "error?: text",
 }
-
 MODULES = ["module", "was", "is", "backend", ">error / bound"]
 
 
 def _table(title: str, columns: dict[str, Cell], rows: list[Record], *notes: str) -> Table:
-    cells = [[str(row[cell]) if isinstance(cell, str) else cell(row) for cell in columns.values()] for row in rows]
-    return Table(title, list(columns), cells, list(notes))
+    return Table(title, list(columns), [[_cell(row, cell) for cell in columns.values()] for row in rows], list(notes))
 
 
 def head_notes(result: Record) -> list[str]:
@@ -232,28 +199,28 @@ def head_notes(result: Record) -> list[str]:
 def tables(result: Record) -> list[Table]:
     """The tables of a result of any command, for the terminal and for a file."""
     if "cases" in result:
-        found = [_times(result), _goals(_all_goals(result)), _trouble(result)]
+        shown = [_times(result), _goals(_all_goals(result)), _trouble(result)]
     else:
-        found = [_table(*ROWS[result["kind"]], result["rows"], *result["notes"]), _goals(result["goals"])]
-        found += [
+        shown = [_table(*ROWS[result["kind"]], result["rows"], *result["notes"]), _goals(result["goals"])]
+        shown += [
             Table(f"modules of {one['network']}", MODULES, one["report"], [_OF_MODULES])
             for one in result.get("reports", [])
         ]
         if result["kind"] == "first-gpu":
             stages = [row for row in result["rows"] if row["stage"] in ("kernels", "sweep")]
-            found += [_table(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
+            shown += [_table(row["about"], STAGE, row["found"].get("rows", [])) for row in stages]
         if result["kind"] == "networks":
             first: dict[tuple[str, ...], Record] = {}  # of the same with other threads
             for row in result["rows"]:
                 if row["shares"] or row["errors"]:
                     first.setdefault((_sized(row), row["what"], row["implementation"]), row)
-            found.append(_table("parts of the time, and errors", PARTS_COLUMNS, list(first.values())))
-            found.append(_table("dynamics at constant energy", DYNAMICS, result.get("dynamics", []), _OF_DYNAMICS))
-        found.append(_table("errors by knots", BY_KNOTS, result.get("errors", []), _OF_KNOTS))
-    found = [table for table in found if table.rows]
-    if found:
-        found[0].notes.extend(head_notes(result))
-    return found
+            shown.append(_table("parts of the time, and errors", PARTS_COLUMNS, list(first.values())))
+            shown.append(_table("dynamics at constant energy", DYNAMICS, result.get("dynamics", []), _OF_DYNAMICS))
+        shown.append(_table("errors by knots", BY_KNOTS, result.get("errors", []), _OF_KNOTS))
+    shown = [table for table in shown if table.rows]
+    if shown:
+        shown[0].notes.extend(head_notes(result))
+    return shown
 
 
 _OF_MODULES = "Error: largest difference from the original module, over the bound of the rounding errors of both."
@@ -344,8 +311,8 @@ def _trouble(result: Record) -> Table:
 
 def page(result: Record) -> str:
     """The tables as one page of Markdown, headed by the title of the first."""
-    found = tables(result)
-    return "\n\n".join(table.markdown(level=1 if table is found[0] else 2) for table in found) + "\n"
+    shown = tables(result)
+    return "\n\n".join(table.markdown(level=1 if table is shown[0] else 2) for table in shown) + "\n"
 
 
 def write_report(result: Record, folder: str | Path) -> list[Path]:

@@ -87,35 +87,35 @@ def device_seconds(row: Record) -> Any:
     return row.get("seconds_flushed") or row["seconds"]
 
 
-def measured_value(quantity: str, own: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
+def measured_value(quantity: str, row: Record, results: Sequence[Record], ratios: Sequence[Record]) -> float | None:
     """The value that one of this package's results reached, None if it or the peer was not measured."""
-    direction = own["direction"]
+    direction = row["direction"]
     if quantity == "share":
-        return own["share"]
+        return row["share"]
     if quantity == "time_ms":
-        return None if own["seconds"] is None else device_seconds(own)["median"] * 1000
+        return None if row["seconds"] is None else device_seconds(row)["median"] * 1000
     if quantity == "times_bound":
-        bound = own.get("bound_seconds")
-        return None if own["seconds"] is None or not bound else device_seconds(own)["median"] / bound
+        bound = row.get("bound_seconds")
+        return None if row["seconds"] is None or not bound else device_seconds(row)["median"] / bound
     if quantity == "memory":
         others = [r["memory_bytes"] for r in results if of_others(r) and r["direction"] == direction]
         others = [value for value in others if value and value >= RESOLUTION]
-        return own["memory_bytes"] / min(others) if others and own["memory_bytes"] is not None else None
+        return row["memory_bytes"] / min(others) if others and row["memory_bytes"] is not None else None
     peer = fastest(results, direction)
-    own_ratios = [r for r in ratios if r["layout"] == own["layout"] and r["direction"] == direction]
-    found = [r["ratio"]["median"] for r in own_ratios if peer is not None and r["peer"] == peer["implementation"]]
-    return found[0] if found else None
+    of_layout = [r for r in ratios if r["layout"] == row["layout"] and r["direction"] == direction]
+    medians = [r["ratio"]["median"] for r in of_layout if peer is not None and r["peer"] == peer["implementation"]]
+    return medians[0] if medians else None
 
 
 def judge(goals: dict[str, dict[str, float]], results: Sequence[Record], ratios: Sequence[Record]) -> list[Record]:
     """The goals of a case, one row for every layout; medians over cases are left to :func:`judge_groups`."""
     return [
-        goal(quantity, limit, measured_value(quantity, own, results, ratios), direction=direction, layout=own["layout"])
+        goal(quantity, limit, measured_value(quantity, row, results, ratios), direction=direction, layout=row["layout"])
         for quantity, limits in goals.items()
         if quantity != "median_ratio"
         for direction, limit in limits.items()
-        for own in results
-        if own["implementation"] == OURS and own["direction"] == direction
+        for row in results
+        if row["implementation"] == OURS and row["direction"] == direction
     ]
 
 
@@ -126,14 +126,14 @@ def judge_groups(cases: Sequence[Record]) -> list[Record]:
         members = [case for case in cases if case["group"] == group]
         for direction, limit in members[0]["goals_asked"].get("median_ratio", {}).items():
             for layout in members[0]["layouts"]:
-                found = [
+                values = [
                     measured_value("ratio", result, case["results"], case["ratios"])
                     for case in members
                     for result in case["results"]
                     if (result["implementation"], result["layout"], result["direction"]) == (OURS, layout, direction)
                 ]
-                known = [value for value in found if value is not None]
-                value = median(known) if known and len(known) == len(found) else None
+                known = [value for value in values if value is not None]
+                value = median(known) if known and len(known) == len(values) else None
                 rows.append(goal("median_ratio", limit, value, group=group, direction=direction, layout=layout))
     return rows
 

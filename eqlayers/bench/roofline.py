@@ -87,18 +87,20 @@ def peak_rate(dtype: str, runs: int = 15) -> dict[str, float] | None:
     return summary([operations / s for s in seconds])
 
 
-def operations(base: Formula, moving: Sequence[bool], weights: Sequence[bool], given: Sequence[bool]) -> dict[str, int]:
+def operations(
+    base: Formula, moving: Sequence[bool], weights: Sequence[bool], with_cotangent: Sequence[bool]
+) -> dict[str, int]:
     """Sums and products per row and channel of each direction, by this package's own formulas.
 
     Args:
         base: The formula of the layer.
         moving: For each operand, whether the first gradient is by it: positions, features.
         weights: For each operand, whether it is a weight.
-        given: For each result, whether it has a cotangent.
+        with_cotangent: For each result, whether it has a cotangent.
     """
     both = [a or b for a, b in zip(moving, weights, strict=True)]
-    first = base.gradient(given, both)
-    force = base.gradient(given, moving)
+    first = base.gradient(with_cotangent, both)
+    force = base.gradient(with_cotangent, moving)
     cotangents = [True] * (len(force.operands) - len(both))
     second = force.gradient([True] * len(force.results), [*both, *cotangents])
     return {

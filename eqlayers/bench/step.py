@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from e3nn import o3
@@ -121,7 +121,7 @@ def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend:
     first = MoleculeNetwork(**options, backend=backend)
     shifts = {z: s for z, s in batch.shifts.items() if z in first.species}
     first.set_statistics(shifts, batch.scale, batch.mean_neighbors)
-    found: dict[str, Any] = {}
+    nets: dict[str, Any] = {}
     for name in [*layouts, "e3nn"]:
         network = MoleculeNetwork(**options, backend=backend)
         if name != "ir_mul":
@@ -129,8 +129,8 @@ def networks(options: dict[str, Any], batch: Batch, layouts: list[str], backend:
         network.load_state_dict(first.state_dict())
         if name == "e3nn":
             swap(network)
-        found[name] = network.to(batch.pos.device, torch.float64)
-    return found
+        nets[name] = network.to(batch.pos.device, torch.float64)
+    return nets
 
 
 def relay(network: MoleculeNetwork, options: dict[str, Any], backend: str | None) -> None:
@@ -181,41 +181,22 @@ def training_step(network: Any, batch: Batch, rate: float, clip: float) -> Call:
     return step
 
 
-class MainJob(NamedTuple):
-    """The training step of the main job with e3nn's layers, with this package's, and with these and live tables."""
-
-    calls: list[Call]
-    errors: list[float]  # largest differences of predictions and gradients from the first, in float64
-    batch: Batch
-
-
-def main_job(training: Mapping[str, Any], knots: int, batch: Batch) -> MainJob:
-    """Steps on a batch, as a training configuration asks for."""
-    nets = networks(training["options"], batch, ["ir_mul"], None)
-    live = networks({**training["options"], "knots": knots}, batch, ["ir_mul"], None)["ir_mul"]
-    live.load_state_dict(nets["ir_mul"].state_dict())
-    chosen = [nets["e3nn"], nets["ir_mul"], live]
-    errors = [difference(net, nets["e3nn"], batch) for net in chosen]
-    calls = [training_step(net.float(), batch, training["rate"], training["clip"]) for net in chosen]
-    return MainJob(calls, errors, batch)
-
-
 def read_training(path: Path) -> dict[str, Any]:
     """The parts of a training configuration that a step needs: network, data, learning rate and clipping.
 
     Raises:
         ConfigError: Something is missing, or the network is another one.
     """
-    given = read_yaml(path, "a configuration of training")
+    content = read_yaml(path, "a configuration of training")
     try:
-        model = given["model"]
+        model = content["model"]
         inner = model["model"]
-        found = {
+        parts = {
             # without tables, which e3nn's layers cannot read; `tables` and `networks` add them
-            "options": dict(inner.get("init_args", {})) | {"cutoff": given["data"]["cutoff"], "knots": None},
-            "data": given["data"],
+            "options": dict(inner.get("init_args", {})) | {"cutoff": content["data"]["cutoff"], "knots": None},
+            "data": content["data"],
             "rate": float(model["learning_rate"]),
-            "clip": float(given["trainer"]["gradient_clip_val"]),
+            "clip": float(content["trainer"]["gradient_clip_val"]),
         }
         class_path = inner["class_path"]
     except (KeyError, TypeError, AttributeError) as error:
@@ -225,7 +206,7 @@ def read_training(path: Path) -> dict[str, Any]:
         ) from error
     if class_path != NETWORK:
         raise ConfigError(f"{path}: model.model.class_path must be {NETWORK}, got {class_path!r}. Change it.")
-    return found
+    return parts
 
 
 def run_step(
@@ -255,14 +236,14 @@ def run_step(
         seconds = dict(zip(kept, alternate(steps, runs or fields["runs"], device), strict=True))
     rows, goals = [], []
     for key, net in nets.items():
-        own = key != "e3nn"
-        speedup = ratio(seconds["e3nn"], seconds[key]) if own and key in kept else None
-        about: Record = {"model": f"{type(net).__name__}, layers of {OURS if own else 'e3nn'}"}
-        about |= {"layout": key if own else "mul_ir", "backend": (backend or "auto") if own else "-"}
+        mine = key != "e3nn"
+        speedup = ratio(seconds["e3nn"], seconds[key]) if mine and key in kept else None
+        about: Record = {"model": f"{type(net).__name__}, layers of {OURS if mine else 'e3nn'}"}
+        about |= {"layout": key if mine else "mul_ir", "backend": (backend or "auto") if mine else "-"}
         about |= {"status": "ok" if key in kept else "wrong", "error": errors.get(key)}
         measured: Record = {"seconds": summary(seconds[key]) if key in seconds else None, "ratio": speedup}
         rows.append({**about, **measured, "parameters": sum(p.numel() for p in net.parameters())})
-        if own:
+        if mine:
             value = None if speedup is None else speedup["median"]
             limit = float(fields["goals"].get("ratio", 0.0))
             goals.append(goal("ratio", limit, value, where="training step", layout=key))

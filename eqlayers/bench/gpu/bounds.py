@@ -29,8 +29,8 @@ def read_bounds(path: Path = STORED) -> dict[tuple[str, ...], list[dict[str, Any
     """The launches of each request that has a bound, of the last release of Triton; none without a file.
 
     Example:
-        >>> found = read_bounds()
-        >>> found == {} or ("mace-large", "conv", "ir_mul", "double_bwd") in found
+        >>> bounds = read_bounds()
+        >>> bounds == {} or ("mace-large", "conv", "ir_mul", "double_bwd") in bounds
         True
     """
     if not path.is_file():

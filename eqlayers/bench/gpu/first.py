@@ -49,15 +49,21 @@ _EQLAYERS = (sys.executable, "-m", "eqlayers", "bench")
 _PEERS = {"cuequivariance": "cuequivariance_torch", "openequivariance": "openequivariance", "e3nn": "e3nn"}
 
 
+SANITIZER = "compute-sanitizer"
+#: What stages need, how it is looked for, and why a stage is left out without it.
+NEEDS: dict[str, tuple[Callable[[], object], str]] = {
+    "suites": (lambda: find_spec("yaml"), "its problems are YAML, and PyYAML is not installed"),
+    "checkout": (lambda: (ROOT / "tests").is_dir(), "tests are a part of a source checkout"),
+    "pytest": (lambda: find_spec("pytest"), "pytest is not installed"),
+    "sanitizer": (lambda: shutil.which(SANITIZER), f"{SANITIZER} is not on the path"),
+}
+
+
 class Setting(NamedTuple):
     """Where results go, and whether nothing is launched."""
 
     folder: Path
     dry: bool
-
-
-class LeftOut(Exception):
-    """A stage cannot run here; the message says why."""
 
 
 class Stage(NamedTuple):
@@ -66,44 +72,19 @@ class Stage(NamedTuple):
     Attributes:
         seconds: That it may take.
         about: What it is for.
-        commands: What it runs, one after the other; raises :class:`LeftOut` where it cannot.
+        commands: What it runs, one after the other; None for a function of :mod:`eqlayers.bench.gpu.stages`.
+        needs: Keys of :data:`NEEDS`.
         results: Files that its commands write into the folder, for `eqlayers bench report`.
     """
 
     seconds: int
     about: str
-    commands: Callable[[Setting], list[list[str]]]
+    commands: Callable[[Setting], list[list[str]]] | None = None
+    needs: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
 
 
-def _own(name: str) -> Callable[[Setting], list[list[str]]]:
-    """A function of :mod:`eqlayers.bench.gpu.stages`."""
-
-    def commands(setting: Setting) -> list[list[str]]:
-        task = {"stage": name, "dry": setting.dry, "file": str(_found(setting, name))}
-        return [[sys.executable, "-m", "eqlayers.bench.gpu.stages", json.dumps(task)]]
-
-    return commands
-
-
-def _found(setting: Setting, name: str) -> Path:
-    return setting.folder / f"found-{name}.json"
-
-
-def _with_suites(what: Callable[[Setting], list[list[str]]]) -> Callable[[Setting], list[list[str]]]:
-    def commands(setting: Setting) -> list[list[str]]:
-        if find_spec("yaml") is None:
-            raise LeftOut("its problems are YAML, and PyYAML is not installed")
-        return what(setting)
-
-    return commands
-
-
 def _tests(setting: Setting) -> list[list[str]]:
-    if not (ROOT / "tests").is_dir():
-        raise LeftOut("tests are a part of a source checkout")
-    if find_spec("pytest") is None:
-        raise LeftOut("pytest is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not long", "-W", "default", "--maxfail=20"]
     command += ["-p", "no:cacheprovider", f"--junitxml={setting.folder / 'tests.xml'}"]
     if find_spec("xdist") is not None and not setting.dry:
@@ -124,26 +105,23 @@ def _small(setting: Setting) -> list[list[str]]:
 
 
 def _sanitizer(setting: Setting) -> list[list[str]]:
-    tool = shutil.which("compute-sanitizer")
-    if tool is None:
-        raise LeftOut("compute-sanitizer is not on the path")
     if setting.dry:
-        return [[tool, "--version"]]
+        return [[SANITIZER, "--version"]]
     check = [*_EQLAYERS, "run", "gpu-small", "--only", "check*"]
-    return [[tool, "--error-exitcode", "9", "--tool", name, *check] for name in ("memcheck", "racecheck")]
+    return [[SANITIZER, "--error-exitcode", "9", "--tool", name, *check] for name in ("memcheck", "racecheck")]
 
 
 #: In this order: what is short and tells most comes first. The limits add up to the budget.
 STAGES = {
-    "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled", _own("environment")),
-    "smoke": Stage(90, "one small convolution of each kind beside torch in float64", _own("smoke")),
-    "bandwidth": Stage(60, "bandwidth of memory and cache, peak of multiply-adds, launches", _own("bandwidth")),
-    "kernels": Stage(210, "the kernels of large convolutions beside their bounds", _with_suites(_own("kernels"))),
-    "tests": Stage(300, "tests of kernels, without compilations ahead of time", _tests),
-    "peers": Stage(240, "the case with goals, checked, beside installed peers", _with_suites(_peers), ("gpu-target",)),
-    "small": Stage(90, "host time of calls on one molecule", _with_suites(_small), ("gpu-overhead",)),
-    "sanitizer": Stage(180, "small cases under compute-sanitizer", _with_suites(_sanitizer)),
-    "sweep": Stage(270, "constants of the tuning table, one at a time", _with_suites(_own("sweep"))),
+    "environment": Stage(60, "packages, driver, tools, and whether kernels can be compiled"),
+    "smoke": Stage(90, "one small convolution of each kind beside torch in float64"),
+    "bandwidth": Stage(60, "bandwidth of memory and cache, peak of multiply-adds, launches"),
+    "kernels": Stage(210, "the kernels of large convolutions beside their bounds", None, ("suites",)),
+    "tests": Stage(300, "tests of kernels, without compilations ahead of time", _tests, ("checkout", "pytest")),
+    "peers": Stage(240, "the case with goals, checked, beside installed peers", _peers, ("suites",), ("gpu-target",)),
+    "small": Stage(90, "host time of calls on one molecule", _small, ("suites",), ("gpu-overhead",)),
+    "sanitizer": Stage(180, "small cases under compute-sanitizer", _sanitizer, ("suites", "sanitizer")),
+    "sweep": Stage(270, "constants of the tuning table, one at a time", None, ("suites",)),
 }
 
 
@@ -207,15 +185,17 @@ def _row(name: str, setting: Setting) -> Record:
 
 
 def _run_stage(name: str, setting: Setting, seconds: float) -> Record:
-    row, start = _row(name, setting), time.monotonic()
-    found, log = _found(setting, name), setting.folder / f"{name}.log"
-    results = [setting.folder / f"{file}.json" for file in STAGES[name].results]
-    for old in (found, *results):
+    row, stage, start = _row(name, setting), STAGES[name], time.monotonic()
+    facts, log = setting.folder / f"found-{name}.json", setting.folder / f"{name}.log"
+    results = [setting.folder / f"{file}.json" for file in stage.results]
+    for old in (facts, *results):
         old.unlink(missing_ok=True)
-    try:
-        commands = STAGES[name].commands(setting)
-    except LeftOut as why:
-        return row | {"status": "left out", "reason": str(why)}
+    for there, why in (NEEDS[need] for need in stage.needs):
+        if not there():
+            return row | {"status": "left out", "reason": why}
+    task = {"stage": name, "dry": setting.dry, "file": str(facts)}
+    commands = [[sys.executable, "-m", "eqlayers.bench.gpu.stages", json.dumps(task)]]
+    commands = commands if stage.commands is None else stage.commands(setting)
     status, reason = "done", ""
     with log.open("wb") as out:
         for command in commands:
@@ -229,21 +209,21 @@ def _run_stage(name: str, setting: Setting, seconds: float) -> Record:
     row |= {"status": status, "reason": reason, "seconds": time.monotonic() - start, "commands": commands}
     row["files"] = [file.name for file in (log, *results) if file.is_file()]
     row["tail"] = text[-TAIL:] if status != "done" or name in ("tests", "sanitizer") else ""
-    if found.is_file():  # written whole after each of its rows: what a stage had before it was cut off counts
-        row["found"] = read_json(found, "what a stage found", "Run the stage again.")
-        found.unlink()
+    if facts.is_file():  # written whole after each of its rows: what a stage had before it was cut off counts
+        row["found"] = read_json(facts, "what a stage found", "Run the stage again.")
+        facts.unlink()
     return row
 
 
 def _environment(name: str) -> dict[str, str]:
     """Kernels are compiled, not interpreted; tests choose by themselves."""
     paths = [str(ROOT), str(ROOT / "kernels")] if (ROOT / "kernels").is_dir() else []
-    after = os.environ.get("PYTHONPATH")
-    own = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([*paths, *([after] if after else [])])}
-    own.pop("TRITON_INTERPRET", None)
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    variables.pop("TRITON_INTERPRET", None)
     if name == "sanitizer":  # torch's allocator would hide accesses beside a tensor
-        own["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    return own if name == "tests" else {**own, "TRITON_INTERPRET": "0"}
+        variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    return variables if name == "tests" else {**variables, "TRITON_INTERPRET": "0"}
 
 
 def _ended(command: Sequence[str], out: Any, seconds: float, environment: dict[str, str]) -> int | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ... import nn
 from ...irreps.algebra import as_irreps, representation_matrix
-from .pair import Pair, blocks, features, joined, plain, second_features
+from .pair import Pair, blocks, features, joined, plain, second_features, twin
 
 SILU, TANH, SIGMOID = torch.nn.functional.silu, torch.tanh, torch.sigmoid
 #: The fraction that is left out in training, and the atoms of a graph, of which all are left out or none.
@@ -74,8 +74,8 @@ def _means(irreps: str) -> Callable[[Tensor], Tensor]:
 
 
 NORMS: dict[str, Pair] = {
-    "Norm": Pair(nn.Norm, o3.Norm),
-    "BatchNorm": Pair(nn.BatchNorm, theirs.BatchNorm),
+    **twin("Norm", lambda i: (i,)),
+    **twin("BatchNorm", lambda i: (i,)),
     "BatchRMSNorm": plain(nn.BatchRMSNorm, PlainBatchNorm),
     "LayerNorm": plain(nn.LayerNorm, lambda i: PlainNorm(i, centred=True)),
     "RMSNorm": plain(nn.RMSNorm, PlainNorm),
@@ -147,16 +147,12 @@ def _as_wide_as(layer: Callable[[str], Any]) -> Callable[[str, int], Tensor]:
 
 
 NONLINEAR: dict[str, Pair] = {
-    "Gate": Pair(
-        lambda i: nn.Gate(*_gates(i)), lambda i: theirs.Gate(*_gates(i)), _as_wide_as(lambda i: theirs.Gate(*_gates(i)))
-    ),
+    **twin("Gate", _gates, moving=_as_wide_as(lambda i: nn.Gate(*_gates(i)))),
     "GatedNonlinearity": plain(nn.GatedNonlinearity, _plain_gate, _as_wide_as(nn.GatedNonlinearity)),
-    "Activation": Pair(lambda i: nn.Activation(i, _acts(i)), lambda i: theirs.Activation(i, _acts(i))),
-    "S2Activation": Pair(lambda i: nn.S2Activation(*_sphere(i)), lambda i: theirs.S2Activation(*_sphere(i))),
-    "SO3Activation": Pair(lambda i: nn.SO3Activation(*_rotations(i)), lambda i: theirs.SO3Activation(*_rotations(i))),
-    "NormActivation": Pair(
-        lambda i: nn.NormActivation(as_irreps(i), SIGMOID), lambda i: theirs.NormActivation(as_irreps(i), SIGMOID)
-    ),
+    **twin("Activation", lambda i: (i, _acts(i))),
+    **twin("S2Activation", _sphere),
+    **twin("SO3Activation", _rotations),
+    **twin("NormActivation", lambda i: (as_irreps(i), SIGMOID)),
     "Dropout": Pair(
         lambda i: Drawn(nn.Dropout(as_irreps(i), PROBABILITY)),
         lambda i: Drawn(theirs.Dropout(as_irreps(i), PROBABILITY)),
@@ -178,11 +174,6 @@ def _last(irreps: str) -> tuple[Any, ...]:
     return whole, [whole[-1:]], [(len(whole) - 1,)]
 
 
-def _ends(irreps: str) -> tuple[Any, ...]:
-    """The irreps, and the irreps of the last group."""
-    return as_irreps(irreps), as_irreps(irreps)[-1].ir
-
-
 def _widths(irreps: Any) -> list[int]:
     return [group.dim for group in as_irreps(irreps)]
 
@@ -195,11 +186,11 @@ def _opposite(irreps: str) -> str:
 def _plain_basis(irreps: str) -> Callable[[Tensor], Tensor]:
     """The matrix of each irrep on the components of its copies."""
     axes = torch.tensor([[0.0, 1, 0], [0, 0, 1], [1, 0, 0]], dtype=torch.float64)
-    own = [representation_matrix(o3.Irreps([(1, ir)]), axes).T.contiguous() for _, ir in as_irreps(irreps)]
+    exact = [representation_matrix(o3.Irreps([(1, ir)]), axes).T.contiguous() for _, ir in as_irreps(irreps)]
     known: dict[Any, list[Tensor]] = {}
 
     def run(x: Tensor) -> Tensor:
-        matrices = known.setdefault((x.dtype, x.device), [matrix.to(x) for matrix in own])
+        matrices = known.setdefault((x.dtype, x.device), [matrix.to(x) for matrix in exact])
         each = zip(blocks(x, irreps), matrices, strict=True)
         return joined(block if len(matrix) == 1 else block @ matrix for block, matrix in each)
 
@@ -226,9 +217,9 @@ def _separable(irreps: str) -> nn.Separable:
 
 
 RESHAPING: dict[str, Pair] = {
-    "Extract": Pair(lambda i: nn.Extract(*_last(i)), lambda i: theirs.Extract(*_last(i))),
-    "ExtractIr": Pair(lambda i: nn.ExtractIr(*_ends(i)), lambda i: theirs.ExtractIr(*_ends(i))),
-    "Identity": Pair(lambda i: nn.Identity(i, i), lambda i: theirs.Identity(i, i)),
+    **twin("Extract", _last),
+    **twin("ExtractIr", lambda i: (as_irreps(i), as_irreps(i)[-1].ir)),
+    **twin("Identity", lambda i: (i, i)),
     "Split": plain(
         lambda i: nn.Split(i, [str(group) for group in as_irreps(i)]), lambda i: lambda x: x.split(_widths(i), 1)
     ),

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import e3nn.nn
 import torch
+from e3nn import o3
 from torch import Tensor
 
+from ... import nn
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 
@@ -130,3 +133,9 @@ class Pair:
 
 
 plain = partial(Pair, peer=PLAIN)
+
+
+def twin(name: str, arguments: Callable[[str], tuple[Any, ...]], **more: Any) -> dict[str, Pair]:
+    """The row of a layer that has its name and its arguments from e3nn."""
+    ours, theirs = getattr(nn, name), getattr(e3nn.nn, name, None) or getattr(o3, name)
+    return {name: Pair(lambda i: ours(*arguments(i)), lambda i: theirs(*arguments(i)), **more)}

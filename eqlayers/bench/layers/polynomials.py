@@ -43,8 +43,8 @@ class OurGeometry(nn.EdgeGeometry):
 
     def forward(self, pos: Tensor, graph: Graph) -> tuple[Tensor, ...]:  # type: ignore[override]
         """Vectors, lengths and harmonics of edges."""
-        found = super().forward(pos, graph)
-        return found.vectors, found.lengths, found.harmonics
+        geometry = super().forward(pos, graph)
+        return geometry.vectors, geometry.lengths, geometry.harmonics
 
 
 class TheirGeometry(torch.nn.Module):
@@ -84,13 +84,13 @@ def couplings(text: str, degree: int) -> tuple[tuple[o3.Irrep, np.ndarray], ...]
     unit = np.eye(irreps.dim)
     if degree == 1:
         return tuple((ir, unit[columns]) for columns, (_, ir) in zip(irreps.slices(), irreps, strict=True))
-    found = [
+    coupled = [
         (ir, math.sqrt(ir.dim) * np.einsum("kab,a...,bj->k...j", wigner_3j(ir.l, left.l, right.l), tensor, unit[part]))
         for left, tensor in couplings(text, degree - 1)
         for part, (_, right) in zip(irreps.slices(), irreps, strict=True)
         for ir in left * right
     ]
-    return tuple(sorted(found, key=lambda pair: (pair[0].l, pair[0].p)))
+    return tuple(sorted(coupled, key=lambda pair: (pair[0].l, pair[0].p)))
 
 
 def _copies(options: dict[str, Any], key: str) -> o3.Irreps:
@@ -109,9 +109,9 @@ class Einsum(nn.SymmetricContraction):
         text = single_copies(self.irreps_in)
         for k, (_, ir) in enumerate(self.irreps_out):
             for degree in range(1, self.correlation + 1):
-                found = [tensor for other, tensor in couplings(text, degree) if other == ir]
+                tensors = [tensor for other, tensor in couplings(text, degree) if other == ir]
                 shape = (ir.dim, *[o3.Irreps(text).dim] * degree, 1)  # zeros for one path where there is none
-                dense = torch.from_numpy(np.stack(found, -1) if found else np.zeros(shape))
+                dense = torch.from_numpy(np.stack(tensors, -1) if tensors else np.zeros(shape))
                 self.register_buffer(f"dense_{k}_{degree}", dense, persistent=False)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import torch
@@ -11,25 +12,17 @@ from torch import Tensor
 from ... import nn
 from ...irreps.algebra import as_irreps
 from ...irreps.path_lists import paths
-from .pair import Pair, features, plain, second_features, species_of
+from .pair import Pair, features, plain, second_features, species_of, twin
 
 RANK, SPECIES = 8, 10
 #: Harmonics that features are multiplied with.
 EDGE = "0e+1o+2e"
 
 
-class TheirLowRank(torch.nn.Module):
+def _their_low_rank(irreps: str) -> torch.nn.Module:
     """Two of e3nn's maps, with a few copies of each irrep between them."""
-
-    def __init__(self, irreps: str) -> None:
-        super().__init__()
-        middle = o3.Irreps([(RANK, ir) for _, ir in as_irreps(irreps)])
-        self.down, self.up = o3.Linear(irreps, middle), o3.Linear(middle, irreps)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[N, dim]`` to the same."""
-        mapped: Tensor = self.up(self.down(x))
-        return mapped
+    middle = o3.Irreps([(RANK, ir) for _, ir in as_irreps(irreps)])
+    return torch.nn.Sequential(OrderedDict(down=o3.Linear(irreps, middle), up=o3.Linear(middle, irreps)))
 
 
 class TheirSpecies(torch.nn.Module):
@@ -94,19 +87,13 @@ def plain_cross(s: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 PRODUCTS: dict[str, Pair] = {
-    "Linear": Pair(lambda i: nn.Linear(i, i), lambda i: o3.Linear(i, i)),
+    **twin("Linear", lambda i: (i, i)),
     "IrrepwiseLinear": Pair(nn.IrrepwiseLinear, _each_alone),
-    "LowRankLinear": Pair(lambda i: nn.LowRankLinear(i, i, RANK), TheirLowRank),
+    "LowRankLinear": Pair(lambda i: nn.LowRankLinear(i, i, RANK), _their_low_rank),
     "SpeciesLinear": Pair(lambda i: nn.SpeciesLinear(i, i, SPECIES), TheirSpecies, further=_species),
-    "ElementwiseTensorProduct": Pair(
-        lambda i: nn.ElementwiseTensorProduct(i, i),
-        lambda i: o3.ElementwiseTensorProduct(i, i),
-        further=second_features,
-    ),
-    "FullTensorProduct": Pair(
-        lambda i: nn.FullTensorProduct(i, EDGE), lambda i: o3.FullTensorProduct(i, EDGE), further=_harmonics
-    ),
-    "TensorSquare": Pair(nn.TensorSquare, lambda i: o3.TensorSquare(as_irreps(i))),
+    **twin("ElementwiseTensorProduct", lambda i: (i, i), further=second_features),
+    **twin("FullTensorProduct", lambda i: (i, EDGE), further=_harmonics),
+    **twin("TensorSquare", lambda i: (as_irreps(i),)),
     "SO3Linear": Pair(lambda i: nn.SO3Linear(i, EDGE, i), _every_path, further=_harmonics),
     "TensorDot": Pair(
         lambda i: nn.TensorDot(i, scaled=True),

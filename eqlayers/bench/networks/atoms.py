@@ -48,14 +48,14 @@ def structures(sizes: Sequence[int] = SIZES, seed: int = 0) -> list[Structure]:
         [(3, 3), (1, 3)]
     """
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    drawn = []
     for size in sizes:
         side = math.ceil(size ** (1 / 3)) + 1
         grid = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64) - (side - 1) / 2] * 3)
         nearest = (grid.norm(dim=-1) + 1e-3 * grid[:, 0]).argsort(stable=True)[:size]
         shaken = SPACING * grid[nearest] + 0.3 * (torch.rand(size, 3, generator=generator, dtype=torch.float64) - 0.5)
-        found.append(Structure(torch.randint(len(SPECIES), (size,), generator=generator), shaken))
-    return found
+        drawn.append(Structure(torch.randint(len(SPECIES), (size,), generator=generator), shaken))
+    return drawn
 
 
 def repeats(count: int) -> tuple[int, int, int]:
@@ -106,14 +106,14 @@ def edges(structure: Structure, cutoff: float) -> tuple[Tensor, Tensor]:
         place = pos @ inverse
         most = cutoff * inverse.norm(dim=0) + (place.amax(0) - place.amin(0))  # planes of the cell are 1/norm apart
         steps = torch.cartesian_prod(*(torch.arange(-int(n), int(n) + 1, dtype=torch.float64) for n in most))
-    found, moved = [], []
+    near_pairs, moved = [], []
     for step in steps:
         near = torch.cdist(pos if cell is None else pos + step @ cell, pos) < cutoff  # dst, src
         if not step.any():
             near.fill_diagonal_(False)
-        found.append(near.nonzero())
-        moved.append(step.expand(len(found[-1]), 3))
-    pairs, shifts = torch.cat(found), torch.cat(moved)
+        near_pairs.append(near.nonzero())
+        moved.append(step.expand(len(near_pairs[-1]), 3))
+    pairs, shifts = torch.cat(near_pairs), torch.cat(moved)
     order = (pairs[:, 0] * len(pos) + pairs[:, 1]).argsort(stable=True)
     return pairs[order].flip(1).T.contiguous(), shifts[order]
 

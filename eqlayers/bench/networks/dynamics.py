@@ -84,18 +84,18 @@ def at_constant_energy(
     head = {"network": name, "atoms": subject.place.num_atoms, "steps": steps}
     start: Tensor | None = None  # of the first row, for all
     for row, maker in compared(subject).items():
-        found = enter(row, maker, subject, tables, device)
+        entrant = enter(row, maker, subject, tables, device)
         measured: Mapping[str, Any] = dict.fromkeys(("drift", "spread", "temperature"))
-        if isinstance(found, Entrant):
-            found.prepare(False)
+        if isinstance(entrant, Entrant):
+            entrant.prepare(False)
             atoms = ase_atoms(subject_at(start).place)
-            atoms.calc = _Calculator(found, subject_at)
+            atoms.calc = _Calculator(entrant, subject_at)
             if start is None:
                 say(f"{name}: relaxing")
                 FIRE(atoms, logfile=None).run(fmax=RELAXED, steps=RELAXATION)
                 start = torch.from_numpy(atoms.get_positions())
             measured = _run(atoms, steps, f"{name}, {row}", say)
-        reason = found if isinstance(found, str) else ""
+        reason = entrant if isinstance(entrant, str) else ""
         yield {**head, "implementation": row, "kind": maker.kind, **measured, "reason": reason}
 
 

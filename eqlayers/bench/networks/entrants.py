@@ -15,6 +15,7 @@ from ... import models
 from ...integrations import accelerate
 from ...models import Potential, compress
 from ...models.compression import thaw
+from ..measure import Call
 from ..products.peers import Refusal, why_refused
 from ..results import OURS
 from .atoms import Place
@@ -35,17 +36,19 @@ NATIVE, LIVE, COMPRESSED = (f"{OURS}, native{rest}" for rest in ("", ", live tab
 
 def evaluate_potential(place: Place) -> Evaluate:
     """Energies and forces of these atoms by a potential of this package."""
-    given = lru_cache(maxsize=2)(place.structures)
+    structures = lru_cache(maxsize=2)(place.structures)
 
     def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
         network.train(training)
-        found = network(given(*kind_of(network)), ("energy", "forces"), create_graph=training)
-        return found["energy"], found["forces"]
+        results = network(structures(*kind_of(network)), ("energy", "forces"), create_graph=training)
+        return results["energy"], results["forces"]
 
     return evaluate
 
 
-def own(kind: str, options: Mapping[str, Any], *, place: Place, scale: float = 1.0, shift: float = 0.0) -> Subject:
+def of_models(
+    kind: str, options: Mapping[str, Any], *, place: Place, scale: float = 1.0, shift: float = 0.0
+) -> Subject:
     """A network of :mod:`eqlayers.models` by the name of its class, in a potential."""
     species = list(place.species)
 
@@ -62,9 +65,9 @@ def own(kind: str, options: Mapping[str, Any], *, place: Place, scale: float = 1
 
 
 def _copy(network: torch.nn.Module) -> Potential:
-    found = copy.deepcopy(network)
-    assert isinstance(found, Potential)
-    return found
+    copied = copy.deepcopy(network)
+    assert isinstance(copied, Potential)
+    return copied
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class Entrant:
     of_package: bool = False  # whether its parameters belong to a potential of this package
     limits: Mapping[str, float] | None = None  # of errors beyond rounding; None: LIMITS of tables, else rounding alone
     threads: int = 0  # the only number of threads that it runs on; 0 for any
+    step: Call | None = None  # its training step, unless it is the step of a force loss
 
     def __post_init__(self) -> None:
         """Remember what is trained."""

@@ -17,19 +17,15 @@ from ...core.checks import check_flag
 from ...core.errors import ConfigError
 from ..config import DEVICE, Field, Known, check_known, find_config, read_config, read_fields
 from ..measure import (
-    alternate,
     describe,
     find_device,
     keep_random_state,
-    peak_extra,
-    ratio,
     refusal,
     release,
-    summary,
     threads,
 )
 from ..results import Record, Say, goal, nothing, quiet
-from ..step import LoadBatch, MainJob, main_job, read_training
+from ..step import LoadBatch
 from .atoms import Place, crystal, repeats, rounded
 from .check import SAMPLES, bounds, wrong_in_float64
 from .entrants import (
@@ -38,21 +34,18 @@ from .entrants import (
     EXACT,
     FORCES,
     LIMITS,
-    LIVE,
     MODES,
-    NATIVE,
     PEER,
     SYMMETRIX,
     TABLES,
-    TRAINING,
     Tables,
     makers,
-    own,
+    of_models,
 )
-from .parts import time_by_part
+from .main import MAIN, measure_main, read_main
 from .subjects import PACKAGES, Subject, absent
 from .symmetrix import PACKAGE as SYMMETRIX_XL
-from .timing import WRONG, Series, measure, new_row
+from .timing import Series, measure
 
 CLASSES = ("MACE", "NequIP", "TFN", "Equiformer")
 FIELDS: dict[str, Field] = {
@@ -68,7 +61,6 @@ FIELDS: dict[str, Field] = {
 OURS_ALONE = "ours"
 #: Names that the command takes: other packages, or networks that need none.
 NAMES = (*PACKAGES, OURS_ALONE)
-MAIN = "main job"
 #: quantity of a goal -> how it is judged in words, and the kinds of rows among which the fastest is judged
 JUDGED = {
     "exact": ("exact", (EXACT,)),
@@ -99,7 +91,7 @@ def subject_of(
     try:
         if name in CLASSES:
             inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
-            return own(name, rest, place=place, scale=scale, shift=shift)
+            return of_models(name, rest, place=place, scale=scale, shift=shift)
         return PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
     except ModuleNotFoundError as error:
         raise absent(f"bench networks {name} needs", name, error) from error
@@ -168,32 +160,6 @@ def run_dynamics(name: str, fields: Mapping[str, Any], series: Series, steps: in
 
     tables = Tables(fields["knots"], fields["tolerance"])
     yield from at_constant_energy(name, subject_at, steps, tables, series.device, series.say)
-
-
-def measure_main(job: MainJob, series: Series) -> Iterator[Record]:
-    """The training step of the main job, beside e3nn's layers."""
-    series.say(MAIN)
-    batch, calls = job.batch, dict(zip(("e3nn's layers", NATIVE, LIVE), job.calls, strict=True))
-    errors = dict(zip(calls, job.errors, strict=True))
-    kinds = dict(zip(calls, (PEER, EXACT, TABLES), strict=True))
-    head = {"network": MAIN, "atoms": len(batch.z), "edges": batch.edge_index.shape[1], "what": TRAINING}
-    right = {key: call for key, call in calls.items() if errors[key] <= LIMITS["gradients"]}
-    first = next(iter(calls))
-    for number, count in enumerate(series.threads):
-        with threads(count):
-            seconds = dict(zip(right, alternate(list(right.values()), series.runs), strict=True))
-            for key in calls if not number else right:
-                row = new_row(head, key, kinds[key], count)
-                row |= {"errors": {"gradients": errors[key]}, "compared_at": len(batch.z)}
-                if key not in right:
-                    yield row | {"status": "wrong", "reason": WRONG}
-                    continue
-                row["seconds"] = summary(seconds[key])
-                row["ratio"] = ratio(seconds[first], seconds[key]) if key != first else None
-                if not number:
-                    row["shares"], row["operators"] = time_by_part(calls[key])
-                    row["memory_bytes"] = peak_extra(calls[key]) if refusal(series.device) is None else None
-                yield row
 
 
 def judged(rows: Sequence[Record], goals: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Record]:
@@ -283,9 +249,7 @@ def run_networks(
         job = None
         if name == OURS_ALONE and place.type == "cpu" and not inference:  # first, as its files may be missing
             say(f"{MAIN}: data")
-            training = read_training(path.parent / fields["model"])
-            batch = load_batch({**training["data"], "batch_size": fields["batch_size"]})
-            job = main_job(training, fields["knots"], batch)
+            job = read_main(path.parent / fields["model"], fields, load_batch)
         for key in chosen:
             series = Series(key, place, fields["runs"], counts, say)
             result["notes"].append(measure_network(key, fields["networks"][key], fields, series, done))

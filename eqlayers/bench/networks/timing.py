@@ -79,13 +79,13 @@ def measure(
     modes: Sequence[str] = MODES,
     rows: Mapping[str, Maker] | None = None,
 ) -> Iterator[Record]:
-    """All rows of one size, or the given ones, the reference first: compared, then timed in turn."""
+    """All rows of one size, or some, the reference first: compared, then timed in turn."""
     place, all_makers = subject.place, makers(subject, tuple(peers)) if rows is None else rows
     series.say(f"{series.name}, {place.num_atoms} atoms: building")
-    found = {name: enter(name, maker, subject, tables, series.device) for name, maker in all_makers.items()}
+    entrants = {name: enter(name, maker, subject, tables, series.device) for name, maker in all_makers.items()}
     reference = next(iter(all_makers))
     for mode in modes:
-        chosen = {name: found[name] for name, maker in all_makers.items() if mode in maker.modes}
+        chosen = {name: entrants[name] for name, maker in all_makers.items() if mode in maker.modes}
         ready = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, Entrant)}
         reasons = {name: entrant for name, entrant in chosen.items() if isinstance(entrant, str)}
         reasons |= {name: why for name in ready if (why := series.no_room(name, mode, place.num_atoms)) is not None}
@@ -93,7 +93,7 @@ def measure(
         series.say(f"{series.name}, {place.num_atoms} atoms, {mode}: comparing")
         reasons |= _check(series, ready, reference, mode, known, place.num_atoms)
         head = {"network": series.name, "atoms": place.num_atoms, "edges": place.num_edges, "what": mode}
-        yield from _time(series, head, [one for name, one in ready.items() if name not in reasons], reference)
+        yield from timed_rows(series, head, [one for name, one in ready.items() if name not in reasons], reference)
         for name, reason in reasons.items():
             checked = series.checked.get((name, mode))
             wrong = name in series.wrong or (checked is not None and not checked[2])
@@ -129,18 +129,20 @@ def new_row(head: Mapping[str, Any], name: str, kind: str, count: int) -> Record
     return {**head, "threads": count, "implementation": name, "kind": kind, **empty, "status": "ok", "reason": ""}
 
 
-def _time(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant], reference: str) -> Iterator[Record]:
+def timed_rows(series: Series, head: Mapping[str, Any], timed: Sequence[Entrant], reference: str) -> Iterator[Record]:
+    """Rows of the entrants, timed in turn for each number of threads."""
     mode, device = head["what"], series.device
     calls: dict[str, Callable[[], Any]] = {}
     for entrant in timed:
         entrant.prepare(mode == TRAINING)
-        calls[entrant.name] = (training_step if mode == TRAINING else inference)(entrant, entrant.network)
+        make = training_step if mode == TRAINING else inference
+        calls[entrant.name] = entrant.step or make(entrant, entrant.network)
     for number, count in enumerate(series.threads):
         series.say(f"{series.name}, {head['atoms']} atoms, {mode}: timing, threads: {count}")
         with threads(count):
             here = [entrant for entrant in timed if entrant.threads in (0, count)]
-            found = alternate([calls[one.name] for one in here], series.runs, device, warmup=1)
-            seconds = {one.name: times for one, times in zip(here, found, strict=True)}
+            measured = alternate([calls[one.name] for one in here], series.runs, device, warmup=1)
+            seconds = {one.name: times for one, times in zip(here, measured, strict=True)}
             for entrant in here:
                 name, call = entrant.name, calls[entrant.name]
                 row = new_row(head, name, entrant.kind, count) | {"seconds": summary(seconds[name])}

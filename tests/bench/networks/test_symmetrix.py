@@ -14,7 +14,7 @@ import torch
 
 from eqlayers.bench.networks.atoms import crystal
 from eqlayers.bench.networks.check import Bounds, compare, run
-from eqlayers.bench.networks.entrants import BESIDE_SYMMETRIX, PEER, Entrant, Tables, enter, makers, own
+from eqlayers.bench.networks.entrants import BESIDE_SYMMETRIX, PEER, Entrant, Tables, enter, makers, of_models
 from eqlayers.bench.networks.run import judged
 from eqlayers.bench.networks.subjects import Subject
 from eqlayers.bench.networks.symmetrix import MISSING, _last, symmetrix
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 def subject() -> Subject:
     """A network of this package that says it is MACE's."""
     options = {"hidden": "2x0e + 2x1o", "lmax": 1, "layers": 1}
-    return replace(own("TFN", options, place=crystal(16, 3.5), scale=2.0), peer="mace-torch")
+    return replace(of_models("TFN", options, place=crystal(16, 3.5), scale=2.0), peer="mace-torch")
 
 
 class StandIn:

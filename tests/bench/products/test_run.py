@@ -192,7 +192,7 @@ def test_times_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = result["cases"]
     first = case["results"][0]
     assert (first["seconds"]["median"], first["seconds_flushed"]["median"]) == (1.0, 0.1)
-    assert first["share"] == case["limits"]["fwd"]["bytes"] / 0.1 / result["copy_bandwidth"]["median"]
+    assert first["share"] == pytest.approx(case["limits"]["fwd"]["bytes"] / 0.1 / result["copy_bandwidth"]["median"])
     assert [g["measured"] for g in case["goals"] if g["quantity"] == "time_ms"] == pytest.approx([100.0, 200.0])
     assert {(r["ratio"]["median"], round(r["ratio_flushed"]["median"], 6)) for r in case["ratios"]} == {
         (3.0, 3.0),
