@@ -15,8 +15,8 @@ from ...core.backends import BACKENDS, check_backend
 from ...core.backends.forms import BY_DEVICE, chosen
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_kind, widest_under_autocast
-from ...core.errors import DeviceError, IndexRangeError, ShapeError
+from ...core.dtypes import ACCUMULATE, check_same_device, check_same_kind, widest_under_autocast
+from ...core.errors import IndexRangeError, ShapeError
 from ...core.forms.program import Form, with_rows
 from ...core.graph import Graph, as_graph
 from ...core.operator import call_form, sorted_edges
@@ -95,11 +95,7 @@ def edge_softmax(
         raise ShapeError(
             f"sink must be [{heads}] or [{graph.num_dst}, {heads}], got {list(wide.shape)}. Give a logit for each head."
         )
-    if graph.edge_index.device != logits.device:
-        raise DeviceError(
-            f"edge_index must be on the device of logits, {logits.device}, got {graph.edge_index.device}. Move it with "
-            f"`.to('{logits.device}')`."
-        )
+    check_same_device("edge_index", graph.edge_index, "logits", logits)
     ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
     if envelope is not None and envelope.is_cpu and is_plain((envelope,)) and bool((envelope.detach() < 0).any()):
         raise IndexRangeError(

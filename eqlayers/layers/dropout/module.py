@@ -19,27 +19,24 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
 from ..base.module import EquivariantModule
 
+_flat = lru_cache(maxsize=256)(FlatLayout)
 
-class CopyNumbers:
-    """Copies of irreps in flat rows, counted over all groups.
 
-    Attributes:
-        muls: Copies of each group.
-        numbers: The number of the copy in every column.
+@lru_cache(maxsize=256)
+def copy_numbers(irreps: Irreps, layout: str) -> list[int]:
+    """The number of the copy in every column of a flat row, counted over all groups.
+
+    Example:
+        >>> copy_numbers(Irreps("2x0e + 1x1o"), "mul_ir")
+        [0, 1, 2, 2, 2]
     """
-
-    def __init__(self, irreps: Irreps, layout: str) -> None:
-        self.flat = FlatLayout(irreps, layout)
-        self.muls = [mul for mul, _ in irreps]
-        self.numbers: list[int] = []
-        first = 0
-        for mul, ir in irreps:
-            copies = range(first, first + mul)
-            self.numbers += [u for u in copies for _ in range(ir.dim)] if layout == "mul_ir" else [*copies] * ir.dim
-            first += mul
-
-
-_copies = lru_cache(maxsize=256)(CopyNumbers)
+    numbers: list[int] = []
+    first = 0
+    for mul, ir in irreps:
+        copies = range(first, first + mul)
+        numbers += [u for u in copies for _ in range(ir.dim)] if layout == "mul_ir" else [*copies] * ir.dim
+        first += mul
+    return numbers
 
 
 def check_probability(p: Any) -> float:
@@ -60,7 +57,7 @@ def _drawn(like: Tensor, rows: int, columns: int, p: float) -> Tensor:
 
 
 def drop_copies(x: Tensor, muls: list[int], numbers: Tensor, p: float) -> Tensor:
-    """Rows without some copies, see `CopyNumbers`; group by group, as e3nn draws them."""
+    """Rows without some copies, see `copy_numbers`; group by group, as e3nn draws them."""
     rows = x.shape[0] if x.ndim > 1 else 1
     noise = torch.cat([_drawn(x, rows, mul, p) for mul in muls], -1).index_select(1, numbers)
     if x.ndim != 2:
@@ -101,14 +98,14 @@ def drop_rows(x: Tensor, p: float, batch: Tensor | None, training: bool, num_gra
 
 
 @torch.compiler.assume_constant_result
-def _read(irreps: Any, layout: str) -> CopyNumbers:
+def _read(irreps: Any, layout: str) -> FlatLayout:
     """Made outside of the trace of a compiler."""
-    return _copies(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
+    return _flat(as_irreps(irreps), check_choice("layout", layout, LAYOUTS))
 
 
 @torch.compiler.assume_constant_result
 def _numbers(irreps: Any, layout: str, device: str) -> Tensor:
-    return torch.tensor(_read(irreps, layout).numbers, dtype=torch.int64, device=device)
+    return torch.tensor(copy_numbers(as_irreps(irreps), layout), dtype=torch.int64, device=device)
 
 
 def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, layout: str = "mul_ir") -> Tensor:
@@ -135,12 +132,12 @@ def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, la
         >>> set(dropout(torch.ones(50, 6), "2x1o").unique().tolist())
         {0.0, 2.0}
     """
-    p, training, copies = check_probability(p), check_flag("training", training), _read(irreps, layout)
-    FlatLayout.check(copies.flat, "x", x)  # compilers guard no methods of constants
+    p, training, flat = check_probability(p), check_flag("training", training), _read(irreps, layout)
+    FlatLayout.check(flat, "x", x)  # compilers guard no methods of constants
     check_same_kind(x=x)
     if not training or not x.numel():
         return x
-    return drop_copies(x, copies.muls, _numbers(irreps, layout, str(x.device)), p)
+    return drop_copies(x, [slot.mul for slot in flat.slots], _numbers(irreps, layout, str(x.device)), p)
 
 
 def drop_path(
@@ -209,10 +206,9 @@ class Dropout(EquivariantModule):
         super().__init__(layout)
         self.irreps = self.irreps_in = self.irreps_out = as_irreps(irreps)
         self.p = check_probability(p)
-        copies = CopyNumbers(self.irreps, layout)
-        self._flat, self._muls = copies.flat, copies.muls
-        #: Number of the copy in every column.
-        self.register_buffer("_copies", torch.tensor(copies.numbers, dtype=torch.int64, device="cpu"), persistent=False)
+        self._flat, self._muls = FlatLayout(self.irreps, layout), [mul for mul, _ in self.irreps]
+        numbers = torch.tensor(copy_numbers(self.irreps, layout), dtype=torch.int64, device="cpu")
+        self.register_buffer("_copies", numbers, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[batch, ..., irreps.dim]`` to the same; a row without batch is a batch of one.

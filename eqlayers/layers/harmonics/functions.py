@@ -12,8 +12,8 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_kind
-from ...core.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
+from ...core.dtypes import ACCUMULATE, check_same_device, check_same_kind
+from ...core.errors import DTypeError, IndexRangeError, ShapeError
 from ...core.graph import Graph, check_range
 from ...core.torch_internals import is_plain
 from ..pointwise.run import run_formula
@@ -114,8 +114,7 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
         )
     if batch.dtype not in (torch.int32, torch.int64):
         raise DTypeError(f"batch must be an int64 or int32 tensor [{nodes}], got {batch.dtype}. Use `.long()`.")
-    if batch.device != cell.device:
-        raise DeviceError(f"batch must be on the device of cell, {cell.device}, got {batch.device}. Move it there.")
+    check_same_device("batch", batch, "cell", cell)
     check_range("batch", batch, cell.shape[0], "cells")
     return taken(cell.reshape(-1, 9), batch)
 
@@ -138,11 +137,7 @@ def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: s
     Raises:
         DeviceError: The graph is elsewhere than the positions.
     """
-    if graph.edge_index.device != pos.device:
-        raise DeviceError(
-            f"edge_index must be on the device of pos, {pos.device}, got {graph.edge_index.device}. Move it with "
-            f"`.to('{pos.device}')`."
-        )
+    check_same_device("edge_index", graph.edge_index, "pos", pos)
     vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
     return vectors, lengths.squeeze(1), directions, harmonics
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ...core.backends.rows import taken
 from ...core.checks import check_integer, check_tensor
-from ...core.errors import DeviceError, DTypeError, ShapeError
-from ...core.graph import check_range
+from ...core.dtypes import check_same_device
+from ...core.errors import ShapeError
+from ...core.graph import check_index
 from ...core.torch_internals import being_traced, unwrapped
 from ...irreps.algebra import as_irreps
 from ...sparse import ProgramInfos
@@ -80,23 +81,12 @@ class SpeciesLinear(EquivariantModule):
         Raises:
             ShapeError, DTypeError, IndexRangeError: The inputs do not fit the layer or each other.
         """
-        check_tensor("features", features, f"[A, {self._width}]")
-        if check_tensor("kind", kind, "[A]").dtype != torch.int64:
-            raise DTypeError(f"kind must be int64 [A], got {kind.dtype}. Convert it with `.long()`.")
-        if features.ndim != 2 or kind.shape != features.shape[:1]:
-            raise ShapeError(
-                f"features and kind must be [A, {self._width}] and [A], got {list(features.shape)} and "
-                f"{list(kind.shape)}. Give one row per atom."
-            )
+        if check_tensor("features", features, f"[A, {self._width}]").ndim != 2:
+            raise ShapeError(f"features must be [A, {self._width}], got {list(features.shape)}. Give one row per atom.")
+        check_index("kind", kind, features.shape[0], self.num_species, "species")
         if self.num_species == 1:
-            check_range("kind", kind, 1, "species")
             return self.linear(features, self.weight[0])
-        check_range("kind", kind, self.num_species, "species")
-        if kind.device != features.device:
-            raise DeviceError(
-                f"kind must be on the device of features, {features.device}, got {kind.device}. Move it with "
-                f"`.to('{features.device}')`."
-            )
+        check_same_device("kind", kind, "features", features)
         atoms, numel = kind.shape[0], self.linear.weight_numel
         if being_traced() or not kind.is_cpu or (species := unwrapped(kind)).ndim != 1:
             return self._of_any_species(features, kind)

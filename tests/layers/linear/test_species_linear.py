@@ -113,7 +113,7 @@ def test_bad_input(layer: SpeciesLinear) -> None:
         layer(x, KIND.float())
     with pytest.raises(ShapeError, match=r"features must be \[\.\.\., 23\]"):
         layer(x[:, 1:], KIND)
-    with pytest.raises(ShapeError, match="Give one row per atom"):
+    with pytest.raises(ShapeError, match=r"kind must be \[7\], got \[3\]"):
         layer(x, KIND[:3])
     with pytest.raises(IndexRangeError, match=r"kind must lie in \[0, 3\)"):
         layer(x, KIND + 1)
