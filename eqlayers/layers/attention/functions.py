@@ -207,11 +207,7 @@ def run_aggregate(
     deterministic: bool,
     backend: str | None,
 ) -> Tensor:
-    """See `attention_aggregate`.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
-    """
+    """See `attention_aggregate`."""
     check_rows("values", values, graph.num_edges, form.program.widths[0])
     check_rows("logits", logits, graph.num_edges, heads)
     weights = edge_softmax(logits, graph, None, envelope, sink, deterministic=deterministic)
@@ -254,10 +250,8 @@ def attention_aggregate(
     Args:
         values: ``[E, irreps.dim]``, the messages.
         logits: ``[E, heads]``.
-        irreps: Of the messages and of the result.
-        heads: Number of heads, which divides every multiplicity.
+        irreps, heads, layout, backend: See the layer.
         edge_index, num_nodes, envelope, sink, deterministic: See `edge_softmax`.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[num_nodes, irreps.dim]``; zero for nodes without edges.

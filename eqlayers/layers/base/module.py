@@ -127,8 +127,8 @@ class FormulaModule(EquivariantModule):
             register_formula(base)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
-        """The formula."""
-        return "one formula", FormCall(dtype, device.type)
+        """The formula; None without any."""
+        return ("one formula", FormCall(dtype, device.type)) if self._formulas else None
 
     def extra_repr(self) -> str:
         """Irreps, layout and backend."""

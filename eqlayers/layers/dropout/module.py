@@ -113,10 +113,8 @@ def dropout(x: Tensor, irreps: Any, p: float = 0.5, training: bool = True, *, la
 
     Args:
         x: ``[batch, ..., irreps.dim]``; a row without batch is a batch of one.
-        irreps: Irreps of the features.
-        p: Probability to leave a copy out, 0 to 1; what is left is divided by 1 - p.
+        irreps, p, layout: See the layer; other copies are divided by 1 - p.
         training: False for the features as they are.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul'.
 
     Returns:
         ``[batch, ..., irreps.dim]``.

@@ -230,10 +230,6 @@ class Gate(FormulaModule):
         ]
         self._formulas = [gated_formula(tuple(parts), widths, self.layout, 1, False)] if gated else []
 
-    def whole_call(self, dtype: torch.dtype, device: torch.device) -> Any:
-        """The formula; None if nothing is gated."""
-        return super().whole_call(dtype, device) if self._formulas else None
-
     def called_layers(self) -> Iterable[torch.nn.Module]:
         """The activations where they are not part of the formula."""
         return (self.act_scalars, self.act_gates) if self._in_torch or not self._formulas else ()

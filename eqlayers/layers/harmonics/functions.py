@@ -23,11 +23,7 @@ _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def run_harmonics(base: Formula, x: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``.
-
-    Raises:
-        ShapeError, DTypeError: x is no such tensor.
-    """
+    """``[..., 3]`` to ``[..., dim]``; see ``functional.spherical_harmonics``."""
     if not isinstance(x, Tensor) or x.layout is not torch.strided or x.dtype not in ACCUMULATE:
         check_same_kind(x=check_floating("x", x, "[..., 3]"))
     shape = x.shape
@@ -132,11 +128,7 @@ def check_positions(pos: Any) -> Tensor:
 
 
 def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
-    """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``.
-
-    Raises:
-        DeviceError: The graph is elsewhere than the positions.
-    """
+    """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``."""
     check_same_device("edge_index", graph.edge_index, "pos", pos)
     vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
     return vectors, lengths.squeeze(1), directions, harmonics

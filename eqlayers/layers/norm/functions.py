@@ -146,11 +146,7 @@ def _spread(factors: Tensor, muls: Sequence[int], weight: Tensor | None) -> Tens
 def run_layer_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, backend: str | None
 ) -> Tensor:
-    """See ``nn.LayerNorm``; of a plan whose scalars are apart.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The features do not fit.
-    """
+    """See ``nn.LayerNorm``; of a plan whose scalars are apart."""
     FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
     x, (weight, bias), dtype = in_float32("x", x, weight=weight, bias=bias)
     if not x.numel():
@@ -180,11 +176,7 @@ def _standard(scalars: Tensor, muls: list[int], weight: Tensor | None, bias: Ten
 def run_rms_norm(
     plan: CopyPlan, x: Tensor, weight: Tensor | None, over: str, eps: float, backend: str | None
 ) -> Tensor:
-    """See ``nn.RMSNorm``.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The features do not fit.
-    """
+    """See ``nn.RMSNorm``."""
     FlatLayout.check(plan.flat, "x", x)
     x, (weight,), dtype = in_float32("x", x, weight=weight)
     if not x.numel():
@@ -222,9 +214,7 @@ def norm(
 
     Args:
         x: ``[..., irreps.dim]``.
-        irreps: Irreps of the features; simplified first.
-        squared: Whether to return squares of norms.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
+        irreps, squared, layout, backend: See the layer.
 
     Returns:
         ``[..., irreps.num_irreps]``.
@@ -263,12 +253,8 @@ def layer_norm(
 
     Args:
         x: ``[..., irreps.dim]``.
-        irreps: Irreps of the features; a group of them is normalised as one.
-        weight: ``[num_irreps]``, or None for none.
-        bias: ``[number of even scalars]``, or None for none.
-        eps: Added to the mean squares.
-        normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
+        irreps, eps, normalization, layout, backend: See the layer.
+        weight, bias: ``[num_irreps]`` and ``[number of even scalars]``, or None.
 
     Returns:
         ``[..., irreps.dim]``.
@@ -307,12 +293,8 @@ def rms_norm(
 
     Args:
         x: ``[..., irreps.dim]``.
-        irreps: Irreps of the features; a group of them is normalised as one.
-        weight: ``[num_irreps]``, or None for none.
-        over: 'irrep' for the mean square of each group, or 'all' for one for all of them.
-        eps: Added to the mean squares.
-        normalization: 'component' (squares over 2l + 1) or 'norm'.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
+        irreps, over, eps, normalization, layout, backend: See the layer.
+        weight: ``[num_irreps]``, or None.
 
     Returns:
         ``[..., irreps.dim]``.

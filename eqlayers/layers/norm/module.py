@@ -52,8 +52,8 @@ class CopyModule(FormulaModule):
         self._formulas = [plan.squares, *plan.scaled.values()] if plan.counts[False] else []
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> Any:
-        """The formulas; None where all is scalars that are apart."""
-        return super().whole_call(ACCUMULATE.get(dtype, dtype), device) if self._formulas else None
+        """The formulas; None if all copies are apart. Half precision is computed in float32."""
+        return super().whole_call(ACCUMULATE.get(dtype, dtype), device)
 
 
 class Normalization(CopyModule):

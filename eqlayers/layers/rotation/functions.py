@@ -41,22 +41,14 @@ def check_last(
 
 
 def run_blocks(base: Formula, quaternions: Tensor, backend: str | None) -> Tensor:
-    """``[..., 4]`` to the flat blocks of a formula; see `wigner_blocks`.
-
-    Raises:
-        ShapeError, DTypeError: The quaternions are no such tensor.
-    """
+    """``[..., 4]`` to the flat blocks of a formula; see `wigner_blocks`."""
     quaternions = check_last("quaternions", quaternions, (4,), "(w, x, y, z)")
     (blocks,) = run_formula(base, (quaternions.reshape(-1, 4),), None, backend)
     return blocks.reshape(*quaternions.shape[:-1], blocks.shape[-1])
 
 
 def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3]`` to the flat blocks of a formula; see ``nn.EdgeFrame``.
-
-    Raises:
-        ShapeError, DTypeError: The vectors are no such tensor.
-    """
+    """``[..., 3]`` to the flat blocks of a formula; see ``nn.EdgeFrame``."""
     rows = check_last("vectors", vectors, (3,), "of any length").reshape(-1, 3)
     fixed = rows.detach()
     first = fixed.narrow(1, 1, 1) >= SEAM * torch.linalg.vector_norm(fixed, dim=1, keepdim=True)
@@ -65,11 +57,7 @@ def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
 
 
 def run_quaternion(base: Formula, matrices: Tensor, backend: str | None) -> Tensor:
-    """``[..., 3, 3]`` to ``[..., 4]``; see `matrix_to_quaternion`.
-
-    Raises:
-        ShapeError, DTypeError: The matrices are no such tensor.
-    """
+    """``[..., 3, 3]`` to ``[..., 4]``; see `matrix_to_quaternion`."""
     matrices = check_last("matrices", matrices, (3, 3), "rotations")
     rows = matrices.reshape(-1, 9)
     diagonal = rows.detach()[:, ::4]
@@ -129,8 +117,7 @@ def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Ten
 
     Args:
         vectors: ``[..., 3]``, of any length.
-        lmax: Largest degree, at most 12.
-        backend: Name of a backend, or None for the best of the device.
+        lmax, backend: See the layer.
 
     Returns:
         ``[..., sum((2 l + 1)^2)]``, flat blocks as of `wigner_blocks`; of the zero vector 1 for l = 0, else 0.
@@ -283,11 +270,7 @@ def full_matrix(blocks: Tensor, places: Tensor, dim: int) -> Tensor:
 
 
 def run_rotate(turning: Turning, x: Tensor, rotation: Tensor, backend: str | None) -> Tensor:
-    """Features turned; see `rotate`.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit.
-    """
+    """Features turned; see `rotate`."""
     x, rotation = check_operands(turning.flat, x, rotation)
     if turning.kind != "blocks":
         check_rotation(turning.kind, rotation)
@@ -339,11 +322,9 @@ def wigner_D(
     r"""The matrix that rotates features, as in :class:`eqlayers.nn.WignerD`.
 
     Args:
-        irreps: Irreps of the features, of degrees up to 12.
+        irreps, layout, backend: See the layer.
         rotation: ``[..., 3, 3]``, ``[..., 4]`` or ``[..., 3]``.
         kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z) or 'angles' in radians.
-        layout: 'mul_ir' (e3nn's) or 'ir_mul', of the features.
-        backend: Name of a backend, or None for the first that accepts.
 
     Returns:
         ``[..., irreps.dim, irreps.dim]``.
@@ -380,12 +361,10 @@ def rotate(
 
     Args:
         x: ``[..., irreps.dim]``.
-        irreps: Irreps of the features, of degrees up to 12.
+        irreps, inverse, layout, backend: See the layer.
         rotation: ``[..., 3, 3]``, ``[..., 4]``, ``[..., 3]`` or blocks; leading axes broadcast with the axes of x.
         kind: Of the rotation: 'matrix', 'quaternion' (w, x, y, z), 'angles' in radians, or 'blocks' as of
             :func:`wigner_blocks` and :func:`edge_frame`.
-        inverse: Whether to rotate back.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps.dim]``.

@@ -84,11 +84,7 @@ def check_scales(plan: SO2Plan, scales: Tensor) -> None:
 
 
 def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, backend: str | None) -> Tensor:
-    """Features in the frame; see ``nn.SO2Linear.forward``. The caller has checked the weight's shape.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
-    """
+    """Features in the frame; see ``nn.SO2Linear.forward``. The caller has checked the weight's shape."""
     FlatLayout.check(plan.flat, "x", x)  # compilers guard no methods of constants, which the plan is in functions
     lead = tuple(x.shape[:-1])
     if scales is not None:
@@ -118,11 +114,7 @@ def run_convolution(
     width: int,
     backend: str | None,
 ) -> Tensor:
-    """Along the edges of a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight.
-
-    Raises:
-        ShapeError, DTypeError, DeviceError: The operands do not fit each other.
-    """
+    """Along the edges of a graph; see ``nn.SO2Convolution.forward``. The caller has checked features and weight."""
     operands = {"x": x, "frames": frames, "weight": weight}
     wanted: dict[str, tuple[int, ...]] = {"x": (graph.num_src, plan.flat.dim), "frames": (graph.num_edges, width)}
     if scales is not None:
@@ -231,12 +223,9 @@ def so2_linear(
 
     Args:
         x: ``[..., irreps_in.dim]`` in the frame.
-        irreps_in, irreps_out: Irreps before and after.
+        irreps_in, irreps_out, mmax, parity, layout, backend: See the layer.
         weight: ``[weight_numel]``, as the layer has it.
-        mmax: Largest order; None for all.
         scales: ``[..., num_scales]`` factors of the input; leading axes broadcast.
-        parity: 'o3' or 'so3'.
-        layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Returns:
         ``[..., irreps_out.dim]``.
