@@ -16,9 +16,10 @@ from ..core.forms.program import Form
 from ..core.graph import Graph
 from ..elements import read_species
 from ..irreps.algebra import as_irreps
-from ..layers.attention.functions import edge_softmax, run_along
+from ..layers.attention.functions import edge_softmax
 from ..layers.attention.lower import check_heads, heads_program
 from ..layers.attention.module import smooth_leaky_relu
+from ..layers.base.run import run_along
 from ..layers.gate.activation import GatedNonlinearity
 from ..layers.harmonics.edge_geometry import EdgeVectors
 from ..layers.linear.module import Linear

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,18 +10,17 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from ...core.backends import BACKENDS, check_backend
-from ...core.backends.forms import BY_DEVICE, chosen
+from ...core.backends import check_backend
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
 from ...core.dtypes import ACCUMULATE, check_same_device, check_same_kind, widest_under_autocast
 from ...core.errors import IndexRangeError, ShapeError
-from ...core.forms.program import Form, with_rows
+from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
-from ...core.operator import call_form, sorted_edges
 from ...core.torch_internals import is_plain, under_autocast
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS
+from ..base.run import run_along
 from .lower import check_heads, heads_program
 
 
@@ -141,45 +139,6 @@ def receivers(edge_index: Any, num_nodes: int | None) -> Graph:
             "num_nodes must be the number of receivers, got None. Pass it, or a Graph in place of the edges."
         )
     return as_graph(edge_index, num_nodes, num_nodes)
-
-
-def run_along(
-    form: Form,
-    operands: Sequence[Tensor],
-    rows: tuple[str, str, str, str],
-    graph: Graph,
-    backend: str | None,
-    deterministic: bool = True,
-) -> Tensor:
-    """A form along the edges of a graph, whose operands may have rows of edges or of either end.
-
-    Args:
-        form: A program.
-        operands: x, y and w, of one dtype and device, with the rows and the widths that the form wants.
-        rows: Of x, y, w and of the result: 'each' (edge), 'src', 'dst' or 'one'.
-        graph: The edges.
-        backend: Name of a backend, or None for the first that accepts.
-        deterministic: Whether sums must have a fixed order.
-
-    Returns:
-        ``[E, width]``, or a row for each node.
-    """
-    x = operands[0]
-    if not form.program.paths:
-        count = graph.num_edges if rows[3] == "each" else graph.num_dst if rows[3] == "dst" else graph.num_src
-        return x.new_zeros(count, form.program.widths[3])
-    name = chosen(x.device.type, x.dtype, backend, form.key)
-    whole = BACKENDS[name].whole
-    if whole is None:
-        other = "" if name == BY_DEVICE.get(x.device.type) else name
-        key, how = with_rows(form.key, *rows), (other, deterministic)
-        if "src" in rows or "dst" in rows:
-            tables = graph.tables(sorted_edges)
-            return call_form(operands, tables, graph.num_edges, graph.num_src, graph.num_dst, key, *how)[0]
-        return call_form(operands, None, graph.num_edges, 0, 0, key, *how)[0]
-    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
-    wide = [t if kind == "one" else gathered(kind, t, ends) for t, kind in zip(operands, rows, strict=False)]
-    return summed(rows[3], whole(form.key, *wide), ends, deterministic)
 
 
 def check_rows(name: str, value: Tensor, rows: int, width: int) -> None:

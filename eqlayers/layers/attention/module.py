@@ -19,11 +19,12 @@ from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...irreps.path_lists import paths
 from ..base.module import EquivariantModule, FormModule
+from ..base.run import run_along
 from ..convolution.module import TensorProductConv
 from ..linear.module import Linear
 from ..radial.module import ScalarNetwork, hidden_widths
 from ..tensor_product.module import TensorProduct
-from .functions import check_rows, edge_softmax, receivers, run_aggregate, run_along
+from .functions import check_rows, edge_softmax, receivers, run_aggregate
 from .lower import check_heads, dots_program, heads_program
 
 

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from eqlayers_kernels.forms.formula import Formula
 
-from ...core.apply import apply_form, as_rows
 from ...core.backends import check_backend, select, verdicts
-from ...core.backends.forms import chosen
 from ...core.checks import check_device, check_dtype
 from ...core.forms.keys import register_formula
 from ...core.forms.program import Form, FormCall
@@ -149,10 +146,3 @@ class FormModule(EquivariantModule):
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
         """All groups as one call; None without any."""
         return ("all groups", FormCall(dtype, device.type, self._form.key)) if self._flat.dim else None
-
-
-def run_rows(form: Form, x: Tensor, y: Tensor, lead: tuple[int, ...], backend: str | None) -> Tensor:
-    """A product without weights row by row: operands ``[..., width]`` with leading axes that broadcast to ``lead``."""
-    name = chosen(x.device.type, x.dtype, backend, form.key)
-    z = apply_form((as_rows(x, lead), as_rows(y, lead), x.new_empty(0)), None, form, name)
-    return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])

@@ -16,7 +16,8 @@ from ...core.errors import ConfigError, IrrepsError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ..base.module import FormModule, run_rows
+from ..base.module import FormModule
+from ..base.run import run_rows
 from ..tensor_product.lower import basis_program
 
 #: Name of a basis -> the rotation whose Wigner D matrices lead to it.

@@ -16,7 +16,8 @@ from ...core.errors import ConfigError, ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
-from ..base.module import FormModule, KeepsFloat64, run_rows
+from ..base.module import FormModule, KeepsFloat64
+from ..base.run import run_rows
 from ..tensor_product.lower import scale_program
 
 

@@ -19,7 +19,7 @@ from ...core.errors import ShapeError
 from ...core.forms.program import Form
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
-from ..base.module import run_rows
+from ..base.run import run_rows
 from ..pointwise.run import run_formula
 from .blocks import SEAM, blocks_dim, check_degree, frame_formula, quaternion_formula, wigner_formula
 from .lower import matrix_places, rotation_program

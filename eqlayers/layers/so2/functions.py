@@ -12,9 +12,8 @@ from e3nn.o3 import Irreps
 from torch import Tensor
 
 from ...core.apply import apply_form, as_rows
-from ...core.backends import BACKENDS, check_backend
+from ...core.backends import check_backend
 from ...core.backends.forms import chosen
-from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_integer, check_tensor, fixed
 from ...core.dtypes import broadcast_lead, check_same_kind, widest_under_autocast
 from ...core.errors import ShapeError
@@ -22,6 +21,7 @@ from ...core.forms.program import Form
 from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import LAYOUTS, FlatLayout
+from ..base.run import run_along, run_rows
 from .lower import PARITIES, pack_program, packed_widths, so2_map, unpack_program
 
 
@@ -99,7 +99,8 @@ def run_linear(plan: SO2Plan, x: Tensor, weight: Tensor, scales: Tensor | None, 
     x = as_rows(x, lead)
     one = x.new_ones(1, 1).expand(x.shape[0], 1)
     packed = _packed(plan, x, one, scales, weight, None, backend)
-    z = run_rows(plan.back, packed, one.to(packed.dtype), None, None, backend)
+    rows = packed.shape[:1]
+    z = run_rows(plan.back, packed, one.to(packed.dtype), rows, backend)
     return z if len(lead) == 1 else z.reshape(*lead, z.shape[-1])
 
 
@@ -133,7 +134,7 @@ def run_convolution(
     if envelope is not None:
         d = d * operands["envelope"].unsqueeze(-1)
     mixed, d = widest_under_autocast(mixed, d)
-    return run_rows(plan.back, mixed, d, None, to_nodes, backend)
+    return run_along(plan.back, (mixed, d, mixed.new_empty(0)), ("src", "each", "one", "dst"), to_nodes, backend)
 
 
 _FIXES = {
@@ -150,19 +151,12 @@ def _packed(
     """Sorted by order and mixed; factors of m > 0 serve -m, too."""
     if scales is not None:
         scales = torch.cat([scales, scales[:, plan.num_scales - plan.num_minus :]], -1)
-    form = plan.plain if scales is None else plan.scaled
-    packed = run_rows(form, x, y, scales, graph, backend)
+    form, w = (plan.plain, x.new_empty(0)) if scales is None else (plan.scaled, scales)
+    if graph is None:
+        packed = apply_form((x, y, w), None, form, chosen(x.device.type, x.dtype, backend, form.key))
+    else:
+        packed = run_along(form, (x, y, w), ("src", "each", "one" if scales is None else "each", "dst"), graph, backend)
     return mix_orders(packed, weight, plan.shapes, plan.num_unsigned)
-
-
-def run_rows(form: Form, x: Tensor, y: Tensor, w: Tensor | None, graph: Graph | None, backend: str | None) -> Tensor:
-    """A form row by row, or along a graph: x of senders, a row of y and w for each edge, summed at the receivers."""
-    w = x.new_empty(0) if w is None else w
-    name = chosen(x.device.type, x.dtype, backend, form.key)
-    if graph is None or (BACKENDS[name].whole is None and form.program.paths):
-        return apply_form((x, y, w), graph, form, name)
-    ends = Ends(*graph.ends, graph.num_src, graph.num_dst)
-    return summed("dst", apply_form((gathered("src", x, ends), y, w), None, form, name), ends)
 
 
 def mix_orders(packed: Tensor, weight: Tensor, shapes: Sequence[tuple[int, int, int]], num_unsigned: int) -> Tensor:
