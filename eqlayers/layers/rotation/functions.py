@@ -50,8 +50,8 @@ def run_blocks(base: Formula, quaternions: Tensor, backend: str | None) -> Tenso
 def run_frame(base: Formula, vectors: Tensor, backend: str | None) -> Tensor:
     """``[..., 3]`` to the flat blocks of a formula; see ``nn.EdgeFrame``."""
     rows = check_last("vectors", vectors, (3,), "of any length").reshape(-1, 3)
-    fixed = rows.detach()
-    first = fixed.narrow(1, 1, 1) >= SEAM * torch.linalg.vector_norm(fixed, dim=1, keepdim=True)
+    detached = rows.detach()
+    first = detached.narrow(1, 1, 1) >= SEAM * torch.linalg.vector_norm(detached, dim=1, keepdim=True)
     (blocks,) = run_formula(base, (rows, first.to(rows.dtype)), None, backend)
     return blocks.reshape(*vectors.shape[:-1], blocks.shape[-1])
 

@@ -13,6 +13,7 @@ from torch.nn import Module
 from ...core.checks import check_choice, check_flag, check_items, got
 from ...core.errors import IrrepsError
 from ...e3nn_compat.state_dict import check_e3nn_layer
+from ...irreps import path_lists
 from ...irreps.algebra import as_irreps, read_filter, tensor_product_paths
 from ...irreps.instructions import IRREP_NORMALIZATION, check_normalization
 from .module import TensorProduct
@@ -314,12 +315,11 @@ class SO3Linear(TensorProduct):
         for path in items or ():
             if not isinstance(path, (list, tuple)) or len(path) != 3:
                 raise IrrepsError(f"paths must hold triples (i_in, i_edge, i_out), got {got(path)}. {fix}")
-        triples = _triples(first, second, out) if items is None else [tuple(path) for path in items]
-        if not triples:
-            raise IrrepsError(
-                f"some irrep of irreps_out must lie in irreps_in x irreps_edge, got {first} x {second} for {out}. Add "
-                f"degrees, or check parities (spherical harmonics of degree l have parity (-1)^l)."
-            )
+        if items is None:
+            items = [path[:3] for path in path_lists.paths(first, second, irreps_out=out, mode="uvw")[1]]
+        if not items:
+            raise IrrepsError(f"paths must hold at least one triple, got {got(paths)}. Leave them out for all paths.")
+        triples = [tuple(path) for path in items]
         if kind == "uu":
             for i, _, k in triples if paths is None else ():
                 if first[i].mul != out[k].mul:
@@ -330,17 +330,6 @@ class SO3Linear(TensorProduct):
         mode = {"uu": "uvu", "uv": "uvw"}[kind]
         super().__init__(first, second, out, [(*triple, mode, True) for triple in triples], **kwargs)
         self.feature_mode = kind
-
-
-def _triples(first: Irreps, second: Irreps, out: Irreps) -> list[tuple[int, ...]]:
-    """All paths, in1 outermost."""
-    return [
-        (i, j, k)
-        for i, (_, ir1) in enumerate(first)
-        for j, (_, ir2) in enumerate(second)
-        for k, (_, ir) in enumerate(out)
-        if ir in ir1 * ir2
-    ]
 
 
 class TensorDot(TensorProduct):
