@@ -1,4 +1,4 @@
-"""State dicts that e3nn writes load here, and those written here load into e3nn, strictly, in both directions.
+"""State dicts of e3nn load here, and state dicts written here load into e3nn, both strictly.
 
 e3nn keeps coefficients of its generated code as buffers (``_compiled_main_*._w3j_1_1_0``); which of them exist depends
 on its version and options. Only their signs are read on load; on save the installed e3nn makes them.
@@ -91,7 +91,7 @@ class E3nnState(torch.nn.Module):
             error_msgs.append(str(error))
 
     def _follow(self, loaded: dict[str, torch.Tensor]) -> None:
-        """Take the signs of loaded coefficients, as e3nn does, whose code computes with what it has loaded."""
+        """Take the signs of loaded coefficients: e3nn computes with the coefficients that it loads."""
         me: Any = self
         signs = coefficient_signs(loaded, (me.irreps_in1, me.irreps_in2, me.irreps_out), me.instructions)
         signed = [

@@ -54,7 +54,7 @@ def operator(schema: str) -> Callable[[Callable[..., Tensor]], Callable[..., Ten
 
 
 def described(build: Callable[[Any], _Layer]) -> Callable[[str], _Layer]:
-    """Decorator: from what a description holds to the layer of a description, built once for each text.
+    """Decorator: a function that builds a layer from a description becomes a function of its text, with a cache.
 
     The function that it makes raises ConfigError where the text describes no layer.
     """
@@ -105,7 +105,7 @@ def checked(flat: FlatLayout, name: str, x: Tensor) -> Tensor:
 
 @operator("widened(Tensor(a) x) -> Tensor(a)")
 def _widened(x: Tensor) -> Tensor:
-    return x.to(ACCUMULATE[x.dtype]).view_as(x)  # the tracer takes what is the same tensor for the same value
+    return x.to(ACCUMULATE[x.dtype]).view_as(x)  # the tracer takes one tensor for one value
 
 
 @operator("narrowed(Tensor(a) found, Tensor given) -> Tensor(a)")
@@ -181,7 +181,7 @@ class _Graph(torch.nn.Module):
 
     @no_type_check  # it returns one tensor or several, as the layer does; TorchScript finds out
     def forward(self, x: Tensor):
-        """``[..., irreps_in.dim]`` to what the layer returns."""
+        """``[..., irreps_in.dim]`` to the results of the layer."""
         return self.traced(x)
 
 

@@ -33,7 +33,7 @@ def as_irreps(value: Any, name: str = "irreps") -> o3.Irreps:
         return value
     says = ""
     try:
-        if value is not None:  # of which e3nn makes no irreps at all
+        if value is not None:  # e3nn reads None as no irreps
             return o3.Irreps(value)
     except Exception as error:
         says = f" (e3nn says: {' '.join(str(error).split())[:200] or type(error).__name__})"

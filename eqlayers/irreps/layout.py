@@ -31,7 +31,7 @@ def slots_of(irreps: o3.Irreps) -> list[Slot]:
 
 
 class FlatLayout:
-    """The irreps of flat features: where each group stands, and whether a tensor can be such features.
+    """The irreps of flat features: the columns of each group, and a check of tensors.
 
     Args:
         irreps: Irreps of the flat tensor.

@@ -174,7 +174,7 @@ def _check_targets(targets: Sequence[str]) -> None:
             raise BackendError(str(error)) from error
 
 
-# -- what was compiled ------------------------------------------------------------------------------------------------
+# -- compiled kernels --------------------------------------------------------------------------------------------------
 
 
 def _in_c_cache() -> set[str]:
@@ -185,7 +185,7 @@ def _in_c_cache() -> set[str]:
 
 @contextmanager
 def _compiled_by_triton(wanted: bool) -> Iterator[set[str]]:
-    """Hashes of the kernels that Triton compiles within the block, those left out that it finds on disk."""
+    """Hashes of the kernels that Triton compiles within the block, without kernels that it reads from disk."""
     made: set[str] = set()
     if not wanted and availability.why_not() is not None:
         yield made
@@ -239,7 +239,7 @@ def _folders(seen: Iterable[Request], targets: Sequence[str]) -> dict[str, str]:
 def _for_target(
     target: str, seen: Iterable[Request], names: dict[str, str], made: set[str], progress: Progress
 ) -> Iterator[WarmupRow]:
-    """Compile what was asked for, several calls at a time where Triton can."""
+    """Compile the kernels of all calls, several calls at a time where Triton can."""
     calls = list(dict.fromkeys(replace(asked, backend="triton", device=torch.device("cuda")) for asked in seen))
 
     def compiled(asked: Request) -> WarmupRow:
@@ -351,7 +351,7 @@ def _cells(row: WarmupRow) -> tuple[str, ...]:
 
 
 def _names(model: torch.nn.Module, seen: Iterable[Request]) -> dict[str, str]:
-    """Paths of the layers that run each form, or the form of its weighted paths, of which derivatives are made."""
+    """Paths of the layers that run each form; derivatives are named after the form of its weighted paths."""
     paths: dict[str, dict[str, None]] = {}
     layers = [(path, layer) for path, layer in model.named_modules() if isinstance(layer, EquivariantModule)]
     for path, layer in layers:

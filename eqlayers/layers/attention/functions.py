@@ -173,7 +173,7 @@ def run_aggregate(
     values, weights = widest_under_autocast(values, weights)
     check_same_kind(values=values, logits=weights)
     operands = values, weights, values.new_empty(0)
-    # from edges as senders, as which kernels of convolutions sum what has a row for each
+    # edges are the senders of this graph, so kernels of convolutions sum rows of edges
     to_nodes = graph.halves()[1]
     return run_along(form, operands, ("src", "each", "one", "dst"), to_nodes, backend, deterministic)
 

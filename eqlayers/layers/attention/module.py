@@ -92,7 +92,7 @@ class AttentionAggregate(FormModule):
         Args:
             values: ``[E, irreps.dim]``, the messages.
             logits: ``[E, heads]``.
-            edge_index: ``[2, E]`` (src, dst), of which dst receives; or a :class:`eqlayers.Graph`.
+            edge_index: ``[2, E]`` (src, dst); dst receives; or a :class:`eqlayers.Graph`.
             num_nodes: Number of receivers; may be left out for a graph.
             envelope: ``[E]``, 0 at the cutoff; 1 if None, and then nothing vanishes there.
 
@@ -230,7 +230,7 @@ class EquivariantAttention(EquivariantModule):
             x: ``[N, irreps_in.dim]`` node features.
             edge_attr: ``[E, irreps_sh.dim]`` spherical harmonics of the edges.
             edge_scalars: ``[E, num_scalars]``.
-            edge_index: ``[2, E]`` (src, dst), of which dst receives; or a :class:`eqlayers.Graph` of N nodes.
+            edge_index: ``[2, E]`` (src, dst); dst receives; or a :class:`eqlayers.Graph` of N nodes.
             envelope: ``[E]``, 0 at the cutoff, such as of :class:`PolynomialCutoff`; 1 if None, and then weights do not
                 vanish there.
 

@@ -84,7 +84,7 @@ class EquivariantModule(Scriptable):
         return "+".join(dict.fromkeys(names)) or "torch"
 
     def explain(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> str:
-        """Which backend runs the layer, and what the others say.
+        """The backend that runs the layer, and the answers of the other backends.
 
         Raises:
             DeviceError, DTypeError: There is no such device or dtype.

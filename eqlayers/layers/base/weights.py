@@ -1,4 +1,4 @@
-"""Weights: whether the layer stores them, their flat order (by instruction, row-major), and what they reach."""
+"""Weights: whether a layer stores them, their flat order (by instruction, row-major), and the columns they reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Weights:
 
     Args:
         owner: Name of the layer, for messages.
-        instructions: Instructions with ``path_shape``; those whose ``has_weight`` is False take no place.
+        instructions: Instructions with ``path_shape``; instructions without ``has_weight`` take no place.
     """
 
     def __init__(self, owner: str, instructions: Sequence[Any]) -> None:

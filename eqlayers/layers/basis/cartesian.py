@@ -18,7 +18,7 @@ from .lower import cartesian_basis, read_formula
 
 
 class CartesianTensor(KeepsFloat64):
-    r"""Tensors :math:`T_{ij\dots}` of vectors' indices as irreps, and back; what ``e3nn.io.CartesianTensor`` does.
+    r"""Tensors :math:`T_{ij\dots}` of vectors' indices as irreps, and back, like ``e3nn.io.CartesianTensor``.
 
     .. math:: x_c = \sum_{ij\dots} Q_{c\,ij\dots} T_{ij\dots}, \qquad T_{ij\dots} = \sum_c x_c\, Q_{c\,ij\dots}
 
@@ -28,7 +28,7 @@ class CartesianTensor(KeepsFloat64):
     combinations which Gram and Schmidt's method makes in the order of the couplings, the first coefficient positive.
 
     Args:
-        formula: Index letters, and what a tensor with permuted indices equals: 'ij' has no symmetry, 'ij=ji' is
+        formula: Index letters, and equal tensors with permuted indices: 'ij' has no symmetry, 'ij=ji' is
             symmetric, 'ij=-ji' antisymmetric, 'ijkl=jikl=klij' elasticity, 2x0e+2x2e+1x4e. Up to 6 indices.
         traceless: Whether only tensors without traces are meant, which 'ij=ji' has as 1x2e.
 
@@ -69,7 +69,7 @@ class CartesianTensor(KeepsFloat64):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # not what was rounded before
+        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # from float64, not from rounded numbers
         return self
 
     def forward(self, tensor: Tensor) -> Tensor:
@@ -77,10 +77,10 @@ class CartesianTensor(KeepsFloat64):
         return self.from_cartesian(tensor)
 
     def from_cartesian(self, data: Tensor) -> Tensor:
-        """``[..., 3, ..., 3]`` to ``[..., irreps_out.dim]``; what lacks the symmetries is left out.
+        """``[..., 3, ..., 3]`` to ``[..., irreps_out.dim]``; parts without the symmetries are left out.
 
         Raises:
-            ShapeError, DTypeError: The data are no such tensor.
+            ShapeError, DTypeError: The data have another shape or dtype.
         """
         rank = len(self.indices)
         text = ", ".join(["...", *["3"] * rank])
@@ -100,7 +100,7 @@ class CartesianTensor(KeepsFloat64):
         """``[..., irreps_out.dim]`` to ``[..., 3, ..., 3]`` with the symmetries.
 
         Raises:
-            ShapeError, DTypeError: The data are no such features.
+            ShapeError, DTypeError: The data have another shape or dtype.
         """
         self._flat.check("data", data)
         return self._product(data, False).view(*data.shape[:-1], *self._cube)

@@ -101,7 +101,7 @@ class ChangeOfBasis(FormModule):
         """``[2 l + 1, 2 l + 1]`` float64, of an irrep that the layer has.
 
         Raises:
-            IrrepsError: It has no such irrep.
+            IrrepsError: The layer does not have this irrep.
         """
         irrep = _irrep(ir)
         if irrep not in self._matrices:

@@ -146,7 +146,7 @@ def _orthonormal(rows: np.ndarray) -> list[np.ndarray]:
     """An orthonormal basis of the space of some rows, from the first on."""
     basis: list[np.ndarray] = []
     for row in rows:
-        for _ in range(2):  # once more, for what rounding left
+        for _ in range(2):  # twice, against rounding
             for other in basis:
                 row = row - (row @ other) * other
         size = np.linalg.norm(row)

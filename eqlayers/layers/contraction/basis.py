@@ -154,7 +154,7 @@ def _first(polynomials: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray
     chosen: list[np.ndarray] = []
     for polynomial in polynomials:
         size = _norm(polynomial, counts)
-        for _ in range(2):  # once more, for what rounding left
+        for _ in range(2):  # twice, against rounding
             for other in chosen:
                 polynomial = polynomial - other * float((other * polynomial / counts).sum()) / len(other)
         if _norm(polynomial, counts) > 1e-6 * size and size > ROUNDING:
@@ -176,7 +176,7 @@ def _independent(text: str, degree: int, only: Irrep) -> tuple[_Path, ...]:
         done = 0
         for number in dict.fromkeys(groups):
             done += groups.count(number)
-            most = only[0] + (degree - done) * _highest(text)  # what is above cannot be coupled to the irrep
+            most = only[0] + (degree - done) * _highest(text)  # higher degrees cannot be coupled to the irrep
             others = only[0] + (degree - groups.count(number)) * _highest(text)
             power = list(_powers(text, number, groups.count(number), others))
             if terms is not None:

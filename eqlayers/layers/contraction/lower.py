@@ -68,7 +68,7 @@ def mixing(text: str, ir_out: Irrep, degree: int, reduced: bool) -> Mixing:
 
 
 def made_of(text: str, ir_out: Irrep, degree: int, polynomials: np.ndarray) -> tuple[Mixing, float]:
-    """The independent polynomials in others, ``[2 l + 1, monomials, P]``, and what is left of these."""
+    """The mixing that makes polynomials ``[2 l + 1, monomials, P]`` of the independent ones, and its largest error."""
     basis = independent(text, ir_out, degree)
     flat, targets = basis.reshape(-1, basis.shape[-1]), polynomials.reshape(-1, polynomials.shape[-1])
     matrix = cleaned(np.linalg.lstsq(flat, targets, rcond=None)[0])
@@ -190,7 +190,7 @@ def single_copies(irreps: o3.Irreps) -> str:
 
 
 @lru_cache(maxsize=64)
-def lowered(what: Contraction) -> Formulas:
+def lowered(contraction: Contraction) -> Formulas:
     """The formulas of a contraction.
 
     Example:
@@ -198,7 +198,7 @@ def lowered(what: Contraction) -> Formulas:
         >>> lowered(Contraction("8x0e+8x1o+8x2e+8x3o", "8x0e", 3, (mixings,), "mul_ir")).terms
         94
     """
-    irreps_in, irreps_out = o3.Irreps(what.irreps_in), o3.Irreps(what.irreps_out)
+    irreps_in, irreps_out = o3.Irreps(contraction.irreps_in), o3.Irreps(contraction.irreps_out)
     text, channels = single_copies(irreps_in), irreps_in[0].mul
     dim = o3.Irreps(text).dim
     coefficients = _Coefficients()
@@ -206,21 +206,21 @@ def lowered(what: Contraction) -> Formulas:
     results: list[dict[tuple[int, ...], Signed]] = []
     for k, (_, ir) in enumerate(irreps_out):
         components: list[dict[tuple[int, ...], Signed]] = [{} for _ in range(ir.dim)]
-        for degree in range(what.correlation, 0, -1):
-            reached = what.mixings[k][degree - 1].matrix.any(1)  # the other polynomials have no weight
+        for degree in range(contraction.correlation, 0, -1):
+            reached = contraction.mixings[k][degree - 1].matrix.any(1)  # the other polynomials have no weight
             basis = independent(text, (ir.l, ir.p), degree) * reached
             for m, number in zip(*np.nonzero(basis.any(-1)), strict=True):
                 components[m][monomials(dim, degree)[number]] = coefficients.add(len(order), basis[m, number])
             order.append((k, degree))
         results += components
-    mixings = [what.mixings[k][degree - 1] for k, degree in order]
+    mixings = [contraction.mixings[k][degree - 1] for k, degree in order]
     places = _in_order(results, dim, len(coefficients.rows))
     fold = _fold(coefficients.rows, places, mixings, channels)
     packed = (Block(0, dim, 1, dim),)
-    out = _blocks(irreps_out, what.layout)
+    out = _blocks(irreps_out, contraction.layout)
     both = [
         _polynomials(results, places, dim, channels, blocks, out)
-        for blocks in (packed, _blocks(irreps_in, what.layout))
+        for blocks in (packed, _blocks(irreps_in, contraction.layout))
     ]
     terms = sum(map(len, results))
     made = Formulas(fold, both[0], both[1], tuple(order), terms, len(coefficients.rows))

@@ -18,7 +18,7 @@ class ContractionWeights(torch.nn.Module):
 
     MACE's state dict holds the coupling tensors as well. A tensor from elsewhere may be another basis of the same
     polynomials: of another version of e3nn, whose signs differ, or of another package. It is kept, so that loaded
-    weights mean what they meant.
+    weights keep their meaning.
 
     Args:
         text: Irreps of the feature, one copy of each.

@@ -145,7 +145,7 @@ def drop_path(
 
     Args:
         x: ``[N, ...]``.
-        p: Probability to leave a branch out, 0 to 1; what is left is divided by 1 - p.
+        p: Probability to leave a branch out, 0 to 1; the branches that are kept are divided by 1 - p.
         batch: ``[N]`` int64, the graph of each row; None if every row is one.
         training: False for the features as they are.
         num_graphs: Graphs of the batch; None for as many as ``batch`` names, which has to be read from the device.
@@ -175,8 +175,8 @@ class Dropout(EquivariantModule):
 
     .. math:: y_{nu} = \frac{b_{nu}}{1 - p}\, x_{nu}, \quad b_{nu} \in \{0, 1\}, \ P(b = 0) = p
 
-    The first axis is the batch: what is left out is the same along the axes between. With one seed it is what e3nn
-    leaves out. In evaluation nothing is.
+    The first axis is the batch: a copy is left out along all axes between. With the same seed e3nn leaves out the same
+    copies. In evaluation no copy is left out.
 
     Args:
         irreps: Irreps of the features.
@@ -240,7 +240,8 @@ class DropPath(torch.nn.Module):
 
     .. math:: y_n = \frac{b_{g(n)}}{1 - p}\, x_n, \quad b_g \in \{0, 1\}, \ P(b = 0) = p
 
-    To be used on what a block adds to its input, ``x + drop(block(x), batch)``. In evaluation nothing is left out.
+    It belongs on the output of a block before the sum, ``x + drop(block(x), batch)``. In evaluation nothing is left
+    out.
 
     Args:
         p: Probability to leave a branch out, 0 to 1.

@@ -159,5 +159,5 @@ class GatedNonlinearity(FormulaModule):
 
 
 def _there(*tensors: Tensor | None) -> list[Tensor]:
-    """Without those that are None."""
+    """The tensors that are not None."""
     return [t for t in tensors if t is not None]

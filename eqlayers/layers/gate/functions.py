@@ -102,7 +102,7 @@ def normalized(acts: Any, count: int, name: str) -> list[NormalizedFunction | No
     """The functions of a list, one for each irreps group.
 
     Raises:
-        ConfigError: No such list, or one of another length.
+        ConfigError: No list of functions, or a list of another length.
     """
     fix = f"Give {count}, None where nothing is to be done."
     functions = check_items(name, acts, "a list of functions, one for each irreps group", fix)

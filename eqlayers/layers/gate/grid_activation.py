@@ -149,8 +149,8 @@ class S2Activation(EquivariantModule):
 
     .. math:: A^l \mapsto \int \phi\Big(\sum_k A^k \cdot Y^k(x)\Big)\, Y^l(x)\, dx
 
-    The integral is a sum over a grid. It is exact for the signal itself; what the function adds above the degrees of
-    the grid folds back, so that the layer is equivariant up to an error that falls with ``res``.
+    The integral is a sum over a grid. It is exact for the signal itself. The function adds higher degrees, which
+    fold back on the grid, so the layer is equivariant up to an error that falls with ``res``.
 
     Args:
         irreps: One irrep of each degree from 0, of parity :math:`p\, q^l`: a signal on the sphere.
@@ -165,7 +165,7 @@ class S2Activation(EquivariantModule):
         to_s2, from_s2: Constants of the grid, with the keys of e3nn's state dict.
 
     Raises:
-        IrrepsError, ConfigError: The irreps are no such signal, or an option.
+        IrrepsError, ConfigError: The irreps are no signal on the sphere, or an option is out of range.
 
     Source:
         Cohen et al. 2018, arXiv:1801.10130; e3nn, arXiv:2207.09453.
@@ -209,7 +209,7 @@ class S2Activation(EquivariantModule):
         self._set_turns()
 
     def _set_turns(self) -> None:
-        """Make what turns the grid, also of a layer whose ``random_rot`` has been set later."""
+        """Make the matrices that rotate the grid, also if ``random_rot`` was set after construction."""
         if self.random_rot and "turn_in" not in self._modules:
             self.turn_in, self.turn_out = WignerD(self.irreps_in, "angles"), WignerD(self.irreps_out, "angles")
 

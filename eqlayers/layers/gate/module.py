@@ -137,7 +137,7 @@ class Gate(FormulaModule):
 
     Attributes:
         irreps_in: All three, sorted and simplified.
-        irreps_out: Scalars, then what was gated; odd gates flip the parity.
+        irreps_out: Scalars, then the gated irreps; odd gates flip the parity.
         act_scalars, act_gates: See :class:`Activation`.
         mul: The product with the gates, for the keys of e3nn's state dict; it is not called.
 

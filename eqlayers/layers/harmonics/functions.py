@@ -43,7 +43,7 @@ class Shift(NamedTuple):
 
 
 def read_shifts(pos: Tensor, graph: Graph, shifts: Any, cell: Any, batch: Any) -> Shift:
-    """Shifts of edges from what the caller has: none, vectors, or lattice vectors of one cell or of several.
+    """Shifts of edges: none, vectors, or numbers of lattice vectors of one cell or of several cells.
 
     Args:
         pos: ``[N, 3]``.
@@ -152,7 +152,7 @@ def spherical_harmonics(
 
     Raises:
         IrrepsError, ConfigError: Degrees, options or a backend that there are not.
-        ShapeError, DTypeError: x is no such tensor.
+        ShapeError, DTypeError: x has another shape or dtype.
 
     Example:
         >>> import torch

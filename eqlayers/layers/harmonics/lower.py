@@ -1,4 +1,4 @@
-r"""Spherical harmonics as formulas: real, e3nn's basis and normalisations, with what edges of a graph have besides.
+r"""Spherical harmonics as formulas, in e3nn's real basis and normalisations; vectors, lengths and directions of edges.
 
 The polar axis is y: :math:`Y_l(x, y, z)` equals the standard real harmonics, without the phase of Condon and Shortley,
 at :math:`(z, x, y)`. With :math:`c_m + i s_m = (z + i x)^m` and monic Legendre polynomials :math:`p_l^m`,
@@ -43,7 +43,7 @@ def read_degrees(irreps_out: Any, irreps_in: Any = None) -> tuple[tuple[int, ...
     Args:
         irreps_out: One degree, a list of degrees, or irreps, whose parities must be the parities of the vector's
             powers.
-        irreps_in: '1o' or '1e'; None for what the parities ask for.
+        irreps_in: '1o' or '1e'; None for the one that the parities of ``irreps_out`` need.
 
     Raises:
         IrrepsError, ConfigError: No degrees, too large ones, or parities that do not fit.
@@ -163,8 +163,8 @@ def _row(name: str, width: int, rows: str = "each") -> Operand:
 def _harmonics(expr: Expression, vector: Sequence[int], degrees: Sequence[int], normalization: str) -> list[int]:
     """Nodes of the harmonics.
 
-    The squared length of a unit vector is computed, too, though it is 1: what rounding left of it is then the same in
-    all terms. Without, values of degree 6 in float32 have twice the error.
+    The squared length of a unit vector is computed, although it is 1: its rounding error is then the same in all terms.
+    Without it, values of degree 6 in float32 have twice the error.
 
     Args:
         expr: Collects them.

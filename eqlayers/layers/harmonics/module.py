@@ -21,9 +21,9 @@ class SphericalHarmonics(FormulaModule):
     r"""Real spherical harmonics :math:`Y_l(r)` as polynomials; a drop-in for ``e3nn.o3.SphericalHarmonics``.
 
     Derivatives of every order are finite everywhere. With ``normalize`` the zero vector has no direction: its harmonics
-    of l = 0 are the same as of any vector, the others and all derivatives are 0. As zero count vectors shorter than
-    1e-9 in float32 and 1e-50 in float64, and those whose square is no number of the dtype, beyond 1e19 in float32. Half
-    precision is computed in float32.
+    of l = 0 are the same as of any vector, the others and all derivatives are 0. Vectors shorter than 1e-9 in float32
+    and 1e-50 in float64 count as zero, and so do vectors whose square overflows, beyond 1e19 in float32. Half precision
+    is computed in float32.
 
     Args:
         irreps_out: Irreps, one degree, or a list of degrees, in any order and repeated at will, each up to 20.
@@ -72,7 +72,7 @@ class SphericalHarmonics(FormulaModule):
         """``[..., 3]`` to ``[..., irreps_out.dim]``.
 
         Raises:
-            ShapeError, DTypeError: x is no such tensor of floating-point numbers.
+            ShapeError, DTypeError: x has another shape or dtype.
         """
         if is_tracing():
             return _layer_harmonics(self._spec(), x)

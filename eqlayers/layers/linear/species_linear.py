@@ -20,7 +20,7 @@ from .module import Linear
 
 #: Weights that are gathered and multiplied in the time that one more map takes to begin, measured on CPUs.
 WEIGHTS_OF_A_MAP = 40_000
-#: Species of which each maps all atoms where a look at them is not allowed; of more the weights are gathered.
+#: Largest number of species that each map all atoms if species cannot be read; of more the weights are gathered.
 MASKED = 4
 #: Gathered weights at once, 0.5 GiB in float32.
 GATHERED = 1 << 27

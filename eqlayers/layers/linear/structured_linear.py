@@ -22,8 +22,8 @@ class IrrepwiseLinear(Linear):
     .. math:: y^{(i)}_{w m} = \mathrm{mul}_i^{-1/2} \sum_u w^{(i)}_{uw}\, x^{(i)}_{u m}
 
     Groups with equal irreps stay apart, where :class:`Linear` would mix them. It is Equitorch's ``IrrepWiseLinear``
-    with ``channel_norm``: what are C channels of an irrep there is a group of C copies here, so that its irreps "2x1o"
-    of C channels are "Cx1o + Cx1o".
+    with ``channel_norm``. Its C channels of an irrep are a group of C copies here: its irreps "2x1o" of C channels are
+    "Cx1o + Cx1o".
 
     Args:
         irreps_in: Irreps of the input.

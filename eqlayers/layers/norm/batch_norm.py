@@ -188,7 +188,7 @@ class BatchNorm(_BatchNormalization):
         return reduced if self.instance else reduced.mean(0)
 
     def _to_rows(self, numbers: Tensor, rows: int) -> Tensor:
-        """``[batch, copies]`` to ``[rows, copies]``; those that serve all stay as they are."""
+        """``[batch, copies]`` to ``[rows, copies]``; numbers ``[copies]`` for all rows stay as they are."""
         if numbers.ndim == 1:
             return numbers
         batch, copies = numbers.shape

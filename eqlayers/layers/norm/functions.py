@@ -36,8 +36,8 @@ class CopyPlan:
 
     Attributes:
         groups: One for each irreps group.
-        counts: Copies of each group that is not empty, of those that are apart (True) and of the others.
-        ranges: First and number of the copies that are apart, and of the others, among all copies.
+        counts: Copies of each group with copies, for groups that are apart (True) and for the other groups.
+        ranges: First copy and number of copies of each run of groups that are apart, and of the other groups.
         squares: Formula of the squares.
         scaled: Formulas of scaled features, by numbers for each row or for all.
     """

@@ -48,7 +48,7 @@ class _Row:
 
 @lru_cache(maxsize=256)
 def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
-    """Features to the scalars that are apart, if any, and to the squared norm of every other copy, if any.
+    """Features to the scalars that are apart, and to the squared norm of every other copy; both only if there are any.
 
     Example:
         >>> base = squares_formula((CopyGroup(8, 1, True), CopyGroup(4, 3)), "mul_ir")
@@ -74,7 +74,7 @@ def squares_formula(groups: tuple[CopyGroup, ...], layout: str) -> Formula:
 
 @lru_cache(maxsize=256)
 def scaled_formula(groups: tuple[CopyGroup, ...], layout: str, rows: str) -> Formula:
-    """Features, a number for each copy that is not apart, and what the scalars that are apart become, to features.
+    """Features, a number for each copy that is not apart, and new values of the scalars that are apart, to features.
 
     Args:
         groups: Of the features.

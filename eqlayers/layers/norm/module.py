@@ -226,8 +226,7 @@ class LayerNorm(Normalization):
     derivatives of every order.
 
     Args:
-        irreps: Irreps of the features; a group of them is normalised as one, so ``simplify()`` joins what belongs
-            together.
+        irreps: Irreps of the features; each group is normalised as one, so ``simplify()`` joins groups of equal irreps.
         eps: Added to the mean squares.
         affine: Whether there are weights and, for even scalars, biases.
         normalization: 'component' (squares over 2l + 1, as in Equiformer's code) or 'norm' (as in its paper).

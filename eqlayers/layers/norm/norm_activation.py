@@ -138,7 +138,7 @@ class NormActivation(CopyModule):
         # not one whose square is 0, which would be no bound, nor one that the function would get as 0
         least = max(SMALLEST if self.epsilon is None else self.epsilon, torch.finfo(squares.dtype).tiny ** 0.5, tiny)
         small = squares < least * least
-        # the inner choice keeps what is infinite at zero out of derivatives, which the outer one multiplies by 0
+        # the inner choice keeps infinite derivatives at zero out of the outer one, which multiplies them by 0
         roots = torch.where(small, torch.ones_like(squares), squares).sqrt()
         return torch.where(small, torch.full_like(squares, least if self.normalize else 0.0), roots)
 

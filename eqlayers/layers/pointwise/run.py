@@ -38,7 +38,7 @@ def run_formula(
     Args:
         base: The formula to compute, registered by `forms.keys.register_formula`.
         operands: ``[rows, width]`` each, of one dtype and device; ``[width]`` for one row that serves all.
-        graph: Sender and receiver of each row of the batch, for operands or results with rows of those.
+        graph: Sender and receiver of each row of the batch, for operands or results with rows of nodes.
         backend: Name of the backend that runs it; None for the best of the operands' device.
 
     Returns:
@@ -46,7 +46,7 @@ def run_formula(
 
     Raises:
         ShapeError, DTypeError, DeviceError: The tensors do not fit the formula.
-        BackendError: The backend cannot run it. IndexRangeError: A row has no such sender or receiver.
+        BackendError: The backend cannot run it. IndexRangeError: A sender or receiver is out of range.
     """
     if is_plain(operands):
         results = at_once(describe(base.key), operands, graph, backend)

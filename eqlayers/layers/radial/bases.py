@@ -15,7 +15,7 @@ from .module import RadialBasis
 class _Spaced(RadialBasis):
     """Bases of e3nn: with ``inside``, functions that are 0 at both ends, or nearly so."""
 
-    _fewest = 2  # functions of those that reach the ends
+    _fewest = 2  # functions, if they reach the ends
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class _Spaced(RadialBasis):
             self.continuous = -1
 
     def extra_repr(self) -> str:
-        """Number and ends, and what is not the default."""
+        """Number and ends, and options that are not the default."""
         return super().extra_repr() + ("" if self.inside else ", on the ends")
 
 
@@ -73,7 +73,7 @@ class CosineBasis(_Spaced):
 
     Here :math:`d = (r - r_n) / \Delta`. Without the envelope it is ``e3nn.math.soft_one_hot_linspace(...,
     basis="cosine", cutoff=inside)``: the squares add up to 1. Slopes jump where a function ends, at :math:`d = \pm 1`,
-    so forces do, too; at these places the derivatives are those from the right. Prefer another basis for potentials.
+    so forces do, too; at these places derivatives are taken from the right. Prefer another basis for potentials.
 
     Args:
         num_basis, cutoff, p, start, inside, envelope: See :class:`GaussianBasis`.

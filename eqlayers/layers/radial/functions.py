@@ -1,7 +1,7 @@
-"""Functions of lengths without an envelope, by name; TorchScript reads those that layers call.
+"""Functions of lengths without an envelope, by name; TorchScript reads the functions that layers call.
 
-They take x, the distance from where they begin; their number; the distance from there to the cutoff; and whether they
-lie inside, or reach the ends.
+Arguments are x, the distance from the start; the number of functions; the distance from the start to the cutoff; and
+whether functions lie inside, or reach the ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def bessel(x: Tensor, number: int, length: float) -> Tensor:
     n = torch.arange(1, number + 1, dtype=x.dtype, device=x.device)
     k = math.pi / length * n
     scale, near = (2 / length) ** 0.5 * k, 0.2
-    if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out what is below this alone
+    if not is_scripting():  # noqa: SIM102 -- TorchScript leaves out a block below this condition alone
         if all_between(x, 1.01 * near * length / math.pi, math.inf):
             t = x[..., None] * k
             return scale * (t.sin() / t)  # the same numbers as below
@@ -87,7 +87,7 @@ def fourier(x: Tensor, number: int, length: float, inside: bool) -> Tensor:
     factor = (0.25 + number / 2) ** -0.5
     if not inside:
         return torch.cos(math.pi * n * u) * factor
-    u = torch.where((u >= 0) & (u < 1), u, torch.zeros_like(u))  # at the start, slopes are those inside
+    u = torch.where((u >= 0) & (u < 1), u, torch.zeros_like(u))  # at the start the slope is the slope inside
     return torch.sin(math.pi * (n + 1) * u) * factor
 
 

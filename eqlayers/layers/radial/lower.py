@@ -40,7 +40,7 @@ _QUINTIC = (
     (0, 0, 0, -4, 7, -3), (0, 0, 0, 1 / 2, -1, 1 / 2),
 )  # fmt: skip
 
-#: What a length reads of a spline's coefficients, from what it reads of the rows of `_CUBIC`: a matrix ``[4, 4]``.
+#: ``[4, 4]``: the coefficients of a spline at a length, from the rows of `_CUBIC` at this length.
 TO_COEFFICIENTS = (
     (-1 / 2, 0.0, 1 / 2, 0.0), (1 / 6, 2 / 3, 1 / 6, 0.0), (-1 / 6, -1 / 2, 1 / 2, 1 / 6), (0.0, -1 / 2, 0.0, 1 / 2)
 )  # fmt: skip

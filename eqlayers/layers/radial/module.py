@@ -269,7 +269,7 @@ class RadialNetwork(ScalarNetwork):
         num_weights: Weights per edge.
         num_basis, cutoff, p: See :class:`BesselBasis`.
         hidden: Widths of the hidden layers.
-        basis: Other functions in place of those, with their number as ``num_basis``: a :class:`RadialBasis` or a
+        basis: Functions in place of Bessel functions, with an attribute ``num_basis``: a :class:`RadialBasis` or a
             :class:`TabledBasis`.
 
     Raises:

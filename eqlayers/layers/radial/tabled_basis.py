@@ -1,4 +1,4 @@
-"""Radial functions by interpolation: what many edges would compute is computed at a few knots."""
+"""Radial functions by interpolation: they are computed at a few knots in place of many edges."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Knots(KeepsFloat64):
             Intervals ``[E]`` int64 and coefficients ``[E, reads]``.
 
         Raises:
-            ShapeError, DTypeError: The lengths are no such tensor.
+            ShapeError, DTypeError: The lengths have another shape or dtype.
             IndexRangeError: A length is below the start; looked at on the CPU, NaN elsewhere.
         """
         if check_floating("lengths", lengths, "[E]").ndim != 1:
@@ -305,7 +305,7 @@ class TabledBasis(KeepsFloat64):
             functions = self.basis(self.knots.at)
             check_end(self.basis(self.knots.ends()), self.knots.cutoff)
         self.register_buffer("functions", functions, persistent=False)
-        self.register_buffer("pairs", None)  # of species, that tables are made for; None for those that come
+        self.register_buffer("pairs", None)  # of species with a table; None for tables of the pairs of each call
         self.register_buffer("live", None)  # knots of the tables that were made in every call before these were frozen
 
     @property

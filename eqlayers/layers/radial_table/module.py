@@ -26,7 +26,7 @@ _AT_ONCE = 1 << 23
 SAMPLES = 4
 #: Knots from which on errors have to fall as with cubics.
 _SETTLED = 256
-#: Equal parts of the axis, at the end of one of which a knot may be put.
+#: Equal parts of the axis; a knot may be put at the end of a part.
 _PARTS = 32
 
 
@@ -43,7 +43,7 @@ class TableError(NamedTuple):
 
 
 class Off(NamedTuple):
-    """Errors of a table, and the length in Angstrom at which the slope is off by most, of which network."""
+    """Errors of the table of a network, and the length in Angstrom at which the slope has the largest error."""
 
     error: TableError
     at: float
@@ -128,7 +128,7 @@ class RadialTable(KeepsTable):
             basis: Not read; so that the table can stand where a :class:`RadialNetwork` stood.
 
         Raises:
-            ShapeError, DTypeError: The lengths are no such tensor.
+            ShapeError, DTypeError: The lengths have another shape or dtype.
             IndexRangeError: A length is below the start (found on CPU only).
         """
         knots = self.knots
@@ -402,7 +402,7 @@ def _digits(limit: _Limit, error: Errors) -> bool:
 
 
 def _search(knots: Knots, kink: Fraction | None, dtype: torch.dtype, error: Errors) -> Knots | _Limit:
-    """The fewest knots of those that are tried, or what they end at."""
+    """The fewest knots that keep the tolerance, or the limit at which the search ends."""
     tolerance = error.tolerance
     count, slow, before, of = 16, 0, math.inf, None
     if kink is not None:

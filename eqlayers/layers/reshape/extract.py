@@ -1,4 +1,4 @@
-"""Layers that take parts of features out: groups in any order, or what follows each other."""
+"""Layers that take parts out of features: groups in any order, or adjacent copies."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ExtractIr(Extract):
 class Split(EquivariantModule):
     """Splits a feature into adjacent parts, by numbers of irrep copies or by irreps.
 
-    In 'mul_ir' all parts are views; in 'ir_mul' those that do not cut through the copies of a group above degree 0.
+    In 'mul_ir' all parts are views; in 'ir_mul' only parts that do not cut a group above degree 0.
     As with torch.split, they must not be changed in place where gradients are recorded.
 
     Args:

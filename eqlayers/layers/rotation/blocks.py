@@ -256,7 +256,7 @@ def _place(
         expr: Collects nodes.
         matrix: Of degree l.
         l: Degree.
-        high, low: Orders, of which high is not the smaller one.
+        high, low: Orders, with high >= low.
         sizes: Real factors of P and of Q.
         straight, crossed: Monomials of P and of Q, of rows high and of rows low.
     """

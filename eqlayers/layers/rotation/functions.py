@@ -99,7 +99,7 @@ def wigner_blocks(quaternions: Tensor, lmax: int, *, backend: str | None = None)
         ``[..., sum((2 l + 1)^2)]``: flat blocks ``[2 l + 1, 2 l + 1]``, row-major, the smallest degree first.
 
     Raises:
-        ShapeError, DTypeError, ConfigError: The arguments are no such things.
+        ShapeError, DTypeError, ConfigError: Arguments of another shape, dtype or range.
 
     Source:
         See :mod:`eqlayers.layers.rotation.blocks`; numbers of ``e3nn.o3.wigner_D``.
@@ -123,7 +123,7 @@ def edge_frame(vectors: Tensor, lmax: int, *, backend: str | None = None) -> Ten
         ``[..., sum((2 l + 1)^2)]``, flat blocks as of `wigner_blocks`; of the zero vector 1 for l = 0, else 0.
 
     Raises:
-        ShapeError, DTypeError, ConfigError: The arguments are no such things.
+        ShapeError, DTypeError, ConfigError: Arguments of another shape, dtype or range.
 
     Source:
         Passaro and Zitnick 2023, arXiv:2302.03655 (features in the frames of edges).
@@ -165,7 +165,7 @@ def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Ten
     r"""Unit quaternions of rotation matrices, up to their sign.
 
     Every row of :math:`4\, q q^T` is linear in the matrix; that with the largest entry on the diagonal is taken. The
-    sign may jump where the row changes, and so what is computed from quaternions is to be even, as `wigner_blocks` is.
+    sign may jump where the row changes, so functions of these quaternions must be even, as `wigner_blocks` is.
 
     Args:
         matrices: ``[..., 3, 3]`` rotations.
@@ -175,7 +175,7 @@ def matrix_to_quaternion(matrices: Tensor, *, backend: str | None = None) -> Ten
         ``[..., 4]`` as (w, x, y, z), of length 1.
 
     Raises:
-        ShapeError, DTypeError: The argument is no such tensor.
+        ShapeError, DTypeError: The argument has another shape or dtype.
 
     Source:
         Shepperd 1978, doi:10.2514/3.55767b.
@@ -236,7 +236,7 @@ def check_rotation(kind: str, rotation: Tensor) -> Tensor:
     """A rotation of that kind.
 
     Raises:
-        ShapeError, DTypeError: No such tensor.
+        ShapeError, DTypeError: Another shape or dtype.
     """
     fix = f"Name the kind that you pass: {', '.join(ROTATIONS)}."
     return check_last("rotation", rotation, ROTATIONS[kind], f"of the kind {kind!r}", fix)
@@ -331,7 +331,7 @@ def wigner_D(
 
     Raises:
         IrrepsError, ConfigError: Irreps or options that there are not.
-        ShapeError, DTypeError: The rotation is no such tensor.
+        ShapeError, DTypeError: The rotation has another shape or dtype.
 
     Source:
         See :mod:`eqlayers.layers.rotation.blocks`; numbers of e3nn's ``Irreps.D_from_matrix`` and similar methods.

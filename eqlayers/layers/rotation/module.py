@@ -44,7 +44,7 @@ class WignerD(FormulaModule):
 
     Polynomials of a unit quaternion, so that derivatives of every order are finite and right for every rotation, where
     derivatives by Euler angles of a matrix are not at :math:`\beta = 0` and :math:`\pi`. A matrix is taken to be
-    orthogonal: derivatives along rotations are right, those along other changes of it mean nothing.
+    orthogonal: derivatives along rotations are right, derivatives along other changes mean nothing.
 
     Args:
         irreps: Irreps of the features, of degrees up to 12.
@@ -83,7 +83,7 @@ class WignerD(FormulaModule):
         """Rotations of the kind of the layer to matrices ``[..., irreps.dim, irreps.dim]``.
 
         Raises:
-            ShapeError, DTypeError: The rotation is no such tensor.
+            ShapeError, DTypeError: The rotation has another shape or dtype.
         """
         return self._full(self._blocks(self.rotation, check_rotation(self.rotation, rotation)))
 
@@ -91,7 +91,7 @@ class WignerD(FormulaModule):
         """``[..., 3, 3]`` to ``[..., irreps.dim, irreps.dim]``; a determinant of -1 adds the parity.
 
         Raises:
-            ShapeError, DTypeError: The matrix is no such tensor.
+            ShapeError, DTypeError: The matrix has another shape or dtype.
         """
         return self._full(self._blocks("matrix", check_last("R", R, (3, 3), "rotations")))
 
@@ -306,7 +306,7 @@ class EdgeFrame(FormulaModule):
         """``[..., 3]`` to flat blocks ``[..., dim]``: ``[2 l + 1, 2 l + 1]`` row-major, the smallest degree first.
 
         Raises:
-            ShapeError, DTypeError: The vectors are no such tensor of floating-point numbers.
+            ShapeError, DTypeError: The vectors have another shape or dtype.
         """
         return run_frame(self._formulas[0], vectors, self.backend)
 

@@ -1,4 +1,4 @@
-"""Maps of features in the frames of edges: sorted by order m, mixed by matrices, and put back."""
+"""Maps in the frames of edges: components are sorted by order m, multiplied by matrices, and put back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SO2Plan:
     Attributes:
         shapes: ``[matrices, in, out]`` of the weights of each block of one order.
         orders: The order of each block; orders m = 0 come first.
-        num_scales: Factors of the input for a row, the last ``num_minus`` of which serve -m, too.
+        num_scales: Factors of the input for a row; the last ``num_minus`` factors serve -m, too.
         plain, scaled: Programs before the map, without and with factors. back: That after it.
     """
 
@@ -44,7 +44,7 @@ class SO2Plan:
     ) -> None:
         self.flat, self.map = FlatLayout(irreps_in, layout), so2_map(irreps_in, irreps_out, mmax, parity)
         self.num_scales, self.num_minus = packed_widths(self.map.blocks_in)
-        self.shapes = self.map.shapes  # read at every call; compilers cannot trace what makes them
+        self.shapes = self.map.shapes  # read at every call; compilers cannot trace the property
         self.orders = [block.m for block in self.map.blocks_in]
         self.num_unsigned = self.orders.count(0)
         self.weight_numel = sum(math.prod(shape) for shape in self.shapes)
@@ -60,7 +60,7 @@ def check_weight(plan: SO2Plan, weight: Tensor) -> Tensor:
     """The weights of a call.
 
     Raises:
-        ShapeError, DTypeError: No such tensor.
+        ShapeError, DTypeError: Another shape or dtype.
     """
     if check_tensor("weight", weight, f"[{plan.weight_numel}]").shape != (plan.weight_numel,):
         raise ShapeError(
@@ -74,7 +74,7 @@ def check_scales(plan: SO2Plan, scales: Tensor) -> None:
     """Factors of the input.
 
     Raises:
-        ShapeError, DTypeError: No such tensor.
+        ShapeError, DTypeError: Another shape or dtype.
     """
     if check_tensor("scales", scales, f"[..., {plan.num_scales}]").shape[-1:] != (plan.num_scales,):
         raise ShapeError(

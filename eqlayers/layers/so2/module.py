@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class SO2Layer(EquivariantModule):
     """A map of packed rows with the programs before and after it."""
 
-    _before = "sorting by order m"  # what is done to features, and undone to results, as explain() says
+    _before = "sorting by order m"  # the first step, in the words of explain(); the last step undoes it
     weight: Tensor
 
     def __init__(
@@ -135,7 +135,7 @@ class SO2Linear(SO2Layer):
         layout, backend: See :class:`eqlayers.TensorProduct`.
 
     Attributes:
-        weight: ``[weight_numel]``, normal numbers at first: features of unit variance then give such features. See
+        weight: ``[weight_numel]``, normal numbers at first, which keep the variance of features. See
             :meth:`weight_views`.
         num_scales: Factors of the input for a row; see :meth:`scale_slices`.
 

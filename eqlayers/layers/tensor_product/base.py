@@ -128,7 +128,7 @@ class ProductLayer(E3nnState, EquivariantModule):
             A layer whose state dict has the keys of ``module``'s.
 
         Raises:
-            ConfigError: No such layer, or its coefficients are not Wigner 3j symbols.
+            ConfigError: Another layer, or its coefficients are not Wigner 3j symbols.
 
         Example:
             >>> from e3nn import o3
@@ -197,7 +197,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         return str(self)
 
     def _sparse_plan(self) -> ProductPlan:
-        """The plan of all paths but those that are matrix products."""
+        """The plan of all paths except matrix products."""
         return self.plan.rest if self.dense_paths() and self.plan.rest is not None else self.plan
 
     @property
@@ -217,7 +217,7 @@ class ProductLayer(E3nnState, EquivariantModule):
         return infos_of(self.plan.form.program)
 
     def whole_call(self, dtype: torch.dtype, device: torch.device) -> tuple[str, FormCall] | None:
-        """All paths but those that are matrix products as one call; None where there is none."""
+        """All paths except matrix products as one call; None without any."""
         plan, dense = self._sparse_plan(), self.dense_paths()
         if not plan.paths:
             return None

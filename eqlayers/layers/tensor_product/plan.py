@@ -57,11 +57,10 @@ class ProductPlan:
         layouts: Of in1, in2 and out.
         form: All paths as one program.
         paths: Number of paths that contribute; without any the result is zero.
-        reads: Whether there is a path at all, if only one of coefficient zero; without, the result is a constant.
+        reads: Whether there is any path, even with coefficient zero; without one the result is constant.
         weight_numel: Number of weights.
-        dense: The form of the paths that are matrix products where one set of weights serves all samples; None without
-            such paths.
-        rest: The plan of all others, if there are such paths.
+        dense: The form of the paths that are matrix products if one set of weights serves all samples, or None.
+        rest: The plan of all other paths, if ``dense`` is a form.
 
     Raises:
         IrrepsError, ConfigError: Irreps, instructions or a layout of another kind.

@@ -193,7 +193,7 @@ class TensorSquare(TensorProduct):
         """Make the square of an ``e3nn.o3.TensorSquare``; see :meth:`TensorProduct.from_e3nn`.
 
         Raises:
-            ConfigError: No such layer: a product of two features, say.
+            ConfigError: Another layer, such as a product of two features.
         """
         return super().from_e3nn(check_e3nn_layer(module, "TensorSquare", "irreps_in", "irreps_in1"), backend=backend)
 
