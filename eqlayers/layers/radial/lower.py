@@ -40,7 +40,7 @@ _QUINTIC = (
     (0, 0, 0, -4, 7, -3), (0, 0, 0, 1 / 2, -1, 1 / 2),
 )  # fmt: skip
 
-#: ``[4, 4]``: the coefficients of a spline at a length, from the rows of `_CUBIC` at this length.
+#: ``[4, 4]``: from the factors of the rows of `_CUBIC` at a length to the factors of a spline's coefficients.
 TO_COEFFICIENTS = (
     (-1 / 2, 0.0, 1 / 2, 0.0), (1 / 6, 2 / 3, 1 / 6, 0.0), (-1 / 6, -1 / 2, 1 / 2, 1 / 6), (0.0, -1 / 2, 0.0, 1 / 2)
 )  # fmt: skip
