@@ -7,8 +7,7 @@ from .moved import answer_for_former_names
 from .core.torch_internals import is_plain as is_plain  # isort: skip  # first, as it says which torch is needed
 from .keywords import name_arguments
 from .layers.attention.module import AttentionAggregate, EquivariantAttention
-from .layers.basis.cartesian import CartesianTensor
-from .layers.basis.change_of_basis import ChangeOfBasis
+from .layers.basis.module import CartesianTensor, ChangeOfBasis
 from .layers.contraction.module import SymmetricContraction
 from .layers.convolution.interaction import Interaction
 from .layers.convolution.module import TensorProductConv
@@ -33,8 +32,7 @@ from .layers.radial.module import BesselBasis, RadialBasis, RadialNetwork
 from .layers.radial.repulsion import ZBL
 from .layers.radial.tabled_basis import KnotBasis, TabledBasis
 from .layers.radial_table.module import RadialTable, TableError
-from .layers.reshape.extract import Extract, ExtractIr, Split
-from .layers.reshape.reshaping import Identity, Merge, Separable, Sort
+from .layers.reshape.module import Extract, ExtractIr, Identity, Merge, Separable, Sort, Split
 from .layers.rotation.module import EdgeFrame, RotateFeatures, WignerD
 from .layers.so2.module import SO2Convolution, SO2Linear
 from .layers.tensor_product.module import TensorProduct

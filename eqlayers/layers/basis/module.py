@@ -1,0 +1,292 @@
+"""Changes of basis: constant matrices on the components of irreps, and Cartesian tensors as irreps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from e3nn import o3
+from e3nn.o3 import Irreps
+from torch import Tensor
+
+from ...core.checks import check_choice, check_flag, check_floating, got
+from ...core.dtypes import check_same_kind, widest_under_autocast
+from ...core.errors import ConfigError, IrrepsError, ShapeError
+from ...core.forms.program import Form
+from ...core.torch_internals import outside_of_autocast, under_autocast
+from ...irreps.algebra import as_irreps, representation_matrix
+from ...irreps.layout import LAYOUTS, FlatLayout
+from ..base.module import FormModule, KeepsFloat64
+from ..base.run import run_rows
+from ..tensor_product.lower import basis_program
+from .lower import cartesian_basis, read_formula
+
+#: Name of a basis -> the rotation whose Wigner D matrices lead to it.
+_ROTATIONS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "e3nn": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "polar_z": ((0, 1, 0), (0, 0, 1), (1, 0, 0)),  # (x, y, z) to (y, z, x)
+}
+#: Entries below are rounding; true ones of the Wigner D matrices of these rotations are far larger.
+_ROUNDING = 1e-14
+#: Condition of a matrix from which no way back is worth its digits.
+_SINGULAR = 1e12
+
+
+class ChangeOfBasis(FormModule):
+    r"""A constant matrix per irrep on the components of every copy: :math:`y_{u m} = \sum_n Q^{(l p)}_{m n} x_{u n}`.
+
+    e3nn's harmonics have the polar axis y, and components (x, y, z) of degree 1. Most others, spherical harmonics in
+    physics among them, have the polar axis z, order components by :math:`m = -l, \dots, l`, and thus have components
+    (y, z, x) of degree 1. The matrix between both is the Wigner D matrix of that exchange of axes, and sparse.
+
+    Args:
+        irreps: Irreps of input and output.
+        basis: 'polar_z' as above; 'e3nn', which changes nothing; a matrix [3, 3], orthogonal to 64 roundings of its
+            dtype, whose Wigner D matrices are taken; or a mapping from irreps to matrices ``[2 l + 1, 2 l + 1]``; other
+            irreps stay as they are.
+        inverse: Whether to go from that basis to e3nn's.
+        layout: 'mul_ir' (e3nn's) or 'ir_mul', of the input.
+        layout_out: Layout of the output; the input's if None.
+        backend: Name of a backend, or None for the first that accepts.
+
+    Raises:
+        IrrepsError, ConfigError: Irreps, a basis or a layout that there are not, or a matrix without inverse.
+
+    Example:
+        >>> ChangeOfBasis("1o", "polar_z")(torch.tensor([1.0, 2.0, 3.0]))
+        tensor([2., 3., 1.])
+        >>> ChangeOfBasis("2x1o", "e3nn", layout_out="ir_mul")(torch.arange(6.0)).tolist()
+        [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]
+    """
+
+    def __init__(
+        self,
+        irreps: Any,
+        basis: Any = "polar_z",
+        *,
+        inverse: bool = False,
+        layout: str = "mul_ir",
+        layout_out: str | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__(layout, backend)
+        self.irreps_in = self.irreps_out = as_irreps(irreps)
+        self.layout_out = layout if layout_out is None else check_choice("layout_out", layout_out, LAYOUTS)
+        self.basis = basis if isinstance(basis, str) else "given"
+        self.inverse = check_flag("inverse", inverse)
+        self._flat = FlatLayout(self.irreps_in, layout)
+        self._matrices = {ir: _inverted(ir, q) if self.inverse else q for ir, q in self._read(basis).items()}
+        terms = [self._matrices[ir] for _, ir in self.irreps_in]
+        self._form = Form(basis_program(self.irreps_in, terms, layout, self.layout_out))
+        self.num_paths = len(self.irreps_in)
+
+    def _read(self, basis: Any) -> dict[o3.Irrep, np.ndarray]:
+        """The matrix of every irrep."""
+        wanted = dict.fromkeys(ir for _, ir in self.irreps_in)
+        if isinstance(basis, Mapping):
+            by_irrep = {_irrep(key): value for key, value in basis.items()}
+            return {ir: _matrix(ir, by_irrep[ir]) if ir in by_irrep else np.eye(ir.dim) for ir in wanted}
+        turn: Any = basis
+        if isinstance(basis, str):
+            if check_choice("basis", basis, _ROTATIONS) == "e3nn":
+                return {ir: np.eye(ir.dim) for ir in wanted}
+            turn = np.array(_ROTATIONS[basis], dtype=np.float64)
+        out = {}
+        for ir in wanted:
+            matrix = representation_matrix(o3.Irreps([(1, ir)]), turn).numpy().copy()
+            matrix[np.abs(matrix) < _ROUNDING] = 0.0
+            out[ir] = matrix
+        return out
+
+    def matrix(self, ir: Any) -> Tensor:
+        """``[2 l + 1, 2 l + 1]`` float64, of an irrep that the layer has.
+
+        Raises:
+            IrrepsError: The layer does not have this irrep.
+        """
+        irrep = _irrep(ir)
+        if irrep not in self._matrices:
+            raise IrrepsError(f"ir must be one of {self.irreps_in}, got {got(ir)}. Pick one of these.")
+        return torch.from_numpy(self._matrices[irrep].copy())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[..., irreps.dim]`` to the same, in the other basis and layout.
+
+        Raises:
+            ShapeError, DTypeError: The features do not fit the layer.
+        """
+        self._flat.check("x", x)
+        check_same_kind(x=x)
+        return run_rows(self._form, x, x.new_ones(1), x.shape[:-1], self.backend)
+
+    def extra_repr(self) -> str:
+        """Irreps, basis, layouts and backend."""
+        way = f"{self.basis} -> e3nn" if self.inverse else f"e3nn -> {self.basis}"
+        layouts = self.layout if self.layout_out == self.layout else f"{self.layout} -> {self.layout_out}"
+        return f"{self.irreps_in} | {way} | {layouts}, backend {self.backend or 'auto'}"
+
+
+def _irrep(value: Any) -> o3.Irrep:
+    try:
+        return o3.Irrep(value)
+    except Exception:
+        raise IrrepsError(
+            f"irreps of basis must be irreps such as '1o', got {got(value)}. Write degree and parity."
+        ) from None
+
+
+def _matrix(ir: o3.Irrep, value: Any) -> np.ndarray:
+    numbers = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+    try:
+        matrix = np.array(numbers, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.shape != (ir.dim, ir.dim) or not np.isfinite(matrix).all():
+        raise ConfigError(
+            f"the matrix of {ir} must be [{ir.dim}, {ir.dim}] finite numbers, got {got(value)}. Give a row for each "
+            f"component after."
+        )
+    return matrix
+
+
+def _inverted(ir: o3.Irrep, matrix: np.ndarray) -> np.ndarray:
+    if (
+        np.array_equal(matrix @ matrix.T, np.eye(len(matrix)))
+        or np.abs(matrix @ matrix.T - np.eye(ir.dim)).max() < 1e-12
+    ):
+        return matrix.T.copy()
+    if not np.linalg.cond(matrix) < _SINGULAR:
+        raise ConfigError(f"the matrix of {ir} must have an inverse, got {got(matrix.tolist())}. Use inverse=False.")
+    return np.linalg.inv(matrix)
+
+
+class CartesianTensor(KeepsFloat64):
+    r"""Tensors :math:`T_{ij\dots}` of vectors' indices as irreps, and back, like ``e3nn.io.CartesianTensor``.
+
+    .. math:: x_c = \sum_{ij\dots} Q_{c\,ij\dots} T_{ij\dots}, \qquad T_{ij\dots} = \sum_c x_c\, Q_{c\,ij\dots}
+
+    Rows of Q are orthonormal. So the way there and back gives the part of a tensor that has the symmetries, and irreps
+    have the norm of such a tensor. The basis is e3nn's: couplings from left to right by the Wigner 3j symbols of the
+    installed e3nn; where an irrep occurs several times, as both 0e of an elasticity tensor, the orthonormal
+    combinations which Gram and Schmidt's method makes in the order of the couplings, the first coefficient positive.
+
+    Args:
+        formula: Index letters, and equal tensors with permuted indices: 'ij' has no symmetry, 'ij=ji' is
+            symmetric, 'ij=-ji' antisymmetric, 'ijkl=jikl=klij' elasticity, 2x0e+2x2e+1x4e. Up to 6 indices.
+        traceless: Whether only tensors without traces are meant, which 'ij=ji' has as 1x2e.
+
+    Attributes:
+        irreps_out: Irreps, single copies of each in e3nn's order.
+        change_of_basis: ``[irreps_out.dim, 3, ..., 3]`` float64, Q above.
+
+    Raises:
+        ConfigError: No formula.
+
+    Source:
+        ``e3nn.io.CartesianTensor`` and ``e3nn.o3.ReducedTensorProducts``.
+
+    Example:
+        >>> stress = CartesianTensor("ij=ji")
+        >>> stress.irreps_out
+        1x0e+1x2e
+        >>> tensor = torch.tensor([[1.0, 2.0, 0.0], [2.0, 3.0, 0.0], [0.0, 0.0, 5.0]])
+        >>> torch.allclose(stress.to_cartesian(stress(tensor)), tensor)
+        True
+    """
+
+    change_of_basis: Tensor
+    _matrix: Tensor
+
+    def __init__(self, formula: str, traceless: bool = False) -> None:
+        super().__init__()
+        self.traceless = check_flag("traceless", traceless)
+        read_formula(formula)
+        basis = cartesian_basis(formula, self.traceless)
+        self.formula, self.indices = formula, basis.indices
+        self.irreps_out: Irreps = basis.irreps
+        self._flat = FlatLayout(basis.irreps, "mul_ir")
+        self.register_buffer("change_of_basis", torch.from_numpy(basis.matrix.copy()), persistent=False)
+        self.kept_in_float64 = ("change_of_basis",)
+        self._cube = (3,) * len(self.indices)
+        self.register_buffer("_matrix", self.change_of_basis.flatten(1).float(), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._matrix = self.change_of_basis.flatten(1).to(self._matrix.dtype)  # from float64, not from rounded numbers
+        return self
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        """Tensors to irreps; see :meth:`from_cartesian`."""
+        return self.from_cartesian(tensor)
+
+    def from_cartesian(self, data: Tensor) -> Tensor:
+        """``[..., 3, ..., 3]`` to ``[..., irreps_out.dim]``; parts without the symmetries are left out.
+
+        Raises:
+            ShapeError, DTypeError: The data have another shape or dtype.
+        """
+        rank = len(self.indices)
+        text = ", ".join(["...", *["3"] * rank])
+        check_floating("data", data, f"[{text}]")
+        if data.ndim < rank or data.shape[data.ndim - rank :] != (3,) * rank:
+            raise ShapeError(
+                f"data must be [{text}] for {self.formula!r}, got {list(data.shape)}. Move the axes of the tensor to "
+                f"the end."
+            )
+        return self._product(data.flatten(-rank), True)
+
+    def to_irreps(self, data: Tensor) -> Tensor:
+        """Convert a tensor, as :meth:`from_cartesian`."""
+        return self.from_cartesian(data)
+
+    def to_cartesian(self, data: Tensor) -> Tensor:
+        """``[..., irreps_out.dim]`` to ``[..., 3, ..., 3]`` with the symmetries.
+
+        Raises:
+            ShapeError, DTypeError: The data have another shape or dtype.
+        """
+        self._flat.check("data", data)
+        return self._product(data, False).view(*data.shape[:-1], *self._cube)
+
+    def from_vectors(self, *vectors: Tensor) -> Tensor:
+        r"""Irreps of the outer product of a vector ``[..., 3]`` for each index: ``[..., irreps_out.dim]``.
+
+        Raises:
+            ShapeError, DTypeError, DeviceError: Another number of vectors, or they do not fit each other.
+        """
+        if len(vectors) != len(self.indices):
+            raise ShapeError(
+                f"vectors must be {len(self.indices)}, one for each index of {self.formula!r}, got {len(vectors)}. "
+                f"Pass one [..., 3] for each."
+            )
+        names = [f"vectors[{n}]" for n in range(len(vectors))]
+        factors = widest_under_autocast(
+            *(check_floating(n, v, "[..., 3]") for n, v in zip(names, vectors, strict=True))
+        )
+        check_same_kind(**dict(zip(names, factors, strict=True)))
+        for name, vector in zip(names, factors, strict=True):
+            if vector.ndim < 1 or vector.shape[-1] != 3:
+                raise ShapeError(f"{name} must be [..., 3], got {list(vector.shape)}. Move the components to the end.")
+        product = factors[0]
+        for vector in factors[1:]:
+            product = (product[..., :, None] * vector[..., None, :]).flatten(-2)
+        return self.from_cartesian(product.unflatten(-1, (3,) * len(vectors)))
+
+    def _product(self, data: Tensor, transposed: bool) -> Tensor:
+        """Multiply by the matrix, in the dtype of the data."""
+        device = data.device
+        matrix: Tensor = self._matrix
+        if matrix.dtype != data.dtype or matrix.device != device:
+            check_same_kind(data=data)
+            matrix = self.change_of_basis.flatten(1).to(device, data.dtype)
+        matrix = matrix.T if transposed else matrix
+        if not under_autocast(device.type):
+            return data @ matrix
+        with outside_of_autocast(device.type):  # no work that is worth the digits
+            return data @ matrix
+
+    def extra_repr(self) -> str:
+        """Formula and irreps."""
+        return f"{self.formula} | {self.irreps_out}{', traceless' if self.traceless else ''}"
