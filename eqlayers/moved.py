@@ -29,7 +29,7 @@ MOVED = {
     "lowering.symmetric": "layers.contraction.lower",
     "lowering.traced": "layers.pointwise.lower",
     "nn._common.columns": "layers.base.columns",
-    "nn._common.functions": "layers.gate.functions",
+    "nn._common.functions": "layers.gate.activation",
     "nn._common.grids": "layers.gate.grid_activation",
     "nn._common.interpolation": "layers.radial.knots",
     "nn._common.linear_paths": "layers.linear.instructions",

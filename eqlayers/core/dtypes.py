@@ -69,7 +69,8 @@ def check_same_kind(**tensors: Tensor) -> None:
                 f"{name} must have the dtype of {first_name}, {first.dtype}, got {tensor.dtype}. "
                 f"Convert one of them with `.to({first.dtype})`."
             )
-        check_same_device(name, tensor, first_name, first)
+        if tensor.device != first.device:
+            check_same_device(name, tensor, first_name, first)
 
 
 def check_same_device(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...core.errors import ConfigError
 from ...irreps.algebra import as_irreps
-from ...layers.gate.functions import known
+from ...layers.gate.activation import known
 from ...nn import Gate
 from ..probes import Operands, Probe, call, draw, dtype_and_device
 from ..replacement import FusedReplacement

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ...irreps.algebra import as_irreps
 from ...irreps.layout import FlatLayout
 from ...layers.base.module import EquivariantModule
-from ...layers.gate.functions import NormalizedFunction
+from ...layers.gate.activation import NormalizedFunction
 from ...nn import S2Activation, SO3Activation
 from ..probes import Operands, Probe, call, draw
 from ..replacement import FusedReplacement

@@ -21,7 +21,7 @@ from ...irreps.algebra import as_irreps, representation_matrix
 from ...irreps.layout import FlatLayout
 from ..base.module import EquivariantModule
 from ..rotation.module import WignerD
-from .functions import NormalizedFunction
+from .activation import NormalizedFunction
 
 Constants = Mapping[str, np.ndarray]
 

@@ -24,7 +24,7 @@ from ..base.columns import Columns, Copies, columns_of, take
 from ..base.module import EquivariantModule, FormulaModule
 from ..pointwise.run import run_formula
 from ..tensor_product.sub_products import ElementwiseTensorProduct
-from .functions import known, normalized
+from .activation import known, normalized
 from .lower import AS_IT_IS, Part, Source, gated_formula
 
 #: Runs of copies: the number of copies, and their source.

@@ -18,8 +18,7 @@ from torch.nn import functional
 
 from eqlayers import to_ir_mul
 from eqlayers.errors import ConfigError
-from eqlayers.layers.gate.activation import second_moment
-from eqlayers.layers.gate.functions import NormalizedFunction
+from eqlayers.layers.gate.activation import NormalizedFunction, second_moment
 from eqlayers.nn import Activation, Gate
 
 KNOWN = [functional.silu, torch.sigmoid, torch.tanh, torch.nn.SiLU(), None]
