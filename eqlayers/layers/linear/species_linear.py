@@ -86,7 +86,8 @@ class SpeciesLinear(EquivariantModule):
         check_index("kind", kind, features.shape[0], self.num_species, "species")
         if self.num_species == 1:
             return self.linear(features, self.weight[0])
-        check_same_device("kind", kind, "features", features)
+        if kind.device != features.device:
+            check_same_device("kind", kind, "features", features)
         atoms, numel = kind.shape[0], self.linear.weight_numel
         if being_traced() or not kind.is_cpu or (species := unwrapped(kind)).ndim != 1:
             return self._of_any_species(features, kind)
