@@ -70,16 +70,15 @@ def check_same_kind(**tensors: Tensor) -> None:
                 f"Convert one of them with `.to({first.dtype})`."
             )
         if tensor.device != first.device:
-            check_same_device(name, tensor, first_name, first)
+            raise device_error(name, tensor, first_name, first)
 
 
-def check_same_device(name: str, tensor: Tensor, first_name: str, first: Tensor) -> None:
-    """Raise unless a tensor of any dtype is on the device of another one."""
-    if tensor.device != first.device:
-        raise DeviceError(
-            f"{name} must be on the device of {first_name}, {first.device}, got {tensor.device}. "
-            f"Move it with `.to('{first.device}')`."
-        )
+def device_error(name: str, tensor: Tensor, first_name: str, first: Tensor) -> DeviceError:
+    """The error of a tensor that is not on the device of another one."""
+    return DeviceError(
+        f"{name} must be on the device of {first_name}, {first.device}, got {tensor.device}. "
+        f"Move it with `.to('{first.device}')`."
+    )
 
 
 def broadcast_shapes(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

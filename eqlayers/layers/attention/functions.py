@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.backends import check_backend
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.checks import check_choice, check_flag, check_floating, check_integer, check_number, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_device, check_same_kind, widest_under_autocast
+from ...core.dtypes import ACCUMULATE, check_same_kind, device_error, widest_under_autocast
 from ...core.errors import IndexRangeError, ShapeError
 from ...core.forms.program import Form
 from ...core.graph import Graph, as_graph
@@ -93,7 +93,8 @@ def edge_softmax(
         raise ShapeError(
             f"sink must be [{heads}] or [{graph.num_dst}, {heads}], got {list(wide.shape)}. Give a logit for each head."
         )
-    check_same_device("edge_index", graph.edge_index, "logits", logits)
+    if graph.edge_index.device != logits.device:
+        raise device_error("edge_index", graph.edge_index, "logits", logits)
     ends, flag = Ends(*graph.ends, graph.num_src, graph.num_dst), check_flag("deterministic", deterministic)
     if envelope is not None and envelope.is_cpu and is_plain((envelope,)) and bool((envelope.detach() < 0).any()):
         raise IndexRangeError(

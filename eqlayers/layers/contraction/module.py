@@ -12,7 +12,7 @@ from torch.cuda import is_current_stream_capturing
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ...core.checks import check_choice, check_flag, check_integer, check_optional, check_tensor, got
-from ...core.dtypes import ACCUMULATE, check_same_device, of_one_kind
+from ...core.dtypes import ACCUMULATE, device_error, of_one_kind
 from ...core.errors import ConfigError, DTypeError, IrrepsError, ShapeError
 from ...core.graph import Graph, check_range
 from ...core.torch_internals import being_traced, is_plain, outside_of_autocast, outside_of_func, wrapped_by_func
@@ -304,7 +304,8 @@ class SymmetricContraction(FormulaModule):
             )
         if y.is_complex():
             raise DTypeError(f"y must be {want}, got {y.dtype}. Pass the species, or their one-hot rows.")
-        check_same_device("y", y, "x", x)
+        if y.device != x.device:
+            raise device_error("y", y, "x", x)
         if y.ndim == 1:
             check_range("y", y, self.num_elements, "species")
 

@@ -12,7 +12,7 @@ from eqlayers_kernels.forms.formula import Formula
 from ...core.backends import check_backend
 from ...core.backends.rows import taken
 from ...core.checks import check_choice, check_flag, check_floating, check_tensor, fixed
-from ...core.dtypes import ACCUMULATE, check_same_device, check_same_kind
+from ...core.dtypes import ACCUMULATE, check_same_kind, device_error
 from ...core.errors import DTypeError, IndexRangeError, ShapeError
 from ...core.graph import Graph, check_range
 from ...core.torch_internals import is_plain
@@ -110,7 +110,8 @@ def _of_nodes(cell: Tensor, batch: Any, nodes: int) -> Tensor:
         )
     if batch.dtype not in (torch.int32, torch.int64):
         raise DTypeError(f"batch must be an int64 or int32 tensor [{nodes}], got {batch.dtype}. Use `.long()`.")
-    check_same_device("batch", batch, "cell", cell)
+    if batch.device != cell.device:
+        raise device_error("batch", batch, "cell", cell)
     check_range("batch", batch, cell.shape[0], "cells")
     return taken(cell.reshape(-1, 9), batch)
 
@@ -129,7 +130,8 @@ def check_positions(pos: Any) -> Tensor:
 
 def run_edges(base: Formula, pos: Tensor, graph: Graph, shift: Shift, backend: str | None) -> tuple[Tensor, ...]:
     """Vectors ``[E, 3]``, lengths ``[E]``, directions ``[E, 3]`` and harmonics ``[E, dim]``."""
-    check_same_device("edge_index", graph.edge_index, "pos", pos)
+    if graph.edge_index.device != pos.device:
+        raise device_error("edge_index", graph.edge_index, "pos", pos)
     vectors, lengths, directions, harmonics = run_formula(base, [pos, pos, *shift.operands], graph, backend)
     return vectors, lengths.squeeze(1), directions, harmonics
 

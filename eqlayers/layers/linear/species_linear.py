@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ...core.backends.rows import taken
 from ...core.checks import check_integer, check_tensor
-from ...core.dtypes import check_same_device
+from ...core.dtypes import device_error
 from ...core.errors import ShapeError
 from ...core.graph import check_index
 from ...core.torch_internals import being_traced, unwrapped
@@ -87,7 +87,7 @@ class SpeciesLinear(EquivariantModule):
         if self.num_species == 1:
             return self.linear(features, self.weight[0])
         if kind.device != features.device:
-            check_same_device("kind", kind, "features", features)
+            raise device_error("kind", kind, "features", features)
         atoms, numel = kind.shape[0], self.linear.weight_numel
         if being_traced() or not kind.is_cpu or (species := unwrapped(kind)).ndim != 1:
             return self._of_any_species(features, kind)

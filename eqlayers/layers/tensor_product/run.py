@@ -12,7 +12,7 @@ from ...core.backends.forms import BY_DEVICE, chosen
 from ...core.backends.rows import Ends, gathered, summed
 from ...core.backends.whole import contract
 from ...core.checks import check_flag, check_tensor, check_type
-from ...core.dtypes import broadcast_lead, check_same_device, check_same_kind, widest_under_autocast
+from ...core.dtypes import broadcast_lead, check_same_kind, device_error, widest_under_autocast
 from ...core.errors import ShapeError
 from ...core.forms.program import tabled
 from ...core.graph import Graph, as_graph, refuse_edges
@@ -86,7 +86,8 @@ def run_convolution(
     for tensor, rows in zip((x, y, w), wanted, strict=False):
         if tensor.ndim != 2 or tensor.shape[0] != rows:
             raise _other_rows(tensor, x, y, rows)
-    check_same_device("edge_index", graph.edge_index, "x", x)
+    if graph.edge_index.device != x.device:
+        raise device_error("edge_index", graph.edge_index, "x", x)
     name = chosen(x.device.type, x.dtype, backend, plan.form.key)
     if table is not None:
         if name in READS_TABLES and plan.paths:
