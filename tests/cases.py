@@ -6,18 +6,9 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from eqlayers.testing.defaults import default_dtype
 
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its constants to the default dtype of the moment when a layer is made."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+__all__ = ["default_dtype", "quiet_warnings"]
 
 
 @contextmanager

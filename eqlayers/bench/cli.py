@@ -16,6 +16,7 @@ from ..core.backends import find
 from ..core.errors import ConfigError, EqlayersError
 from ..core.memory import keep_memory
 from ..files import check_output
+from ..testing.peers.networks import NETWORKS
 from .cold import run_cold
 from .config import DEVICES
 from .gpu.first import BUDGET, STAGES, run_first_gpu
@@ -23,7 +24,6 @@ from .kernels import run_kernels
 from .layers.cases import LAYER_PEERS, read_layer_suite
 from .networks.accelerate import RUNS, run_accelerate
 from .networks.run import NAMES, run_networks
-from .networks.subjects import NETWORKS
 from .overhead import run_overhead
 from .products.peers import PEERS
 from .products.suite import read_suite

@@ -263,17 +263,6 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its constants to the default dtype of the moment when a layer is made."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def describe(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Machine, versions, commit and date, for the head of a result.
 

@@ -16,8 +16,9 @@ from .. import nn
 from ..core.graph import Graph
 from ..irreps.algebra import as_irreps, channel_major_order
 from ..irreps.layout import LAYOUTS
+from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
-from .measure import alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
+from .measure import alternate, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.operands import Columns
 from .products.problems import GraphSpec, Problem
 from .results import Record, Say, goal, quiet

@@ -18,8 +18,9 @@ from ..core.graph import Graph
 from ..files import read_yaml
 from ..irreps.layout import LAYOUTS
 from ..models import MoleculeNetwork
+from ..testing.defaults import default_dtype
 from .config import DEVICE, Field, Known, read_settings
-from .measure import Call, alternate, default_dtype, describe, find_device, keep_random_state, ratio, summary, threads
+from .measure import Call, alternate, describe, find_device, keep_random_state, ratio, summary, threads
 from .products.peers import convolve
 from .results import OURS, Record, Say, goal, quiet
 

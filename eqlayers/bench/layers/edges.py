@@ -16,7 +16,7 @@ from ...irreps.algebra import as_irreps
 from ...irreps.path_lists import paths
 from ...layers.attention.definition import aggregate, edge_softmax
 from ...layers.so2.definition import sign, so2_linear
-from ..measure import default_dtype
+from ...testing.defaults import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
 #: The symmetry of the tensor of elasticity, 2x0e + 2x2e + 1x4e.

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from ...integrations import Report, accelerate
+from ...testing.peers.atoms import rounded
+from ...testing.peers.networks import NETWORKS, Subject, absent
 from ..config import check_known
 from ..measure import describe, refusal, threads
 from ..results import Record, Say, number, quiet
-from .atoms import rounded
 from .check import CPU, bounds, wrong_in_float64
 from .entrants import EAGER, EXACT, FORCES, PEER, TRAINING, Maker, Tables, eager
-from .subjects import NETWORKS, Subject, absent
 from .timing import Series, measure
 
 RUNS = 7
@@ -40,7 +39,7 @@ def run_accelerate(
         for make in NETWORKS[name]:
             say(f"{name}: building")
             try:
-                subject = replace(make(), native=None)
+                subject = make()
             except ModuleNotFoundError as error:
                 raise absent(f"the networks of {name!r} need", name, error) from error
             report, note = _measure(subject, make, runs or RUNS, backend, rows, say)

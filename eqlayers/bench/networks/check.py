@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ...testing.peers.networks import Evaluate, Subject
 from .entrants import EXACT, LIMITS, PEER, TABLES, Entrant, Maker, Tables, enter
-from .subjects import Evaluate, Subject
 
 #: How far two ways to compute the same numbers may be apart, in rounding errors of the plain network: the largest of
 #: some hundred thousand errors varies by a few times from one order of sums to another.

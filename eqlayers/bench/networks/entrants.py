@@ -15,11 +15,11 @@ from ... import models
 from ...integrations import accelerate
 from ...models import Potential, compress
 from ...models.compression import thaw
+from ...testing.peers.atoms import Place
+from ...testing.peers.networks import Evaluate, Subject, kind_of
 from ..measure import Call
 from ..products.peers import Refusal, why_refused
 from ..results import OURS
-from .atoms import Place
-from .subjects import Evaluate, Subject, kind_of
 from .symmetrix import PACKAGE, ase_atoms, prepared_call, results_of, symmetrix, whole_call
 
 FORCES, TRAINING = "energy and forces", "training step"

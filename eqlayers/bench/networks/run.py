@@ -15,6 +15,9 @@ from torch import Tensor
 from ... import models
 from ...core.checks import check_flag
 from ...core.errors import ConfigError
+from ...integrations import from_mace, from_nequip
+from ...testing.peers.atoms import Place, crystal, repeats, rounded
+from ...testing.peers.networks import PACKAGES, Subject, absent
 from ..config import DEVICE, Field, Known, check_known, find_config, read_config, read_fields
 from ..measure import (
     describe,
@@ -26,7 +29,6 @@ from ..measure import (
 )
 from ..results import Record, Say, goal, nothing, quiet
 from ..step import LoadBatch
-from .atoms import Place, crystal, repeats, rounded
 from .check import SAMPLES, bounds, wrong_in_float64
 from .entrants import (
     COMPILED,
@@ -43,7 +45,6 @@ from .entrants import (
     of_models,
 )
 from .main import MAIN, measure_main, read_main
-from .subjects import PACKAGES, Subject, absent
 from .symmetrix import PACKAGE as SYMMETRIX_XL
 from .timing import Series, measure
 
@@ -61,6 +62,8 @@ FIELDS: dict[str, Field] = {
 OURS_ALONE = "ours"
 #: Names that the command takes: other packages, or networks that need none.
 NAMES = (*PACKAGES, OURS_ALONE)
+#: Packages whose networks become potentials of this one.
+CONVERSIONS = {"mace-torch": from_mace, "nequip": from_nequip}
 #: quantity of a goal -> how it is judged in words, and the kinds of rows among which the fastest is judged
 JUDGED = {
     "exact": ("exact", (EXACT,)),
@@ -92,7 +95,8 @@ def subject_of(
         if name in CLASSES:
             inspect.signature(getattr(models, name)).bind(list(place.species), **rest)
             return of_models(name, rest, place=place, scale=scale, shift=shift)
-        return PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
+        subject = PACKAGES[name](**rest, place=place, scale=scale, shift=shift)
+        return replace(subject, native=CONVERSIONS.get(subject.peer))
     except ModuleNotFoundError as error:
         raise absent(f"bench networks {name} needs", name, error) from error
     except TypeError as error:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...testing.peers.atoms import Place
+from ...testing.peers.networks import Evaluate, Subject
 from ..products.peers import Refusal
-from .atoms import Place
-from .subjects import Evaluate, Subject
 
 PACKAGE = "symmetrix-xl"
 MISSING = (

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...testing.peers.networks import Subject
 from ..measure import Call, alternate, free_memory, peak_extra, ratio, refusal, summary, threads
 from ..products.peers import why_refused
 from ..results import OURS, Record, Say
 from .check import Bounds, Errors, Evaluates, Outcome, compare, force_loss, run
 from .entrants import COMPILED, MODES, PEER, TRAINING, Entrant, Maker, Tables, enter, makers
 from .parts import time_by_part
-from .subjects import Subject
 
 SPARE = 0.8  # of the free memory that a row may need
 GROWTH = 1.1  # of memory by atom from one size to the next

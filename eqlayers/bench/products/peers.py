@@ -17,7 +17,7 @@ from ... import nn
 from ...core.errors import EqlayersError
 from ...core.graph import Graph
 from ...irreps.algebra import wigner_3j
-from ..measure import default_dtype
+from ...testing.defaults import default_dtype
 from ..results import OURS
 from .operands import Columns, Form, Function, Operands, layout_form
 from .problems import Problem

@@ -9,13 +9,13 @@ import torch
 
 from eqlayers.bench.cli import run
 from eqlayers.bench.networks import accelerate
-from eqlayers.bench.networks import subjects as network_subjects
-from eqlayers.bench.networks.atoms import Place, clusters
 from eqlayers.bench.report import tables, write_report
 from eqlayers.bench.results import load
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import Report
 from eqlayers.integrations.kinds import AcceleratedGate
+from eqlayers.testing.peers import networks as network_subjects
+from eqlayers.testing.peers.atoms import Place, clusters
 
 SMALL = clusters((4, 1))
 
@@ -79,12 +79,3 @@ def test_unknown_and_absent_networks(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(sys.modules, "mace", None)
     with pytest.raises(ConfigError, match=r"need the package mace, which is not installed.*docs/howto/mace.md"):
         accelerate.run_accelerate("mace")
-
-
-@pytest.mark.parametrize("name", ["gate_points_2101", "simple_network_2106"])
-def test_networks_have_the_same_weights_in_every_precision(name: str) -> None:
-    subject = getattr(network_subjects, name)(channels=2, layers=1, lmax=1, place=clusters((3,)))
-    double, single = (dict(subject.make(dtype).named_parameters()) for dtype in (torch.float64, torch.float32))
-    assert list(double) == list(single)
-    assert all(torch.equal(double[key], single[key].double()) for key in double)
-    assert all(bool(p.any()) for p in double.values()), "weights that are zero hide errors"

@@ -12,15 +12,15 @@ import torch
 from eqlayers.bench.measure import describe
 from eqlayers.bench.networks import dynamics as network_dynamics
 from eqlayers.bench.networks import entrants as network_entrants
-from eqlayers.bench.networks.atoms import clusters
 from eqlayers.bench.networks.dynamics import compared, drift
 from eqlayers.bench.networks.entrants import EXACT, TABLES
 from eqlayers.bench.networks.run import run_dynamics
-from eqlayers.bench.networks.subjects import Subject
 from eqlayers.bench.networks.timing import Series
 from eqlayers.bench.report import tables
 from eqlayers.bench.results import quiet
 from eqlayers.errors import ConfigError
+from eqlayers.testing.peers.atoms import clusters
+from eqlayers.testing.peers.networks import Subject
 
 pytestmark = pytest.mark.xdist_group("bench networks")  # as test_networks.py: the same kernels
 FIELDS = {

@@ -15,7 +15,6 @@ from eqlayers.bench.config import find_config, read_config, read_fields
 from eqlayers.bench.networks import entrants as network_entrants
 from eqlayers.bench.networks import run as networks
 from eqlayers.bench.networks import timing as network_timing
-from eqlayers.bench.networks.atoms import structures
 from eqlayers.bench.networks.entrants import EXACT, TABLES, Entrant, Maker
 from eqlayers.bench.networks.parts import PARTS
 from eqlayers.bench.networks.run import FIELDS, MAIN, judged, run_networks
@@ -270,11 +269,3 @@ def test_absent_packages_and_unknown_names(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "mace", None)
     with pytest.raises(ConfigError, match=r"networks mace needs the package mace, which is not installed.*howto/mace"):
         run_networks("mace", load_batch=molecules)
-
-
-def test_structures_are_what_they_say() -> None:
-    batch = structures((9, 1, 27))
-    assert [len(s.pos) for s in batch] == [9, 1, 27]
-    for s in batch:
-        apart = torch.cdist(s.pos, s.pos) + 9 * torch.eye(len(s.pos), dtype=torch.float64)
-        assert apart.min() > 1.0

@@ -19,9 +19,8 @@ from e3nn import o3
 from torch import Tensor
 
 from ...core.errors import ConfigError
-from ...integrations import from_mace, from_nequip
 from ...models import Potential
-from ..measure import default_dtype
+from ..defaults import default_dtype
 from .atoms import CUTOFF, Place, clusters
 
 Make = Callable[[torch.dtype], torch.nn.Module]
@@ -100,6 +99,7 @@ def mace(
     lmax: int = 3,
     correlation: int = 3,
     interaction: str = "RealAgnosticResidualInteractionBlock",
+    first: str | None = None,
     place: Place | None = None,
     scale: float = 0.5,
     shift: float = 0.0,
@@ -121,7 +121,7 @@ def mace(
             num_polynomial_cutoff=5,
             max_ell=lmax,
             interaction_cls=modules.interaction_classes[interaction],
-            interaction_cls_first=modules.interaction_classes[interaction],
+            interaction_cls_first=modules.interaction_classes[first or interaction],
             num_interactions=2,
             num_elements=len(species),
             hidden_irreps=o3.Irreps(hidden),
@@ -164,7 +164,7 @@ def mace(
         return out["energy"], out["forces"]
 
     about = f"MACE, 2 layers, {hidden}, edges to l = {lmax}, correlation {correlation}, {interaction}"
-    return Subject(about, atoms, _made(build), evaluate, "mace-torch", compiled, from_mace)
+    return Subject(about, atoms, _made(build), evaluate, "mace-torch", compiled)
 
 
 # -- NequIP and Allegro, which is an extension of it ------------------------------------------------------------------
@@ -180,7 +180,7 @@ def nequip(*, layers: int = 4, channels: int = 64, lmax: int = 2, parity: bool =
 
     options = {"num_layers": layers, "num_features": channels, "l_max": lmax, "parity": parity}
     about = f"NequIP, {_size(layers, channels, lmax, parity)}"
-    return _of_nequip(about, "nequip", NequIPGNNModel, options, from_nequip, **where)
+    return _of_nequip(about, "nequip", NequIPGNNModel, options, **where)
 
 
 def allegro(
@@ -191,9 +191,7 @@ def allegro(
 
     options: dict[str, Any] = {"num_layers": layers, "num_tensor_features": channels, "num_scalar_features": scalars}
     options |= {"l_max": lmax, "parity": parity, "radial_chemical_embed": {"_target_": EMBED}}
-    return _of_nequip(
-        f"Allegro, {_size(layers, channels, lmax, parity)}", "allegro", AllegroModel, options, None, **where
-    )
+    return _of_nequip(f"Allegro, {_size(layers, channels, lmax, parity)}", "allegro", AllegroModel, options, **where)
 
 
 def _of_nequip(
@@ -201,7 +199,6 @@ def _of_nequip(
     package: str,
     build: Callable[..., torch.nn.Module],
     options: dict[str, Any],
-    native: Native | None,
     *,
     place: Place | None = None,
     scale: float = 0.5,
@@ -254,7 +251,7 @@ def _of_nequip(
         # not by its compile_mode, which runs batches of one structure eagerly
         return torch.compile(make(dtype))  # type: ignore[return-value]
 
-    return Subject(about, atoms, make, evaluate, package, compiled, native)
+    return Subject(about, atoms, make, evaluate, package, compiled)
 
 
 # -- SevenNet ---------------------------------------------------------------------------------------------------------
