@@ -81,8 +81,8 @@ def test_a_small_convolution_compiles_within_its_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("problem", ["mace-large", "nequip-toluene", "own-unequal", "own-odd"])
 def test_the_problems_compile_without_spills(tmp_path: Path, problem: str, dtype: str) -> None:
-    given = {"problem": problem, "dtype": dtype, "file": str(SOURCE / "uvu.yaml")}
-    result = run_kernels(configuration(tmp_path, **given))
+    changes = {"problem": problem, "dtype": dtype, "file": str(SOURCE / "uvu.yaml")}
+    result = run_kernels(configuration(tmp_path, **changes))
     assert max(max(row["spill_bytes"]) for row in result["rows"]) == 0
 
 

@@ -80,17 +80,17 @@ def test_a_gpu_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ratio_and_its_quantiles_are_of_rounds() -> None:
     theirs, mine = [10.0, 20.0, 60.0], [1.0, 4.0, 3.0]
-    found = ratio(theirs, mine)
-    assert found["median"] == pytest.approx(10)
-    assert found["q20"] == pytest.approx(5 + 0.4 * 5)
+    ratios = ratio(theirs, mine)
+    assert ratios["median"] == pytest.approx(10)
+    assert ratios["q20"] == pytest.approx(5 + 0.4 * 5)
 
 
 @pytest.mark.parametrize("runs", [1, 2, 3, 4, 7])
 def test_a_ratio_lies_in_its_own_interval(runs: int) -> None:
     draw = np.random.default_rng(0)
     for _ in range(200):
-        found = ratio(*draw.lognormal(size=(2, runs)).tolist())
-        assert found["q20"] <= found["median"] <= found["q80"]
+        ratios = ratio(*draw.lognormal(size=(2, runs)).tolist())
+        assert ratios["q20"] <= ratios["median"] <= ratios["q80"]
 
 
 def test_summary_of_one() -> None:

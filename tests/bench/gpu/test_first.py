@@ -38,13 +38,13 @@ COUNTS = "with (here / 'runs').open('a') as file: file.write('x')\n"
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> dict[str, Stage]:
     """Stages that take no time, in place of the real ones."""
-    own = {
+    stages = {
         "first": stage(COUNTS + "print('all is well')"),
         "second": stage("print('x' * 9000 + ' the end'); raise SystemExit(3)"),
         "third": stage("(here / 'found-third.json').write_text('{\"rows\": [1]}')"),
     }
-    monkeypatch.setattr(first_gpu, "STAGES", own)
-    return own
+    monkeypatch.setattr(first_gpu, "STAGES", stages)
+    return stages
 
 
 def statuses(result: dict) -> dict[str, str]:
@@ -215,15 +215,15 @@ def test_the_dry_run_of_every_stage(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = load(tmp_path / "out" / FILE)
-    found = {row["stage"]: row["found"] for row in result["rows"]}
+    facts = {row["stage"]: row["found"] for row in result["rows"]}
     rest = {row["stage"]: (row["status"], row["tail"]) for row in result["rows"] if row["status"] != "done"}
     assert rest.keys() <= {"sanitizer"}, rest
-    assert found.keys() == STAGES.keys()
-    assert found["environment"]["c"] == "runs"
-    assert all(0 < row["times_bound"] < 1 for row in found["smoke"]["rows"])
-    assert found["bandwidth"]["copy_bandwidth"]["median"] > 0
-    assert all(found["kernels"]["rows"][0][key] for key in ("registers", "bound_ms"))
-    assert found["sweep"]["rows"][1]["registers"] != found["sweep"]["rows"][0]["registers"]
+    assert facts.keys() == STAGES.keys()
+    assert facts["environment"]["c"] == "runs"
+    assert all(0 < row["times_bound"] < 1 for row in facts["smoke"]["rows"])
+    assert facts["bandwidth"]["copy_bandwidth"]["median"] > 0
+    assert all(facts["kernels"]["rows"][0][key] for key in ("registers", "bound_ms"))
+    assert facts["sweep"]["rows"][1]["registers"] != facts["sweep"]["rows"][0]["registers"]
     assert "tests collected" in next(row["tail"] for row in result["rows"] if row["stage"] == "tests")
     for name in ("gpu-target", "gpu-overhead"):
         assert json.loads((tmp_path / "out" / f"{name}.json").read_text())["kind"] in ("run", "overhead")

@@ -89,15 +89,15 @@ def made(setting: Setting, device: torch.device) -> tuple[Case, Operands]:
 @pytest.fixture
 def walks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """Order of derivative of every request that printed kernels run, and whether it adds in memory."""
-    found: list[tuple[int, bool]] = []
+    orders: list[tuple[int, bool]] = []
     real = FormRunner.__call__
 
     def recorded(self: FormRunner, *args: Any) -> dict[str, Tensor]:
-        found.append((self.kind.order, bool(self.plan.added)))
+        orders.append((self.kind.order, bool(self.plan.added)))
         return real(self, *args)
 
     monkeypatch.setattr(FormRunner, "__call__", recorded)
-    return found
+    return orders
 
 
 def layer_of(setting: Setting, case: Case, operands: Operands) -> Implementation:
@@ -179,13 +179,13 @@ def test_more_elements_than_int32_counts(device: torch.device) -> None:
     y = torch.randn(edges, problem.irreps_in2.dim, device=device).bfloat16()
     w = torch.ones(edges, problem.weight_numel, dtype=torch.bfloat16, device=device)
     w[-last:] = torch.randn(last, problem.weight_numel, device=device).bfloat16()
-    found = []
+    results = []
     for rows in (slice(None), slice(-last, None)):
         live = [t.requires_grad_() for t in (x, y[rows].detach(), w[rows].detach())]
         z = layer(*live, index[:, rows])
         gy, gw = torch.autograd.grad(z[-1].float().square().sum(), live[1:])
-        found.append([z[-1].detach(), gy[-last:].clone(), gw[-last:].clone()])
+        results.append([z[-1].detach(), gy[-last:].clone(), gw[-last:].clone()])
         del live, z, gy, gw
-    for a, b in zip(*found, strict=True):
+    for a, b in zip(*results, strict=True):
         assert b.abs().max() > 0
         assert (a - b).abs().max() <= 4 * torch.finfo(torch.bfloat16).eps * b.abs().max()  # sums of few edges

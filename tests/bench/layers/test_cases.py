@@ -65,11 +65,11 @@ def test_operations_of_products_are_of_channels_and_of_weights() -> None:
 def test_bytes_are_those_of_operands_and_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**20)
     suite = replace(read_layer_suite(), cases=(replace(HARMONICS, runs=1),))
-    found = run_suite(suite, peers=[])["cases"][0]["limits"]
+    limits = run_suite(suite, peers=[])["cases"][0]["limits"]
     x, z = 5 * 3 * 4, 5 * 16 * 4
-    assert found["fwd"]["bytes"] == x + z
-    assert found["fwd+bwd"]["bytes"] == x + z + z + x
-    assert found["fwd+double"]["bytes"] == x + z + z + x + x + x + z
+    assert limits["fwd"]["bytes"] == x + z
+    assert limits["fwd+bwd"]["bytes"] == x + z + z + x
+    assert limits["fwd+double"]["bytes"] == x + z + z + x + x + x + z
 
 
 def test_the_peak_is_of_independent_multiply_adds() -> None:

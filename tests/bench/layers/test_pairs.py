@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from eqlayers.bench.config import find_config
 from eqlayers.bench.layers import PAIRS, Pair
 from eqlayers.bench.layers import run as layers
-from eqlayers.bench.layers.cases import LayerCase, read_layer_suite
+from eqlayers.bench.layers.cases import LayerCase
 from eqlayers.bench.layers.run import build
 from eqlayers.bench.results import OURS
 from tests.catalogue.test_layers import CASES as LAYERS
@@ -49,11 +47,6 @@ def test_every_layer_of_the_list_is_timed() -> None:
     assert all(find_config(suite).is_file() for suite in ELSEWHERE.values())
 
 
-def test_the_table_is_that_of_the_configurations() -> None:
-    cases = (*read_layer_suite("catalogue").cases, *read_layer_suite("layers").cases)
-    assert {case.layer for case in cases} == set(PAIRS)
-
-
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("layer", [layer for layer, pair in PAIRS.items() if "irreps" in pair.fields])
 def test_both_have_the_numbers_of_the_definition(layer: str) -> None:
@@ -79,10 +72,3 @@ def test_a_layer_of_other_numbers_is_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     cotangents, tangent = layers.drawn(item, subject, torch.float64)
     exact = layers.exact_results(subject, "fwd", cotangents, tangent)
     assert layers.compare(layers.prepare(item, "fwd", cotangents, tangent), exact, torch.float32).status == "wrong"
-
-
-def test_the_suite_stands_beside_the_others() -> None:
-    folder = Path(__file__).resolve().parents[3] / "configs" / "bench"
-    assert (folder / "catalogue.yaml").is_file()
-    names = [case.name for case in read_layer_suite("catalogue").only("gates/*").cases]
-    assert names == ["gates/Gate/N20", "gates/Gate/N1000", "gates/Gate/N10000"]

@@ -62,8 +62,8 @@ def test_every_case_is_compared_and_timed(config: Path, capsys: pytest.CaptureFi
             assert row["error"] <= 0.2, "a bound that is near is none"
             least = case["limits"][row["direction"]]
             assert row["share"] == pytest.approx(least["seconds"] / row["seconds"]["median"])
-        own = [row for row in rows if row["implementation"] == "eqlayers"]
-        assert len(own) == 3
+        ours = [row for row in rows if row["implementation"] == "eqlayers"]
+        assert len(ours) == 3
     assert [g["quantity"] for g in result["cases"][0]["goals"]] == ["ratio", "ratio", "memory"]
     assert all(g["met"] is not None for case in result["cases"] for g in case["goals"])
     printed = capsys.readouterr()
@@ -88,9 +88,9 @@ def test_report_and_pictures_of_a_stored_result(config: Path) -> None:
 
 def test_peers_that_a_layer_has_not_are_left_out(config: Path) -> None:
     result = run_suite(read_layer_suite(str(config)).only("[sp]*"), peers=["einsum"], num_threads=1, runs=1)
-    found = {case["name"]: {row["implementation"] for row in case["results"]} for case in result["cases"]}
-    assert found["small/l2/E4"] == {"eqlayers"}
-    assert found["power/0e+1o-c3/N3"] == {"eqlayers", "einsum"}
+    names = {case["name"]: {row["implementation"] for row in case["results"]} for case in result["cases"]}
+    assert names["small/l2/E4"] == {"eqlayers"}
+    assert names["power/0e+1o-c3/N3"] == {"eqlayers", "einsum"}
     assert {goal["met"] for case in result["cases"][:1] for goal in case["goals"]} == {None}, "nobody to compare with"
 
 
@@ -146,8 +146,8 @@ def test_a_wrong_layer_is_not_timed(layer: str, fault: str, config: Path, monkey
 
     def wrong(case: LayerCase, device: torch.device, backend: str | None = None) -> Subject:
         subject = right(case, device, backend)
-        own = subject.makers["eqlayers"]()
-        other = replace(own, fn=lambda x: (*own.fn(x)[:-1], change(own.fn(x)[-1])))
+        ours = subject.makers["eqlayers"]()
+        other = replace(ours, fn=lambda x: (*ours.fn(x)[:-1], change(ours.fn(x)[-1])))
         return replace(subject, makers={**subject.makers, "eqlayers": lambda: other})
 
     monkeypatch.setattr(layers, "build", wrong)
@@ -205,33 +205,33 @@ def test_parts_of_the_rows_make_the_whole_definition(direction: str, monkeypatch
 def test_directions_are_what_they_are_called(layer: str) -> None:
     """The gradients of a candidate are those of the scalars that the documentation names."""
     subject = build(replace(CASES[layer], dtype="float64"), CPU)
-    own = subject.makers["eqlayers"]()
-    z = own.fn(own.moving)
+    ours = subject.makers["eqlayers"]()
+    z = ours.fn(ours.moving)
     cotangents = tuple(torch.randn_like(t) for t in z)
-    tangent = torch.randn_like(own.moving)
-    found = {}
+    tangent = torch.randn_like(ours.moving)
+    results = {}
     for direction in LAYER_DIRECTIONS:
-        names = names_of(direction, len(z), len(own.weights))
-        found[direction] = dict(zip(names, prepare(own, direction, cotangents, tangent)(), strict=True))
+        names = names_of(direction, len(z), len(ours.weights))
+        results[direction] = dict(zip(names, prepare(ours, direction, cotangents, tangent)(), strict=True))
     step = 1e-5
 
     def scalar(moved: Tensor) -> float:
         with torch.no_grad():
-            return sum(float((c * v).sum()) for c, v in zip(cotangents, own.fn(moved), strict=True))
+            return sum(float((c * v).sum()) for c, v in zip(cotangents, ours.fn(moved), strict=True))
 
-    slope = (scalar(own.moving + step * tangent) - scalar(own.moving - step * tangent)) / (2 * step)
-    assert float((found["fwd+bwd"]["gx"] * tangent).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
+    slope = (scalar(ours.moving + step * tangent) - scalar(ours.moving - step * tangent)) / (2 * step)
+    assert float((results["fwd+bwd"]["gx"] * tangent).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
     # kernels of their own: the first computes no gradients of weights, which nobody asks for
-    torch.testing.assert_close(found["fwd+double"]["gx"], found["fwd+bwd"]["gx"])
+    torch.testing.assert_close(results["fwd+double"]["gx"], results["fwd+bwd"]["gx"])
     # what the forces are contracted with is the derivative along the tangent, which is linear in the cotangents
-    along = sum(float((c * found["fwd+double"][f"ggz{i}"]).sum()) for i, c in enumerate(cotangents))
+    along = sum(float((c * results["fwd+double"][f"ggz{i}"]).sum()) for i, c in enumerate(cotangents))
     assert along == pytest.approx(slope, rel=1e-6, abs=1e-7)
     shifted = {}
     for sign in (1, -1):
-        moved = replace(own, moving=(own.moving + sign * step * tangent).detach().requires_grad_())
+        moved = replace(ours, moving=(ours.moving + sign * step * tangent).detach().requires_grad_())
         shifted[sign] = prepare(moved, "fwd+bwd", cotangents, tangent)()[len(z)]
     torch.testing.assert_close(
-        found["fwd+double"]["ggx"], (shifted[1] - shifted[-1]) / (2 * step), rtol=1e-5, atol=1e-6
+        results["fwd+double"]["ggx"], (shifted[1] - shifted[-1]) / (2 * step), rtol=1e-5, atol=1e-6
     )
 
 

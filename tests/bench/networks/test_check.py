@@ -45,11 +45,11 @@ def evaluate(network: torch.nn.Module, training: bool) -> tuple[Tensor, Tensor]:
 def toy(bent: float = 0.0) -> Subject:
     def native(network: torch.nn.Module) -> Potential:
         assert isinstance(network, Toy)
-        found = Toy(4.0, bent).double()
+        converted = Toy(4.0, bent).double()
         with torch.no_grad():
-            found.first.copy_(network.first / 4 * network.second[0] / 1.3)  # of second order
-            found.second.copy_(network.second)
-        return found  # type: ignore[return-value]
+            converted.first.copy_(network.first / 4 * network.second[0] / 1.3)  # of second order
+            converted.second.copy_(network.second)
+        return converted  # type: ignore[return-value]
 
     return Subject("toy", crystal(4, 3.0), lambda dtype: Toy(1.0).to(dtype), evaluate, "theirs", None, native)
 
@@ -79,11 +79,11 @@ def test_gradients_of_other_weights_are_compared_along_directions() -> None:
 
 def scaled(network: torch.nn.Module) -> Potential:
     assert isinstance(network, Toy)
-    found = Toy(4.0).double()
+    converted = Toy(4.0).double()
     with torch.no_grad():
-        found.first.copy_(network.first / 4)
-        found.second.copy_(network.second)
-    return found  # type: ignore[return-value]
+        converted.first.copy_(network.first / 4)
+        converted.second.copy_(network.second)
+    return converted  # type: ignore[return-value]
 
 
 def test_bounds_of_exact_networks_and_of_tables() -> None:
@@ -168,11 +168,11 @@ def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) 
     geometry = nn.EdgeGeometry("0e + 1o")
     gate = nn.GatedNonlinearity("4x0e + 4x1o")
     product = nn.TensorProduct("2x0e", "1o", "2x1o", [(0, 0, 0, "uvu", True)], shared_weights=False)
-    given = torch.randn(5, product.irreps_in1.dim, requires_grad=True)
+    features = torch.randn(5, product.irreps_in1.dim, requires_grad=True)
     layers = {
         "harmonics": lambda: sum(part.sum() for part in geometry(pos, graph) if part is not None),
         "gates": lambda: gate(torch.randn(4, gate.irreps_in.dim, requires_grad=True)),
-        "convolutions": lambda: product(given, vectors, torch.randn(5, product.weight_numel)),
+        "convolutions": lambda: product(features, vectors, torch.randn(5, product.weight_numel)),
     }
     for kind, call in layers.items():
         seen.clear()
@@ -183,8 +183,8 @@ def test_kernels_are_told_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch) 
 def test_parts_of_a_whole_network() -> None:
     torch.manual_seed(0)
     network = Potential(MACE([7, 13], "4x0e + 4x1o", lmax=1, layers=1, correlation=2, knots=50), [7, 13]).float()
-    given = crystal(16, network.cutoff).structures(torch.float32)
-    found, operators = time_by_part(lambda: network(given))
+    structures = crystal(16, network.cutoff).structures(torch.float32)
+    shares, operators = time_by_part(lambda: network(structures))
     assert operators > 20
-    assert all(found[part] > 0 for part in (*KERNELS[:4], PRODUCTS)), found
-    assert sum(found.values()) == pytest.approx(1)
+    assert all(shares[part] > 0 for part in (*KERNELS[:4], PRODUCTS)), shares
+    assert sum(shares.values()) == pytest.approx(1)

@@ -39,12 +39,12 @@ def rows(steps: int = 100) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_the_exact_network_and_its_tables_conserve_the_energy() -> None:
-    exact, frozen = found = rows()
-    assert [(row["implementation"], row["kind"], row["atoms"]) for row in found] == [
+    exact, frozen = both = rows()
+    assert [(row["implementation"], row["kind"], row["atoms"]) for row in both] == [
         (NATIVE, EXACT, 16),
         (COMPRESSED, TABLES, 16),
     ]
-    for row in found:
+    for row in both:
         assert row["steps"] == 100
         assert row["reason"] == ""
         assert 50 < row["temperature"] < 2000

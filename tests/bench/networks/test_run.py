@@ -117,10 +117,15 @@ def test_the_goals_are_judged_on_their_row_alone(folder: Path) -> None:
         "mace": {FORCES: {"exact": 5, "tables": 21, "ratio": 20, "memory": 0.05}},
         "nequip": {FORCES: {"exact": 1}},
     }
-    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
-    assert [(goal["measured"], goal["met"]) for goal in found] == [(5, True), (20, False), (20, True), (0.05, True)]
-    nobody = judged(rows[2:], wanted, {"judged_atoms": 256, "judged_threads": 1})
-    assert {goal["met"] for goal in nobody} == {None}
+    judgements = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
+    assert [(goal["measured"], goal["met"]) for goal in judgements] == [
+        (5, True),
+        (20, False),
+        (20, True),
+        (0.05, True),
+    ]
+    without_peers = judged(rows[2:], wanted, {"judged_atoms": 256, "judged_threads": 1})
+    assert {goal["met"] for goal in without_peers} == {None}
 
 
 def test_a_wrong_network_is_not_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +152,9 @@ def test_what_float32_hides_is_seen_in_float64(folder: Path, monkeypatch: pytest
     right = network_entrants._copy
 
     def wrong(network: torch.nn.Module) -> Any:
-        found = right(network)
-        found.scales *= 1 + 1e-7
-        return found
+        copied = right(network)
+        copied.scales *= 1 + 1e-7
+        return copied
 
     monkeypatch.setattr(network_entrants, "_copy", wrong)
     result = measured(folder, sizes=[16])

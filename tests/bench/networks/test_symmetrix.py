@@ -87,9 +87,9 @@ def test_a_missing_package_is_said_with_the_way_to_install_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "symmetrix", None)
     _last.clear()
-    found = makers(subject, ("eager", "symmetrix"))
-    assert list(found)[-3:] == [PREPARED, BY_ASE, OURS_BY_ASE]
-    assert enter(PREPARED, found[PREPARED], subject, TABLES, CPU) == MISSING
+    rows = makers(subject, ("eager", "symmetrix"))
+    assert list(rows)[-3:] == [PREPARED, BY_ASE, OURS_BY_ASE]
+    assert enter(PREPARED, rows[PREPARED], subject, TABLES, CPU) == MISSING
     assert "pip install --no-deps symmetrix-xl" in MISSING
     for other in (replace(subject, peer="nequip"), replace(subject, peer="")):
         assert PREPARED not in makers(other, ("eager", "symmetrix"))
@@ -135,6 +135,6 @@ def test_goals_beside_mace_are_not_those_beside_symmetrix() -> None:
     rows = [row("mace-torch, eager", "peer", 90.0), row(PREPARED, "peer", 6.0), row(BY_ASE, "peer", 7.0)]
     rows += [row("eqlayers, native", "exact", 9.0), row("eqlayers, native, compressed", "tables", 3.0)]
     wanted = {"mace": {"energy and forces": {"exact": 8, "tables": 20, "other": 1}}}
-    found = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
-    assert [goal["measured"] for goal in found] == [10, 30, 2]
-    assert "beside symmetrix-xl" in found[2]["where"]
+    goals = judged(rows, wanted, {"judged_atoms": 256, "judged_threads": 1})
+    assert [goal["measured"] for goal in goals] == [10, 30, 2]
+    assert "beside symmetrix-xl" in goals[2]["where"]

@@ -112,9 +112,9 @@ def test_counts_are_the_terms_of_the_widest_row() -> None:
     operands = operands_of(case)
     assert operands.edge_index is not None
     out_degree, in_degree = (int(torch.bincount(index).max()) for index in operands.edge_index)
-    found = {name: int(value.max()) for name, value in counts(problem, operands).items()}
-    assert found["z"] == in_degree
-    assert (found["gx"], found["gy"], found["gw"]) == (4 * out_degree, 4, 3)
+    largest = {name: int(value.max()) for name, value in counts(problem, operands).items()}
+    assert largest["z"] == in_degree
+    assert (largest["gx"], largest["gy"], largest["gw"]) == (4 * out_degree, 4, 3)
 
 
 def test_magnitudes_bound_the_results() -> None:

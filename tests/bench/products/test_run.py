@@ -241,8 +241,13 @@ def test_goals_are_judged_against_the_best_peer() -> None:
     assert fastest(results, "fwd")["implementation"] == "other"
     assert fastest([*results, row_of("eqlayers-unordered", 1.0)], "fwd")["implementation"] == "other"
     asked = {"ratio": {"fwd": 25}, "share": {"fwd": 0.5}, "memory": {"fwd": 0.2}, "time_ms": {"fwd": 1000.0}}
-    found = {g["quantity"]: (g["measured"], g["met"]) for g in judge(asked, results, ratios)}
-    assert found == {"ratio": (20.0, False), "share": (0.5, True), "memory": (0.25, False), "time_ms": (1000.0, True)}
+    judgements = {g["quantity"]: (g["measured"], g["met"]) for g in judge(asked, results, ratios)}
+    assert judgements == {
+        "ratio": (20.0, False),
+        "share": (0.5, True),
+        "memory": (0.25, False),
+        "time_ms": (1000.0, True),
+    }
     results[2]["memory_bytes"] = results[1]["memory_bytes"] = 1000  # below what the kernel can tell
     assert judge({"memory": {"fwd": 0.2}}, results, ratios)[0]["met"] is None
     case = {"group": "g", "layouts": ["ir_mul"], "goals_asked": {"median_ratio": {"fwd": 20}}}
@@ -255,8 +260,8 @@ def test_goals_are_judged_against_the_best_peer() -> None:
 
 def test_report_of_a_stored_result(tmp_path: Path) -> None:
     result = load(STORED)
-    found = {table.title: table for table in tables(result)}
-    assert list(found) == ["suite smoke, float32, cpu", "goals", "not timed"]
+    shown = {table.title: table for table in tables(result)}
+    assert list(shown) == ["suite smoke, float32, cpu", "goals", "not timed"]
     files = write_report(result, tmp_path / "new")
     names = [path.name for path in files]
     assert names[0] == "smoke.md"
