@@ -15,7 +15,7 @@ from ...core.graph import Graph
 from ...irreps.algebra import as_irreps
 from ...irreps.path_lists import paths
 from ...layers.attention.definition import aggregate, edge_softmax
-from ...layers.so2.definition import sign, so2_linear
+from ...layers.so2.definition import sign
 from ...testing.defaults import default_dtype
 from .pair import Pair, blocks, features, graph_of, joined, nodes_of, plain, vectors
 
@@ -163,20 +163,42 @@ def _edges_and_graph(irreps: str, rows: int, device: torch.device) -> tuple[Any,
 
 
 class PlainSO2(torch.nn.Module):
-    """The definition of a map of features in the frame of an edge."""
+    """A map of features in the frame of an edge: columns of each order m, matrix products of torch, columns back."""
+
+    places: Tensor
+    signs: Tensor
+    back: Tensor
 
     def __init__(self, irreps: str) -> None:
         super().__init__()
         self.irreps = as_irreps(irreps)
-        orders = [(0, (1,)), (0, (-1,)), *((m, (1, -1)) for m in range(1, self.irreps.lmax + 1))]
-        self.widths = [sum(mul for mul, ir in self.irreps if ir.l >= m and sign(ir) in signs) for m, signs in orders]
-        self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for width in self.widths)))
+        self.matrices: list[tuple[bool, int]] = []  # whether for m and -m, and the width
+        columns = []  # place and sign; J times the columns of irreps of the sign -1
+        for m, signs in [(0, (1,)), (0, (-1,)), *((m, (1, -1)) for m in range(1, self.irreps.lmax + 1))]:
+            parts = zip(self.irreps.slices(), self.irreps, strict=True)
+            groups = [(part.start + g.ir.l, g) for part, g in parts if g.ir.l >= m and sign(g.ir) in signs]
+            for side in (1, -1) if m else (1,):
+                for middle, (mul, ir) in groups:
+                    turned = m > 0 and sign(ir) < 0
+                    place, factor = middle + m * (-side if turned else side), -1 if turned and side == 1 else 1
+                    columns += [(place + u * ir.dim, factor) for u in range(mul)]
+            if groups:
+                self.matrices.append((m > 0, sum(group.mul for _, group in groups)))
+        self.register_buffer("places", torch.tensor([place for place, _ in columns]))
+        self.register_buffer("signs", torch.tensor([factor for _, factor in columns], dtype=torch.float64))
+        self.register_buffer("back", self.places.argsort())
+        self.weight = torch.nn.Parameter(torch.randn(sum(width**2 for _, width in self.matrices)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, dim]`` to the same."""
-        weights = self.weight.split([width**2 for width in self.widths])
-        matrices = [w.view(width, width) for w, width in zip(weights, self.widths, strict=True) if width]
-        return so2_linear(x, self.irreps, self.irreps, matrices)
+        """``[..., dim]`` to the same."""
+        packed = x[..., self.places] * self.signs
+        columns = packed.split([2 * width if both else width for both, width in self.matrices], -1)
+        weights = self.weight.split([width**2 for _, width in self.matrices])
+        out = []
+        for part, weight, (both, width) in zip(columns, weights, self.matrices, strict=True):
+            matrix = weight.view(width, width) * width**-0.5
+            out.append((part.unflatten(-1, (2, width)) @ matrix).flatten(-2) if both else part @ matrix)
+        return (torch.cat(out, -1) * self.signs)[..., self.back]
 
 
 class PlainSO2Convolution(PlainSO2):
