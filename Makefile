@@ -75,7 +75,7 @@ train-forces: about-train-forces $(VENV)/.installed-train
 	$(BIN)/python examples/07_dynamics.py runs/ethanol
 
 test: about-test $(VENV)/.installed-test
-	$(PYTEST) -m "not (slow or long or bench or packaging or releases or sanitizer)"
+	$(PYTEST) -m "not (slow or long or bench or packaging or releases or sanitizer)" --ignore=tests/bench
 
 test-bench: about-test-bench $(VENV)/.installed-test
 	$(PYTEST) -m "bench and not (slow or long)" tests/bench

@@ -139,7 +139,7 @@ def own_kernel_cache(pytestconfig: pytest.Config) -> Iterator[None]:
 #: Folders and files whose layers run in torch unless a test names a backend: what they test is not in the kernels.
 IN_TORCH = (
     *("models", "integrations", "layers", "e3nn_compat", "tools", "train", "simulate", "testing"),
-    *("test_cli.py", "test_functional.py", "test_o3.py"),
+    *("test_bad_calls.py", "test_cli.py", "test_docs.py", "test_functional.py", "test_o3.py"),
 )
 
 

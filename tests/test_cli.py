@@ -16,6 +16,7 @@ from eqlayers.cli import main, molecules
 from eqlayers.errors import ConfigError
 from eqlayers.models import NequIP, Potential, save_potential
 from eqlayers_kernels.c.build import cache as disk
+from tests.fresh import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -243,7 +244,7 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
         "import sys; from eqlayers.cli import main; main(['--version']); main(['info']); main([]); "
         "assert not {'lightning', 'jsonargparse', 'rich', 'matplotlib', 'eqlayers.bench'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = fresh(probe, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "    triton: " in done.stdout, "the verdict of every backend belongs to the information"
     assert "eqlayers fit configs/qm9_mini.yaml" in done.stdout
@@ -258,7 +259,7 @@ def test_help_version_and_info_do_not_import_lightning() -> None:
 )
 def test_a_command_without_its_extra_names_the_extra(package: str, command: list[str], extra: str) -> None:
     probe = f"import sys; sys.modules[{package!r}] = None; from eqlayers.cli import main; sys.exit(main({command!r}))"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = fresh(probe, cwd=ROOT)
     assert done.returncode == 2, done.stderr
     assert f"pip install 'eqlayers[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,23 @@ def blocks(text: str) -> list[str]:
     return ["\n" * (text.count("\n", 0, found.start()) + 1) + found[1] for found in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text()], ids=relative)
+#: Pages and parts that show kernels; the others run on backend 'torch', which compiles nothing.
+WITH_KERNELS = {
+    *("docs/howto/own_product.md", "docs/howto/warmup.md"),
+    *("eqlayers.core", "eqlayers.layers.contraction", "eqlayers.tools"),
+}
+#: Pages whose code is compiled for many seconds.
+LONG = {"docs/guide/compile.md", "docs/howto/own_network.md"}
+
+
+def marked(value: Path | str) -> Any:
+    """A page or a part of the package with its marks."""
+    name = value if isinstance(value, str) else relative(value)
+    marks = [pytest.mark.kernels] * (name in WITH_KERNELS) + [pytest.mark.long] * (name in LONG)
+    return pytest.param(value, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("page", [marked(page) for page in PAGES if "```python" in page.read_text()])
 def test_code_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of one page share their names, as a reader expects who types them in order."""
     monkeypatch.chdir(tmp_path)
@@ -165,7 +182,7 @@ def part_of(name: str) -> str:
 PARTS = sorted({part_of(name) for name in MODULES})
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [marked(part) for part in PARTS])
 def test_doctests(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests) -> None:
     """Of every module, in a folder of its own."""
     for name in MODULES:

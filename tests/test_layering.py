@@ -2,16 +2,15 @@
 
 import ast
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
 import pytest
 
 from tests.each import each
+from tests.fresh import fresh
 
 ROOT = Path(__file__).resolve().parents[1]
 KERNELS = "eqlayers_kernels"
@@ -125,6 +124,7 @@ EXCEPTIONS = {
 }
 
 
+@cache
 def allowed(part: str) -> set[str]:
     """`part` and everything that lies below it."""
     return {part}.union(*(allowed(below) for below in BELOW[part]))
@@ -222,7 +222,6 @@ print(json.dumps({{
 
 def test_importing_eqlayers_does_nothing_and_needs_no_extra() -> None:
     """Neither `kernels` (another package's name) nor an optional package is imported, and no global setting changes."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")])}
-    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, env=environment)
+    done = fresh(PROBE)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"changed": [], "kernels": False}

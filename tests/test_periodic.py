@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from eqlayers.data.neighbors import radius_graph
 from eqlayers.errors import ConfigError, DataError, DTypeError, EqlayersError, OutOfMemoryError, ShapeError
 from eqlayers.periodic import neighbor_list
 from tests.each import each
+from tests.fresh import fresh
 
 CUBE = 3.0 * np.eye(3)
 
@@ -97,8 +96,8 @@ print("done", end="")
 
 def test_far_and_flat_structures_of_every_periodicity():
     """Time and memory are those of the atoms, and the process lives, whatever the box."""
-    found = subprocess.run([sys.executable, "-c", FUZZ], capture_output=True, text=True, timeout=300)
-    assert (found.returncode, found.stdout) == (0, "done"), found.stderr[-2000:]
+    done = fresh(FUZZ)
+    assert (done.returncode, done.stdout) == (0, "done"), done.stderr[-2000:]
 
 
 def test_atoms_too_many_cells_away_are_named():

@@ -5,20 +5,27 @@ A size that Python reads as an integer, by ``len(tensor)`` or ``int(size)``, bec
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .cases import Case, results
-from .test_layers import CASES
+from .test_layers import CASES, FIRST_OF_FAMILY
 
 #: No width of a layer of the list is as large, nor is the number of edges of so many nodes: equal sizes are one symbol.
 ROWS = 101
 
 
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def row(case: Case) -> Any:
+    """A trace takes a second: `make test` has one for each family."""
+    marks = () if FIRST_OF_FAMILY[case.family] == case.name else pytest.mark.slow
+    return pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", [row(case) for case in CASES])
 def test_rows_of_values_and_of_gradients(case: Case) -> None:
     layer, given = case.layer(dtype=torch.float32), case.arguments(rows=ROWS, dtype=torch.float32)
     wanted = case.gradients(given)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +21,7 @@ from eqlayers.core.forms.program import PREFIX, find_form
 from eqlayers.core.forms.program_text import read_program, write_program
 from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import ConfigError
+from tests.fresh import fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of tracing
@@ -52,9 +50,7 @@ for record in sorted(pathlib.Path(sys.argv[1]).glob("*.pt")):
 
 def run_elsewhere(folder: Path) -> list[str]:
     """Names of what a fresh process has run and found right."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")])}
-    command = [sys.executable, "-c", FRESH, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = fresh(FRESH, str(folder))
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.split()
 

@@ -1,9 +1,8 @@
 """Errors that no other file's tests hold: packages of an extra that are missing, wherever they are imported."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.fresh import fresh
 
 #: What is missing, what then is imported or called, and the extra that brings it.
 MISSING = (
@@ -52,6 +51,5 @@ for name, code, extra in {rows!r}:
 def test_a_missing_package_is_named_with_its_extra() -> None:
     """In a process of its own, which imports anew with the package gone."""
     pytest.importorskip("lightning")
-    command = [sys.executable, "-W", "ignore", "-c", PROBE.format(rows=MISSING, parts=PARTS)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = fresh(PROBE.format(rows=MISSING, parts=PARTS))
     assert done.returncode == 0, done.stderr[-3000:]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 from eqlayers.core import torch_internals
+from tests.fresh import fresh
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "eqlayers" / "core" / "torch_internals.py"
@@ -60,8 +59,7 @@ def test_everything_here_is_used() -> None:
 
 def test_a_torch_without_them_is_named() -> None:
     code = "import torch._guards; del torch._guards.TracingContext; import eqlayers.nn"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    last = found.stderr.strip().splitlines()[-1]
+    last = fresh(code).stderr.strip().splitlines()[-1]
     assert last.startswith(f"ImportError: torch must be a release that this eqlayers was tested with, 2.6 to 2.15, got "
                            f"{torch.__version__}, in which something it needs is gone")  # fmt: skip
     assert "TracingContext" in last

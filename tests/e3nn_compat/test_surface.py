@@ -7,8 +7,6 @@ import importlib.util
 import inspect
 import io
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +19,7 @@ from e3nn import o3
 import eqlayers as eq
 from eqlayers.errors import ConfigError
 from tests.each import each
+from tests.fresh import fresh
 
 CLASSES = [
     "TensorProduct",
@@ -289,4 +288,5 @@ def test_visualize_shades_by_weights(axes: Any) -> None:
 
 def test_matplotlib_is_imported_by_visualize_only() -> None:
     code = "import sys, eqlayers as eq; eq.FullTensorProduct('1o', '1o'); assert 'matplotlib' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = fresh(code)
+    assert done.returncode == 0, done.stderr

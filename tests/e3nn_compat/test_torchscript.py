@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from eqlayers import nn
 from eqlayers.errors import ConfigError, ShapeError
 from eqlayers.nn import Norm, SphericalHarmonics
 from tests.each import each
+from tests.fresh import fresh
 
 pytestmark = [
     pytest.mark.kernels,  # programs have the operator inside
@@ -221,7 +220,8 @@ def test_saved_layers_run_in_a_process_that_never_built_them(tmp_path: Path) -> 
         "for name in ('script.pt', 'trace.pt'):\n"
         "    assert torch.equal(torch.jit.load(name)(x, y), want), name"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
+    done = fresh(code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_forward_of_ones_own_is_refused_not_left_out() -> None:

@@ -4,9 +4,6 @@ import copy
 import gc
 import itertools
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -21,6 +18,7 @@ from eqlayers.sparse.call import ProductCall
 from eqlayers.sparse.table import NAMED
 from eqlayers.testing import rounding_bound
 from tests.covering import covering
+from tests.fresh import fresh
 
 PLANS = list(backend.PLANS)
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -260,9 +258,5 @@ def test_copies_and_loaded_layers_run_when_the_first_is_gone(tmp_path):
     assert torch.equal(twin_copy(x, y), want)
     twin(x, y)
     code = "import sys, torch; torch.load(sys.argv[1], weights_only=False)(torch.ones(2, 7), torch.ones(2, 4))"
-    path = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "layer.pt")],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    done = fresh(code, str(tmp_path / "layer.pt"))
     assert done.returncode == 0, done.stderr
