@@ -35,8 +35,8 @@ PATTERNS = (
 )
 
 
-def _near(given: str, known: str) -> str:
-    close = difflib.get_close_matches(given.strip("'"), re.findall(r"[\w-]+", known), n=1)
+def _near(typed: str, known: str) -> str:
+    close = difflib.get_close_matches(typed.strip("'"), re.findall(r"[\w-]+", known), n=1)
     return f"Did you mean {close[0]!r}?" if close else "Pick one of these."
 
 
@@ -53,9 +53,9 @@ def explain(message: str, prog: str) -> str:
     """
     text = " ".join(message.split())
     for pattern, say in PATTERNS:
-        found = re.search(pattern, text)
-        if found:
-            return say(found, prog)
+        match = re.search(pattern, text)
+        if match:
+            return say(match, prog)
     return f"the options of {prog} must fit together, got: {text.rstrip('.')}. `{prog} --help` explains them."
 
 

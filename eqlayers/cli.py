@@ -172,9 +172,9 @@ def train(args: Sequence[str]) -> int:
         from .train import cli, committee, comparison, new, warmup
     except ModuleNotFoundError as error:
         return missing(error, "training", "train")
-    own = {"new": new.run, "warmup": warmup.run, "report": comparison.run}
-    if args[0] in own:
-        own[args[0]](args[1:])
+    commands = {"new": new.run, "warmup": warmup.run, "report": comparison.run}
+    if args[0] in commands:
+        commands[args[0]](args[1:])
     elif committee.asked(args):
         committee.run(args)
     else:
@@ -305,11 +305,11 @@ def cache(action: str) -> None:
     from .core.errors import EqlayersError
 
     if action == "info":
-        found = disk.info()
-        print(f"folder   {found.directory or 'none'}")
-        print(f"kernels  {found.entries}")
-        print(f"size     {found.size / 2**20:.1f} MiB of at most {found.limit / 2**20:.0f} MiB")
-        print(f"problem  {found.problem or 'none'}")
+        contents = disk.info()
+        print(f"folder   {contents.directory or 'none'}")
+        print(f"kernels  {contents.entries}")
+        print(f"size     {contents.size / 2**20:.1f} MiB of at most {contents.limit / 2**20:.0f} MiB")
+        print(f"problem  {contents.problem or 'none'}")
         return
     try:
         removed = disk.clear()

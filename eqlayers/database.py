@@ -43,10 +43,10 @@ def database_structures(file: Path, which: int | slice = slice(None)) -> Iterato
         rows = range(database.count())[which]
         places = [rows] if isinstance(rows, int) else rows
         if not isinstance(rows, int) and rows.step == 1:
-            found = database.select(offset=rows.start, limit=len(rows)) if len(rows) else iter(())
+            selected = database.select(offset=rows.start, limit=len(rows)) if len(rows) else iter(())
         else:
-            found = (row for place in places for row in database.select(offset=place, limit=1))
-        for row in found:
+            selected = (row for place in places for row in database.select(offset=place, limit=1))
+        for row in selected:
             atoms = row.toatoms()
             for name, value in {**row.key_value_pairs, **row.data}.items():
                 try:
@@ -66,8 +66,8 @@ def database_units(file: Path) -> dict[str, str]:
     except Exception:  # no database: who reads the structures says so
         return {}
     named = said.get("_property_unit_dict")
-    found = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}
-    return found | ({PLACES: str(said["_distance_unit"])} if said.get("_distance_unit") else {})
+    units = {str(name): str(unit) for name, unit in named.items() if unit} if isinstance(named, dict) else {}
+    return units | ({PLACES: str(said["_distance_unit"])} if said.get("_distance_unit") else {})
 
 
 def size_of_unit(file: Path, quantity: str, unit: str) -> float:

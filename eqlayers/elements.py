@@ -83,12 +83,12 @@ def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
     """
     fix = "List each element of the data once."
     listed = check_items(name, species, "a list of chemical symbols or atomic numbers", fix)
-    found = tuple(element(name, one) for one in listed)
-    twice = sorted({z for z in found if found.count(z) > 1})
-    if not found or twice:
-        came = f"{symbols_of(twice)} more than once" if found else "none"
+    numbers = tuple(element(name, one) for one in listed)
+    twice = sorted({z for z in numbers if numbers.count(z) > 1})
+    if not numbers or twice:
+        came = f"{symbols_of(twice)} more than once" if numbers else "none"
         raise ConfigError(f"{name} must be different elements, at least one, got {came}. {fix}")
-    return found
+    return numbers
 
 
 def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
@@ -107,16 +107,16 @@ def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
         {1: -13.6, 8: -2041.0}
     """
     wanted = f"a mapping from chemical symbol or atomic number to {what}"
-    given = check_type(name, values, Mapping, wanted, "Pass a dict such as {'H': 1.0, 'O': 2.0}.")
-    found: dict[int, Any] = {}
-    for key, value in given.items():
+    checked = check_type(name, values, Mapping, wanted, "Pass a dict such as {'H': 1.0, 'O': 2.0}.")
+    by_number: dict[int, Any] = {}
+    for key, value in checked.items():
         number = element(name, key)
-        if number in found:
+        if number in by_number:
             raise ConfigError(
                 f"{name} must name each element once, got {symbols_of([number])} more than once. Keep one of them."
             )
-        found[number] = value
-    return found
+        by_number[number] = value
+    return by_number
 
 
 def symbols_of(numbers: Iterable[int]) -> str:

@@ -48,11 +48,11 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
     """
     if not atoms.constraints:
         return None
-    found = np.tile(np.eye(3), (len(atoms), 1, 1))
+    free = np.tile(np.eye(3), (len(atoms), 1, 1))
     for constraint in atoms.constraints:
         if type(constraint).__name__ in ("FixAtoms", "FixCartesian", "FixedLine", "FixedPlane", "FixScaled"):
             for axis in range(3):
-                column = np.ascontiguousarray(found[:, :, axis])
+                column = np.ascontiguousarray(free[:, :, axis])
                 try:
                     constraint.adjust_forces(atoms, column)
                 except IndexError as error:
@@ -60,8 +60,8 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
                         f"constraints must hold atoms of the structure, which has {len(atoms)}, got {constraint}: "
                         f"{error}. Repair the file, or remove them by atoms.set_constraint()."
                     ) from error
-                found[:, :, axis] = column
-    return found
+                free[:, :, axis] = column
+    return free
 
 
 def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:
@@ -76,15 +76,15 @@ def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) ->
         >>> held_atoms(forces, free).tolist()
         [True, False]
     """
-    found = np.zeros(len(forces), bool)
+    held_ones = np.zeros(len(forces), bool)
     if free is None:
-        return found
+        return held_ones
     for atom in np.flatnonzero((free != np.eye(3)).any(axis=(1, 2))):
         vectors, sizes, _ = np.linalg.svd(free[atom])
         held = vectors[:, sizes < 1e-6]  # two planes leave forces in the second, so the way there says nothing
         part = np.abs(held.T @ forces[atom]).max(initial=0.0) if held.shape[1] else np.inf
-        found[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
-    return found
+        held_ones[atom] = part <= 1e-7 + 1e-6 * np.abs(forces[atom]).max()
+    return held_ones
 
 
 def few(names: Sequence[str]) -> str:

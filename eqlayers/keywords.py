@@ -160,13 +160,13 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     if isinstance(function, type):
         stop = torch.nn.Module.__mro__
         chain = [c.__dict__["__init__"] for c in function.__mro__ if c not in stop and "__init__" in c.__dict__]
-    found: dict[str, inspect.Parameter] = {}
+    by_name: dict[str, inspect.Parameter] = {}
     for one in chain:
         all_ = inspect.signature(one).parameters.values()
-        found = {p.name: p for p in all_ if p.kind in kinds and p.name != "self"} | found
+        by_name = {p.name: p for p in all_ if p.kind in kinds and p.name != "self"} | by_name
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in all_):
             break
-    return list(found.values())
+    return list(by_name.values())
 
 
 def right_name(wrong: str, names: Iterable[str]) -> str | None:
@@ -195,17 +195,17 @@ def _refusal(function: Callable[..., Any], wrong: str, value: Any) -> ArgumentEr
     return ArgumentError(f"{start} Write {next(other, f'{right}={usual}')}.")
 
 
-def _answer(function: Callable[..., Any], given: Mapping[str, Any], error: TypeError) -> None:
+def _answer(function: Callable[..., Any], keywords: Mapping[str, Any], error: TypeError) -> None:
     """Raise the error in this package's words, if it is one about an argument of this very call."""
-    found = _UNEXPECTED.search(str(error))
-    wrong = None if found is None else found[1]
+    match = _UNEXPECTED.search(str(error))
+    wrong = None if match is None else match[1]
     if " required " in str(error):  # where others go to a class that takes all, and the one that is needed is missing
         names = {p.name for p in parameters(function)}
-        wrong = next((name for name in given if name not in names and right_name(name, names) is not None), None)
+        wrong = next((name for name in keywords if name not in names and right_name(name, names) is not None), None)
     if isinstance(error, ArgumentError):
-        wrong = next((name for name in given if f" got {name}=" in str(error)), None)
-    if wrong in given and wrong not in {p.name for p in parameters(function)}:
-        raise _refusal(function, str(wrong), given[str(wrong)]) from None
+        wrong = next((name for name in keywords if f" got {name}=" in str(error)), None)
+    if wrong in keywords and wrong not in {p.name for p in parameters(function)}:
+        raise _refusal(function, str(wrong), keywords[str(wrong)]) from None
 
 
 def example(function: Callable[..., Any]) -> str | None:
@@ -231,15 +231,15 @@ def example(function: Callable[..., Any]) -> str | None:
 
 
 def _answer_missing(
-    function: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any], error: TypeError
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any], error: TypeError
 ) -> None:
     """Raise the error in this package's words, if arguments of this very call are missing."""
-    found = _MISSING.match(str(error))
+    match = _MISSING.match(str(error))
     owners = [f"{c.__qualname__}.__init__" for c in function.__mro__] if isinstance(function, type) else []
-    if found is None or found[1] not in [*owners, function.__qualname__]:
+    if match is None or match[1] not in [*owners, function.__qualname__]:
         return
-    call, missing = example(function), found[2].replace("'", "")
-    written = ", ".join([*map(got, args), *(f"{name}={got(value)}" for name, value in given.items())])
+    call, missing = example(function), match[2].replace("'", "")
+    written = ", ".join([*map(got, args), *(f"{name}={got(value)}" for name, value in keywords.items())])
     names = ", ".join(p.name for p in parameters(function) if not p.name.startswith("_"))
     raise ArgumentError(
         f"arguments of {function.__name__} must include {missing}, got {written or 'none'}. "
@@ -299,14 +299,14 @@ def _constructor(owner: type) -> None:
     owner.__init__ = __init__  # type: ignore[misc]
 
 
-def refuse_others(owner: type, given: Mapping[str, Any], names: Iterable[str]) -> None:
+def refuse_others(owner: type, options: Mapping[str, Any], names: Iterable[str]) -> None:
     """Raise for arguments that go on to a class that would take any, and make nothing of them.
 
     Raises:
         ArgumentError: One is not among ``names``.
     """
-    for name in sorted(given.keys() - set(names)):
-        raise _refusal(owner, name, given[name])
+    for name in sorted(options.keys() - set(names)):
+        raise _refusal(owner, name, options[name])
 
 
 def name_arguments(part: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -185,11 +185,11 @@ def hint(name: str, module: str = "eqlayers") -> str | None:
         ('eqlayers.nn.TensorProduct', 'eqlayers.data.radius_graph')
     """
     exact, plain = _places()
-    found = exact.get(name)
-    if found is None and hasattr(importlib.import_module("e3nn.o3"), name):
-        found = f"eqlayers.o3.{name}"
-    own = getattr(sys.modules.get(module), "__all__", ())
-    return found or plain.get(_plain(name)) or _nearest(name, {_plain(one): f"{module}.{one}" for one in own}, plain)
+    use = exact.get(name)
+    if use is None and hasattr(importlib.import_module("e3nn.o3"), name):
+        use = f"eqlayers.o3.{name}"
+    exports = getattr(sys.modules.get(module), "__all__", ())
+    return use or plain.get(_plain(name)) or _nearest(name, {_plain(one): f"{module}.{one}" for one in exports}, plain)
 
 
 def _nearest(name: str, *places: Mapping[str, str]) -> str | None:
@@ -220,8 +220,8 @@ def no_such_name(module: str, name: str, frame: FrameType | None = None) -> Exce
         return plain
     if _is_submodule(module, name):
         use = f"Import it first: import {module}.{name}."
-    elif (found := hint(name, module)) is not None:
-        use = f"Use {found}."
+    elif (better := hint(name, module)) is not None:
+        use = f"Use {better}."
     else:
         return plain
     text = f"a name of {module} must be one that it has, got {name!r}. {use}"

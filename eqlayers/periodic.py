@@ -102,10 +102,10 @@ def molecule_neighbors(
     extent = np.maximum.reduceat(places, starts) - low
     empty = np.prod(np.maximum(extent / cutoff, 1.0), axis=1) > 10 * sizes + 1000  # see _pairs
     box, open_ = np.zeros((3, 3)), np.zeros(3, dtype=bool)
-    found = [np.empty((2, 0), dtype=np.int64)]
+    parts = [np.empty((2, 0), dtype=np.int64)]
     for one in np.flatnonzero(empty).tolist():
-        own = slice(starts[one], starts[one] + sizes[one])
-        found.append(np.stack(_pairs(places[own], box, open_, reach, "atoms")[:2]) + starts[one])
+        of_molecule = slice(starts[one], starts[one] + sizes[one])
+        parts.append(np.stack(_pairs(places[of_molecule], box, open_, reach, "atoms")[:2]) + starts[one])
     search = NeighborList(cutoff=reach, full_list=True, n_threads=torch.get_num_threads())
     dense = np.flatnonzero(~empty)
     for rows in np.array_split(dense, -(-len(dense) // _TOGETHER)) if len(dense) else ():
@@ -114,8 +114,8 @@ def molecule_neighbors(
         offset = grid * (extent[rows].max(axis=0) + 2 * reach) - low[rows]
         atoms = np.flatnonzero(np.isin(row, rows))
         apart = places[atoms] + offset[np.searchsorted(rows, row[atoms])]
-        found.append(atoms[np.stack(search.compute(apart, box, open_, quantities="ij")).astype(np.int64)])
-    src, dst = np.concatenate(found, axis=1)
+        parts.append(atoms[np.stack(search.compute(apart, box, open_, quantities="ij")).astype(np.int64)])
+    src, dst = np.concatenate(parts, axis=1)
     square = np.square(places[dst] - places[src]).sum(axis=1)
     order = np.argsort(dst * len(places) + src, kind="stable")
     order = order[square[order] < cutoff**2]
@@ -197,8 +197,8 @@ def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDAr
 
     The time of a search grows with the number of images within reach, which is not bounded for a skewed cell.
     """
-    own = box[periods]
-    length, height = np.linalg.norm(own, axis=1), 1 / np.linalg.norm(np.linalg.pinv(own), axis=0)
+    vectors = box[periods]
+    length, height = np.linalg.norm(vectors, axis=1), 1 / np.linalg.norm(np.linalg.pinv(vectors), axis=0)
     if not (length > 2 * height).any():
         return box, np.eye(3, dtype=np.int64)
     reduced, turn = minkowski_reduce(complete_cell(box), periods)
@@ -289,8 +289,8 @@ def _by_tree(
         atom, image = atom[one], image[one]
         image[:, axis] = steps[step]
     trees = [KDTree(points, balanced_tree=False, compact_nodes=False) for points in (home, home[atom] + image @ full)]
-    found = trees[0].sparse_distance_matrix(trees[1], reach, output_type="ndarray")
-    src, dst, shifts = found["i"].astype(np.int64), atom[found["j"]], image[found["j"]]
+    within = trees[0].sparse_distance_matrix(trees[1], reach, output_type="ndarray")
+    src, dst, shifts = within["i"].astype(np.int64), atom[within["j"]], image[within["j"]]
     other = (src != dst) | shifts.any(axis=1)  # an atom is not its own neighbour in the same cell
     src, dst, shifts = src[other], dst[other], shifts[other]
     return src, dst, shifts + (turns[src] - turns[dst]).astype(np.int64)
@@ -308,7 +308,7 @@ def _read(pos: Any, cell: Any, pbc: Any) -> tuple[NDArray[np.float64], NDArray[n
     except (TypeError, ValueError, RuntimeError) as error:  # ragged, complex, of torch with gradients or in bfloat16
         raise DTypeError(
             "pos, cell and pbc must be real numbers [A, 3] and [3, 3] and booleans [3], got "
-            f"{', '.join(type(given).__name__ for given in (pos, cell, pbc))} that NumPy does not read: {error}. Pass "
+            f"{', '.join(type(value).__name__ for value in (pos, cell, pbc))} that NumPy does not read: {error}. Pass "
             "arrays, such as `pos.detach().double().numpy()`."
         ) from error
     if periods is None or places.ndim != 2 or places.shape[1] != 3 or box.shape != (3, 3):

@@ -168,8 +168,8 @@ def option_lines(
     width = min(_WIDTHS[1], max([_WIDTHS[0], *map(len, starts.values())]))
     lines = [f"{heading}:"] if heading else []
     for name, (_, about) in options.items():
-        given = (defaults or {}).get(name, "")
-        end = f" ({given})" if given else ""
+        default = (defaults or {}).get(name, "")
+        end = f" ({default})" if default else ""
         room = _PAGE - width - 4 - len(end)
         lines.append(f"  {starts[name]:<{width}}  {about if len(about) <= room else about[: room - 3] + '...'}{end}")
     return lines

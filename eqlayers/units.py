@@ -100,7 +100,7 @@ def read_units(units: Any) -> dict[str, str]:
         ConfigError: No mapping, or a quantity or a unit that is not known.
     """
     fix = "Pass units={'energy': 'Hartree', 'forces': 'Hartree/Bohr'}."
-    given = check_type("units", {} if units is None else units, Mapping, "a mapping from quantity to unit", fix)
-    for quantity, unit in given.items():
+    checked = check_type("units", {} if units is None else units, Mapping, "a mapping from quantity to unit", fix)
+    for quantity, unit in checked.items():
         unit_size(quantity, unit)
-    return dict(given)
+    return dict(checked)

@@ -66,8 +66,8 @@ def cached_arrays(
         try:
             with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            found = str(arrays.pop(_KEY))
-            reason = "it was made from other data or settings" if found != key else problem(arrays)
+            stored_key = str(arrays.pop(_KEY))
+            reason = "it was made from other data or settings" if stored_key != key else problem(arrays)
         except UNREADABLE as error:
             reason = f"it cannot be read ({type(error).__name__}: {error})"
         if reason is None:

@@ -87,26 +87,26 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
     if label == "config_type":
         texts = [str(next((values[name] for name in names if name in values), "")) for _, values in frames]
         return Column(np.array(texts, dtype=np.str_), names, sum(bool(text) for text in texts))
-    found: list[NDArray[np.float64]] = []
+    values_of_rows: list[NDArray[np.float64]] = []
     wrong: list[int] = []
     number = 0
     for row, (atoms, values) in enumerate(frames):
         shape = tuple(atoms if axis == "A" else int(axis) for axis in _SHAPES[label])
-        given = {name: _value(source, row, name, values[name], label, shape) for name in names if name in values}
-        if not given:
-            found.append(np.full(shape, np.nan))
+        named = {name: _value(source, row, name, values[name], label, shape) for name in names if name in values}
+        if not named:
+            values_of_rows.append(np.full(shape, np.nan))
             continue
-        first, *others = given.values()
+        first, *others = named.values()
         if any(not np.array_equal(first, other, equal_nan=True) for other in others):
             raise DataError(
-                f"{label} of {source} must be under one name, got different values under {' and '.join(given)} in row "
-                f"{row}. Say which with keys={{{label!r}: {next(iter(given))!r}}}."
+                f"{label} of {source} must be under one name, got different values under {' and '.join(named)} in row "
+                f"{row}. Say which with keys={{{label!r}: {next(iter(named))!r}}}."
             )
         if label == "forces":  # NaN leaves an atom out
             first = np.where(np.isnan(first).any(axis=1, keepdims=True), np.nan, first)
         if not (np.isfinite(first) | (np.isnan(first) & (label == "forces"))).all():
             wrong.append(row)
-        found.append(first)
+        values_of_rows.append(first)
         number += 1
     if wrong:
         name = next(name for name in names if name in frames[wrong[0]][1])
@@ -115,7 +115,7 @@ def _column(source: str, label: str, names: tuple[str, ...], frames: Sequence[tu
             fix = f"train without {label} with keys={{{label!r}: None}}"
         rows, fix = np.array(wrong, dtype=np.int64), f"repair the values, or {fix}"
         refuse(source, np.arange(len(frames)), f"finite {label}", rows, "structures", fix)
-    return Column(np.concatenate(found) if label == "forces" else np.stack(found), names, number)
+    return Column(np.concatenate(values_of_rows) if label == "forces" else np.stack(values_of_rows), names, number)
 
 
 def _value(source: str, row: int, name: str, value: Any, label: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -159,20 +159,20 @@ def stress_of(
 
     Zeros of structures without a cell, where a stress means nothing, stand for a label that is missing.
     """
-    found, said, rows = dict(labels), [], np.arange(len(cell))
+    result, said, rows = dict(labels), [], np.arange(len(cell))
     volume = np.abs(np.linalg.det(cell))
-    for name in sorted({"stress", "virial"} & set(found)):
-        absent = (volume == 0) & (found[name] == 0).all(axis=(1, 2))
-        flat = (volume == 0) & ~np.isnan(found[name][:, 0, 0]) & ~absent
+    for name in sorted({"stress", "virial"} & set(result)):
+        absent = (volume == 0) & (result[name] == 0).all(axis=(1, 2))
+        flat = (volume == 0) & ~np.isnan(result[name][:, 0, 0]) & ~absent
         refuse(source, rows, f"a cell with a volume for {name}", np.flatnonzero(flat), "structures")
         if absent.any():
-            found[name] = np.where(absent[:, None, None], np.nan, found[name])
+            result[name] = np.where(absent[:, None, None], np.nan, result[name])
             said.append(f"{name}: left out of {int(absent.sum()):,} structures without a cell, where it is 0")
-    virial = found.pop("virial", None)
+    virial = result.pop("virial", None)
     if virial is None:
-        return found, said
+        return result, said
     derived = -virial / np.where(volume > 0, volume, 1.0)[:, None, None]
-    stress = found.get("stress", np.full_like(derived, np.nan))
+    stress = result.get("stress", np.full_like(derived, np.nan))
     size = np.abs(stress).max(axis=(1, 2))
     differ = np.flatnonzero(np.abs(stress - derived).max(axis=(1, 2)) > _ROUNDED * size + _SMALL)  # NaN is not above
     if len(differ):
@@ -183,7 +183,7 @@ def stress_of(
             f"others in {len(differ)} structures. Set units, or leave one out with keys={{'virial': None}}."
         )
     missing = np.isnan(stress[:, 0, 0]) & ~np.isnan(derived[:, 0, 0])
-    found["stress"] = np.where(missing[:, None, None], derived, stress)
+    result["stress"] = np.where(missing[:, None, None], derived, stress)
     if missing.any():
         said.append(f"stress: -virial / volume, of {int(missing.sum()):,} structures")
-    return found, said
+    return result, said

@@ -111,13 +111,13 @@ def _periodic_edges(
     pairs, shifts, coincide, far = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], [], []
     for row, (end, num) in enumerate(zip(np.cumsum(data.n_atoms).tolist(), data.n_atoms.tolist(), strict=True)):
         try:
-            found = neighbor_list(data.pos[end - num : end], cell[row], pbc[row], cutoff)
+            edges_and_shifts = neighbor_list(data.pos[end - num : end], cell[row], pbc[row], cutoff)
         except DataError:  # cells and positions were checked: atoms coincide
             coincide.append(row)
             continue
-        pairs.append(found[0].astype(np.int32))
-        shifts.append(found[1].astype(np.int16))
-        if (shifts[-1] != found[1]).any():
+        pairs.append(edges_and_shifts[0].astype(np.int32))
+        shifts.append(edges_and_shifts[1].astype(np.int16))
+        if (shifts[-1] != edges_and_shifts[1]).any():
             far.append(row)
     _refuse(data, "atoms at distinct places", coincide)
     _refuse(data, "atoms within 32,767 lattice vectors", far)

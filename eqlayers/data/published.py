@@ -82,73 +82,73 @@ def find_published(name: str, path: str) -> None:
         Traceback (most recent call last):
         eqlayers.errors.DataError: path must be rmd17_ethanol.npz of rMD17, got 'data/rmd17_ethanol.npz', which is ...
     """
-    found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
-    if file.name not in found.files:
+    entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
+    if file.name not in entry.files:
         raise ConfigError(
-            f"path must be a file of {found.title} ({', '.join(found.files)}), got {path!r}. Correct the path, or set "
+            f"path must be a file of {entry.title} ({', '.join(entry.files)}), got {path!r}. Correct the path, or set "
             "published to null for data of your own."
         )
     if not file.is_file():
         raise DataError(
-            f"path must be {file.name} of {found.title}, got {path!r}, which is no file. Fetch {found.archive} on a "
+            f"path must be {file.name} of {entry.title}, got {path!r}, which is no file. Fetch {entry.archive} on a "
             f"machine with a connection, unpack it, and name the place with --data.path FOLDER/{file.name}."
         )
     if file.suffix == ".npz":
-        _check_archive(found, file)
+        _check_archive(entry, file)
 
 
-def _check_archive(found: PublishedSet, file: Path) -> None:
+def _check_archive(entry: PublishedSet, file: Path) -> None:
     """Names, types and lengths of rMD17's arrays, of which none is read but the energies."""
     try:
         with file.open("rb") as handle, np.load(handle, allow_pickle=False) as archive:
             if {"R", "E", "F"} <= set(archive.files):
                 raise DataError(
-                    f"{file} must be of {found.title}, got the arrays R, E and F of MD17, whose labels are noisy. "
-                    f"Fetch {found.archive}."
+                    f"{file} must be of {entry.title}, got the arrays R, E and F of MD17, whose labels are noisy. "
+                    f"Fetch {entry.archive}."
                 )
             missing = sorted(set(_ARRAYS) - set(archive.files))
             if missing:
-                _refuse(found, file, f"the arrays {', '.join(_ARRAYS)}", f"none named {few(missing)}")
+                _refuse(entry, file, f"the arrays {', '.join(_ARRAYS)}", f"none named {few(missing)}")
             energies, old, kinds = archive["energies"], archive["old_energies"], archive["nuclear_charges"]
     except UNREADABLE as error:
         problem = f"one that is not ({type(error).__name__})"
-        _refuse(found, file, "the content of an npz archive", "a web page" if is_web_page(file) else problem)
+        _refuse(entry, file, "the content of an npz archive", "a web page" if is_web_page(file) else problem)
     if energies.dtype != np.float64 or energies.ndim != 1:
-        _refuse(found, file, "energies [N] in float64", f"{list(energies.shape)} of {energies.dtype}")
+        _refuse(entry, file, "energies [N] in float64", f"{list(energies.shape)} of {energies.dtype}")
     if kinds.dtype.kind not in "iu" or kinds.ndim != 1:
-        _refuse(found, file, "nuclear_charges [A] as integers", f"{list(kinds.shape)} of {kinds.dtype}")
+        _refuse(entry, file, "nuclear_charges [A] as integers", f"{list(kinds.shape)} of {kinds.dtype}")
     if energies.shape == old.shape and np.array_equal(energies, old):
-        _refuse(found, file, "energies that were computed again", "the old ones of MD17, twice")
+        _refuse(entry, file, "energies that were computed again", "the old ones of MD17, twice")
 
 
 def check_published(name: str, path: str, structures: StructureArrays) -> None:
     """Compare what was read of a file of a published set with what it must hold."""
-    found, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
-    molecule = found.files[file.name]
+    entry, file = PUBLISHED[check_choice("published", name, PUBLISHED)], Path(path)
+    molecule = entry.files[file.name]
     counts = structures.counts(structures.species)
     wanted = {atomic_numbers[symbol]: count for symbol, count in Formula(molecule.formula).count().items()}
     other = np.flatnonzero((counts != [wanted.get(number, 0) for number in structures.species]).any(axis=1))
     if len(other) or set(wanted) - set(structures.species):
         row = int(other[0]) if len(other) else 0
         numbers = {number: int(count) for number, count in zip(structures.species, counts[row], strict=True) if count}
-        _refuse(found, file, f"the molecule {molecule.formula}", f"atoms by atomic number {numbers} in row {row}")
+        _refuse(entry, file, f"the molecule {molecule.formula}", f"atoms by atomic number {numbers} in row {row}")
     if molecule.frames not in (None, len(structures)):
-        _refuse(found, file, f"{molecule.frames:,} structures", f"{len(structures):,}")
+        _refuse(entry, file, f"{molecule.frames:,} structures", f"{len(structures):,}")
     for label in ("energy", "forces"):
         absent = int(np.isnan(getattr(structures, label)).sum())
         if absent:
-            _refuse(found, file, f"{label} of every structure", f"{absent:,} that are missing")
+            _refuse(entry, file, f"{label} of every structure", f"{absent:,} that are missing")
     energies = thermochemical_atomref(TARGETS["U0"])
     assert energies is not None  # U0 has them; other functionals differ by less than the bonds
     free = sum(energies[number] * count for number, count in wanted.items())
     far = np.flatnonzero(np.abs(structures.energy / free - 1) > _NEAR)
     if len(far):
         what = f"{structures.energy[far[0]]:.6g} eV in row {int(far[0])}, with the units that were given or found"
-        _refuse(found, file, f"total energies near the energy of the free atoms, {free:.0f} eV", what)
+        _refuse(entry, file, f"total energies near the energy of the free atoms, {free:.0f} eV", what)
 
 
-def _refuse(found: PublishedSet, file: Path, expected: str, received: str) -> NoReturn:
+def _refuse(entry: PublishedSet, file: Path, expected: str, received: str) -> NoReturn:
     raise DataError(
-        f"{file} of {found.title} must have {expected}, got {received}. Fetch {found.archive} again, or set published "
+        f"{file} of {entry.title} must have {expected}, got {received}. Fetch {entry.archive} again, or set published "
         "to null for data of your own."
     )

@@ -55,12 +55,12 @@ class StructureFile(NamedTuple):
 
     def lines(self) -> list[str]:
         """Lines on what was found, what was assumed and what was not used."""
-        found = self.structures
-        smallest, largest = found.n_atoms.min(), found.n_atoms.max()
+        data = self.structures
+        smallest, largest = data.n_atoms.min(), data.n_atoms.max()
         atoms = f"{smallest} to {largest}" if smallest < largest else f"{smallest}"
-        periodic = int(found.pbc.any(axis=1).sum())
+        periodic = int(data.pbc.any(axis=1).sum())
         lines = [
-            f"{found.source}: {len(found):,} structures of {atoms} atoms, species {symbols_of(found.species)}, "
+            f"{data.source}: {len(data):,} structures of {atoms} atoms, species {symbols_of(data.species)}, "
             f"{f'{periodic:,} of them' if periodic else 'none'} periodic"
         ]
         for name, column in self.columns.items():
@@ -74,12 +74,12 @@ class StructureFile(NamedTuple):
 def read_keys(keys: Any) -> dict[str, str | None]:
     """Names in the file by label, each checked."""
     fix = "Pass keys={'energy': 'my_energy', 'forces': 'my_forces'}."
-    given = check_type("keys", {} if keys is None else keys, Mapping, "a mapping from label to name in the file", fix)
-    for label, name in given.items():
+    checked = check_type("keys", {} if keys is None else keys, Mapping, "a mapping from label to name in the file", fix)
+    for label, name in checked.items():
         check_choice("keys", label, KEYS)
         if name is not None:
             check_type(f"keys of {label}", name, str, "a name in the file, or None to leave the label out", fix)
-    return dict(given)
+    return dict(checked)
 
 
 def read_structures(
@@ -118,8 +118,8 @@ def read_structures(
         >>> print(report[1])
         energy: 'E' in eV, of 2,000 structures
     """
-    found = read_file(path, keys, units)
-    return found.structures, found.lines()
+    content = read_file(path, keys, units)
+    return content.structures, content.lines()
 
 
 def read_file(
@@ -127,7 +127,7 @@ def read_file(
 ) -> StructureFile:
     """Structures and labels of a file, as :func:`read_structures`, with names and units of the labels."""
     file = Path(check_path("path", path, "a file of structures"))
-    given, asked = read_units(units), read_keys(keys)
+    units, names = read_units(units), read_keys(keys)
     if not file.is_file():
         raise DataError(f"path must be a file of structures, got {str(file)!r}, which is none. Correct the path.")
     if file.stat().st_size == 0:
@@ -135,14 +135,14 @@ def read_file(
     if is_web_page(file):
         raise DataError(f"{file} must hold structures, got a web page (HTML). Fetch the file itself.")
     guessed: dict[str, str] = {}
-    frames = list(_npz(file, given, guessed) if file.suffix == ".npz" else _ase(file))
+    frames = list(_npz(file, units, guessed) if file.suffix == ".npz" else _ase(file))
     if not frames:
         raise DataError(f"{file} must hold at least one structure, got none. Make or fetch it again.")
     listed = [(len(frame.z), frame.values) for frame in frames]
-    columns, unused = columns_of(str(file), listed, asked)
+    columns, unused = columns_of(str(file), listed, names)
     if file.suffix == ".db":
-        given = _units_of_database(file, columns, given)
-    sizes = {name: unit_size(name, given.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
+        units = _units_of_database(file, columns, units)
+    sizes = {name: unit_size(name, units.get(name, guessed.get(name, usual))) for name, usual in DEFAULT_UNITS.items()}
     cell = np.stack([frame.cell for frame in frames]) * sizes["pos"]
     labels = {name: column.values * sizes.get(name, 1.0) for name, column in columns.items() if name != "config_type"}
     labels, of_stress = stress_of(str(file), labels, cell)
@@ -166,8 +166,8 @@ def read_file(
         **{name: column.values for name, column in columns.items() if name == "config_type"},
     )
     of_stress += [f"not used: {few(sorted(unused))}"] if unused else []
-    used = {name: given.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
-    return StructureFile(structures, columns, used, set(given), of_stress)
+    used = {name: units.get(name, guessed.get(name, DEFAULT_UNITS[name])) for name in columns if name in DEFAULT_UNITS}
+    return StructureFile(structures, columns, used, set(units), of_stress)
 
 
 def _masked(frames: Sequence[Frame], forces: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[str]]:
@@ -203,8 +203,8 @@ def _ase(file: Path) -> Iterator[Frame]:
     try:
         for atoms in database_structures(file) if file.suffix == ".db" else iread(str(file), index=":"):
             others = {name: value for name, value in atoms.arrays.items() if name not in ("numbers", "positions")}
-            found = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
-            values = {**others, **atoms.info, **found}
+            results = {} if atoms.calc is None else {k: v for k, v in atoms.calc.results.items() if v is not None}
+            values = {**others, **atoms.info, **results}
             if np.shape(values.get("energies", 0)) == (
                 len(atoms),
             ):  # of atoms, as ASE has it; rMD17's are of structures
@@ -234,14 +234,14 @@ def _ase(file: Path) -> Iterator[Frame]:
                 )
 
 
-def _units_of_database(file: Path, columns: Mapping[str, Column], given: Mapping[str, str]) -> dict[str, str]:
+def _units_of_database(file: Path, columns: Mapping[str, Column], units: Mapping[str, str]) -> dict[str, str]:
     """Units by label: those that are given, and others where a database says them as schnetpack does."""
     said = database_units(file)
     names = {"pos": PLACES, **{label: column.names[0] for label, column in columns.items() if label in DEFAULT_UNITS}}
-    found = {label: said[name] for label, name in names.items() if name in said and label not in given}
-    for label, unit in found.items():
+    of_database = {label: said[name] for label, name in names.items() if name in said and label not in units}
+    for label, unit in of_database.items():
         size_of_unit(file, label, unit)
-    return {**found, **given}
+    return {**of_database, **units}
 
 
 def _npz(file: Path, units: Mapping[str, str], guessed: dict[str, str]) -> Iterator[Frame]:

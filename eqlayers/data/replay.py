@@ -35,20 +35,20 @@ class Replay(NamedTuple):
     units: Mapping[str, str] = {}
 
 
-def read_replay(given: Any) -> Replay | None:
+def read_replay(mapping: Any) -> Replay | None:
     """The option ``replay`` of a data module, checked.
 
     Args:
-        given: None, or a mapping with ``path`` and perhaps ``number``, ``labels``, ``keys`` and ``units``.
+        mapping: None, or a mapping with ``path`` and perhaps ``number``, ``labels``, ``keys`` and ``units``.
 
     Example:
         >>> read_replay({"path": "old.xyz", "labels": ["forces"]})[:3]
         ('old.xyz', 0.5, ('forces',))
     """
-    if given is None:
+    if mapping is None:
         return None
     fix = "Pass replay={'path': 'old.xyz', 'number': 0.5}."
-    options = dict(check_type("replay", given, Mapping, "a mapping with the path of a file, or None", fix))
+    options = dict(check_type("replay", mapping, Mapping, "a mapping with the path of a file, or None", fix))
     for name in options:
         check_choice("a key of replay", name, Replay._fields)
     path = check_path("replay.path", options.get("path"), "a file of structures, or the name of an embedded set")

@@ -107,7 +107,7 @@ def compute_structure_statistics(
         DataError: A species has no energy in ``e0s``, or none of its lone atoms has one; no atom has a neighbour.
     """
     check_edges(edges, check_structures(structures))
-    train, given = check_rows("train", train, len(structures)), read_e0s(e0s)
+    train, energies = check_rows("train", train, len(structures)), read_e0s(e0s)
     if not edges.n_edges[train].any():
         raise DataError(
             f"the training part of {structures.source} must have atoms within the cutoff of {edges.cutoff:g} Angstrom "
@@ -116,17 +116,17 @@ def compute_structure_statistics(
     part, species = structures.take(train), structures.species
     counts, known = part.counts(species), ~np.isnan(part.energy)
     shifts, unique = np.zeros(len(species)), True
-    if given == "isolated":
-        given = _isolated(structures)
-    if isinstance(given, dict):
-        missing = [number for number in species if number not in given]
+    if energies == "isolated":
+        energies = _isolated(structures)
+    if isinstance(energies, dict):
+        missing = [number for number in species if number not in energies]
         if missing:
             raise DataError(
                 f"e0s must give an energy to every species of {structures.source}, got none for "
                 f'{symbols_of(missing)}. Add them, or use e0s="fit".'
             )
-        shifts = np.array([given[number] for number in species])
-    elif given == "fit" and known.any():
+        shifts = np.array([energies[number] for number in species])
+    elif energies == "fit" and known.any():
         shifts = regression(counts[known], part.energy[known], intercept=False)
         unique = bool(np.linalg.matrix_rank(counts[known]) == len(species))
     residual = (part.energy - counts @ shifts)[known]

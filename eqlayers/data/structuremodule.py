@@ -129,8 +129,8 @@ class StructureDataModule(FlatDataModule):
         check_path("path", path, "a file of structures, or the name of an embedded set")
         check_choice("split", split, STRUCTURE_SPLITS)
         tests = [] if test_path is None else _read_paths(test_path)
-        for name, given, part in (("val", val_path, val), ("test", test_path, test)):
-            if given is not None and part is not None:
+        for name, file, part in (("val", val_path, val), ("test", test_path, test)):
+            if file is not None and part is not None:
                 raise ConfigError(f"{name} must be left out with {name}_path, got {part!r}. The file is used whole.")
         if val_path is not None:
             check_path("val_path", val_path, "a file, or None")
@@ -181,14 +181,14 @@ class StructureDataModule(FlatDataModule):
         self.train_set, self.val_set, self.test_set = (
             StructureDataset(structures, edges, rows[name], self.dtype) for name in PARTS
         )
-        found = self.statistics
+        statistics = self.statistics
         self.report += [
             "parts: " + ", ".join(f"{len(rows[name]):,} {name}" for name in PARTS),
             f"shifts ({self.e0s if isinstance(self.e0s, str) else 'given'}): "
-            + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in found.shifts.items())
-            + ("" if found.unique else "; not energies of free atoms: the data have too few compositions to tell"),
-            f"scale {found.scale:.4g}, energies less shifts deviate by {found.energy_std:.4g} eV, "
-            f"{found.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
+            + ", ".join(f"{symbols_of([number])}: {shift:.6g} eV" for number, shift in statistics.shifts.items())
+            + ("" if statistics.unique else "; not energies of free atoms: the data have too few compositions to tell"),
+            f"scale {statistics.scale:.4g}, energies less shifts deviate by {statistics.energy_std:.4g} eV, "
+            f"{statistics.mean_neighbors:.1f} neighbours within {self.cutoff:g} A",
         ]
         for line in self.report:
             rank_zero_info(line)
@@ -199,8 +199,8 @@ class StructureDataModule(FlatDataModule):
     def _load(self) -> tuple[StructureArrays, dict[str, NDArray[np.int64]]]:
         """All structures that are used, one source after the other, and their rows by part."""
         if self._loaded is None:
-            given = {name: (paths, self.keys, self.units) for name, paths in self.paths.items() if paths}
-            sources = {name: self._read(*how, self.published) for name, how in given.items()}
+            readings = {name: (paths, self.keys, self.units) for name, paths in self.paths.items() if paths}
+            sources = {name: self._read(*how, self.published) for name, how in readings.items()}
             if (old := self.replay) is not None:
                 sources["replay"] = only_labels(self._read([old.path], old.keys, old.units, None), old.labels)
             structures, rows = StructureArrays.joined(list(sources.values())), self._split(sources)
@@ -215,7 +215,7 @@ class StructureDataModule(FlatDataModule):
         self, paths: list[str], keys: Mapping[str, str | None], units: Mapping[str, str], published: str | None
     ) -> StructureArrays:
         """The files of one part; where there are several, the groups of their structures bear their names."""
-        found = []
+        parts = []
         for path in paths:
             embedded = path in TRAJECTORIES and not Path(path).exists()
             if published is not None:
@@ -225,39 +225,39 @@ class StructureDataModule(FlatDataModule):
             if published is not None:
                 check_published(published, path, structures)
             if len(paths) > 1:
-                own = [f"{Path(path).stem} {group}".strip() for group in structures.config_type.tolist()]
-                structures = dataclasses.replace(structures, config_type=np.array(own))
-            found.append(structures)
+                names = [f"{Path(path).stem} {group}".strip() for group in structures.config_type.tolist()]
+                structures = dataclasses.replace(structures, config_type=np.array(names))
+            parts.append(structures)
             self.report += lines
-        return StructureArrays.joined(found)
+        return StructureArrays.joined(parts)
 
     def _edges(self, structures: StructureArrays) -> StructureEdges:
         return structure_edges(structures, self.cutoff, self.cache_dir)
 
     def _split(self, sources: Mapping[str, StructureArrays]) -> dict[str, NDArray[np.int64]]:
         """Rows of the joined sources by part."""
-        start, own, usable = 0, {}, {}
+        start, rows_of, usable = 0, {}, {}
         for name, source in sources.items():
-            own[name] = start + np.arange(len(source))
+            rows_of[name] = start + np.arange(len(source))
             usable[name] = ~lone_atoms(source) if self.e0s == "isolated" else np.ones(len(source), dtype=bool)
             start += len(source)
-        asked = self.asked | {name: 0 for name in ("val", "test") if name in own}
-        if "val" in own and asked["train"] is None and asked["test"] is None:
+        asked = self.asked | {name: 0 for name in ("val", "test") if name in rows_of}
+        if "val" in rows_of and asked["train"] is None and asked["test"] is None:
             asked["test"] = 0
         # files count all rows of the source; numbers are of those that can be used
-        drawn_from = own["train"] if self.split == "rows" else own["train"][usable["train"]]
+        drawn_from = rows_of["train"] if self.split == "rows" else rows_of["train"][usable["train"]]
         groups = sources["train"].config_type[drawn_from]
         drawn = split_structures(self.split, groups, seed=self.split_seed, **asked)
         parts = {name: drawn_from[rows] for name, rows in zip(PARTS, drawn, strict=True)}
         parts = {name: rows[usable["train"][rows]] for name, rows in parts.items()}
-        parts |= {name: own[name][usable[name]] for name in ("val", "test") if name in own}
+        parts |= {name: rows_of[name][usable[name]] for name in ("val", "test") if name in rows_of}
         parts["train"] = limited(parts["train"], self.limit_train, self.limit_seed)
         self._num_new = len(parts["train"])
         if self.replay is not None:
             rows = np.flatnonzero(usable["replay"])
             again = rows[replayed(self.replay, sources["replay"].take(rows), self._num_new, self.split_seed)]
             self.report.append(f"replay: {len(again):,} structures of {self.replay.path} in every epoch")
-            parts["train"] = np.concatenate([parts["train"], own["replay"][again]])
+            parts["train"] = np.concatenate([parts["train"], rows_of["replay"][again]])
         return parts
 
 
@@ -271,8 +271,8 @@ def _read_dtype(dtype: Any) -> torch.dtype:
 def _read_paths(paths: Any) -> list[str]:
     """Files of the test part, each of another name."""
     what, fix = "a file, a list of files, or None", "Pass ['a.xyz', 'b.xyz']."
-    given = [paths] if isinstance(paths, (str, Path)) else check_items("test_path", paths, what, fix)
-    files = [check_path("test_path", path, what) for path in given]
+    listed = [paths] if isinstance(paths, (str, Path)) else check_items("test_path", paths, what, fix)
+    files = [check_path("test_path", path, what) for path in listed]
     if not files or len({Path(file).stem for file in files}) < len(files):
         raise ConfigError(
             f"test_path must be files of different names, which errors are reported under, got {files}. Rename them."

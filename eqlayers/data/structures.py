@@ -83,15 +83,15 @@ class StructureArrays(FlatArrays):
     def of(cls, source: str, n_atoms: Any, z: Any, pos: Any, **others: Any) -> StructureArrays:
         """From lists or arrays; no cell, no label, no group and counted rows where nothing is given."""
         sizes = {"N": len(n_atoms), "A": len(z)}
-        given: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
+        arrays: dict[str, Any] = {"n_atoms": n_atoms, "z": z, "pos": pos, "idx": np.arange(sizes["N"])} | others
         types = {"iu": np.int64, "f": np.float64, "b": np.bool_, "U": np.str_}
         for name, (kind, axis, trailing) in cls.fields.items():
-            if name in given:
-                given[name] = np.asarray(given[name], dtype=types[kind])
+            if name in arrays:
+                arrays[name] = np.asarray(arrays[name], dtype=types[kind])
             else:
                 missing = {"cell": 0.0, "pbc": False, "config_type": ""}.get(name, np.nan)
-                given[name] = np.full((sizes[axis], *trailing), missing)
-        return cls(source=source, **given)
+                arrays[name] = np.full((sizes[axis], *trailing), missing)
+        return cls(source=source, **arrays)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -60,19 +60,19 @@ def as_potential(potential: Source, dtype: torch.dtype | None = None, device: An
     if isinstance(potential, (str, os.PathLike)):
         single = committee_files(potential) == [Path(potential)]
         return (load_potential if single else load_committee)(os.fspath(potential), dtype, place)
-    found: Any = potential
-    if isinstance(found, (list, tuple)):
-        if not any(isinstance(one, torch.nn.Module) for one in found):
-            return load_committee(found, dtype, place)
-        found = Committee(found)
+    result: Any = potential
+    if isinstance(result, (list, tuple)):
+        if not any(isinstance(one, torch.nn.Module) for one in result):
+            return load_committee(result, dtype, place)
+        result = Committee(result)
     what = "a Potential or the path of one, or a list of several"
-    check_type("potential", found, (Potential, Committee), what, "Save it with save_potential.")
-    kind = found.dtype if dtype is None else check_dtype("dtype", dtype)
-    place = found.device if device is None else check_device("device", device)
-    training = any(one.training for one in (found.members if isinstance(found, Committee) else [found]))
-    if not training and kind == found.dtype and place == found.device:
-        return found
-    return copy.deepcopy(found).to(device=place, dtype=kind).eval()
+    check_type("potential", result, (Potential, Committee), what, "Save it with save_potential.")
+    kind = result.dtype if dtype is None else check_dtype("dtype", dtype)
+    place = result.device if device is None else check_device("device", device)
+    training = any(one.training for one in (result.members if isinstance(result, Committee) else [result]))
+    if not training and kind == result.dtype and place == result.device:
+        return result
+    return copy.deepcopy(result).to(device=place, dtype=kind).eval()
 
 
 @named_arguments
@@ -155,9 +155,9 @@ class Calculator(AseCalculator):
         tensors = self.potential.split.tensors
         self.implemented_properties = [*energies, *tensors]
         if isinstance(self.potential, Committee):
-            own = [*(_DEVIATING if energies else ()), *tensors]
-            self.implemented_properties += [DEVIATION.format(name) for name in own]
-            self.implemented_properties += [_MEMBERS.format(name) for name in own if name != "energies"]
+            deviating = [*(_DEVIATING if energies else ()), *tensors]
+            self.implemented_properties += [DEVIATION.format(name) for name in deviating]
+            self.implemented_properties += [_MEMBERS.format(name) for name in deviating if name != "energies"]
 
     def calculate(
         self, atoms: Atoms | None = None, properties: Sequence[str] = ("energy",), system_changes: Any = all_changes
@@ -198,8 +198,8 @@ class Calculator(AseCalculator):
             (3, 3, 3, 3)
         """
         checked = check_atoms(atoms, self.potential.species)
-        found = self.potential.hessian(collate(self.potential, [checked], [self.neighbors(checked)]), chunk_size)
-        return np.asarray(found.cpu())
+        hessian = self.potential.hessian(collate(self.potential, [checked], [self.neighbors(checked)]), chunk_size)
+        return np.asarray(hessian.cpu())
 
 
 def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32) -> Iterator[dict[str, Any]]:
@@ -236,8 +236,8 @@ def predict(potential: Source, structures: Iterable[Atoms], batch_size: int = 32
             check_atoms(atoms, potential.species, name)
         lists = NeighborLists(potential.cutoff)
         with torch.inference_mode(False):  # in which forces cannot be had
-            found = _evaluate(potential, batch, [lists(*named) for named in zip(batch, names, strict=True)])
-        yield from found
+            results = _evaluate(potential, batch, [lists(*named) for named in zip(batch, names, strict=True)])
+        yield from results
         start += len(batch)
 
 
@@ -276,7 +276,7 @@ def _evaluate(
     if not isinstance(potential, Committee):
         return members[0]
     means = _results(together(exact), structures)
-    return [mean | _of_members(own) for mean, own in zip(means, zip(*members, strict=True), strict=True)]
+    return [mean | _of_members(each) for mean, each in zip(means, zip(*members, strict=True), strict=True)]
 
 
 def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dict[str, Any]]:
@@ -286,8 +286,8 @@ def _results(values: dict[str, Tensor], structures: Sequence[Atoms]) -> list[dic
     rows: dict[str, Any] = values | {name: values[name].split(sizes) for name in of_atoms}
     results = []
     for number, atoms in enumerate(structures):
-        own = {name: row[number] for name, row in rows.items()}
-        result: dict[str, Any] = {name: t.numpy().copy() if t.ndim else t.item() for name, t in own.items()}
+        values_of_one = {name: row[number] for name, row in rows.items()}
+        result: dict[str, Any] = {name: t.numpy().copy() if t.ndim else t.item() for name, t in values_of_one.items()}
         virials, deviation = result.pop("virials", None), result.pop("virials_deviation", None)
         if virials is not None and has_volume(atoms):
             result["stress"] = full_3x3_to_voigt_6_stress(-virials / atoms.get_volume())

@@ -18,8 +18,8 @@ NAMED = 3
 class Coverage:
     """The part of a model that :func:`accelerate` knows, replaced or not; ``str`` gives one sentence.
 
-    A module or parameter that is held in several places counts once. What is inside of an e3nn layer (its generated
-    code) or of TorchScript counts as part of it.
+    A module or parameter that is held in several places count once. What is inside of an e3nn layer (its generated
+    code) or of TorchScript count as part of it.
 
     Attributes:
         modules, known_modules: Number of modules, and of those among them that are layers of e3nn or of eqlayers.
@@ -59,19 +59,19 @@ def cover(
         known: Modules that are known.
     """
     seen: set[nn.Parameter] = set()
-    found = {True: 0, False: 0}
+    count = {True: 0, False: 0}
     numel = {True: 0, False: 0}
     elsewhere: Counter[str] = Counter()
     for module in modules:
         here = known(module)
-        found[here] += 1
-        own = [p for p in module.parameters(recurse=closed(module)) if p not in seen and not is_lazy(p)]
-        seen.update(own)
-        size = sum(p.numel() for p in own)
+        count[here] += 1
+        parameters = [p for p in module.parameters(recurse=closed(module)) if p not in seen and not is_lazy(p)]
+        seen.update(parameters)
+        size = sum(p.numel() for p in parameters)
         numel[here] += size
         if size and not here:
             elsewhere[_name(module)] += size
-    return Coverage(sum(found.values()), found[True], sum(numel.values()), numel[True], tuple(elsewhere.most_common()))
+    return Coverage(sum(count.values()), count[True], sum(numel.values()), numel[True], tuple(elsewhere.most_common()))
 
 
 def _name(module: nn.Module) -> str:

@@ -85,10 +85,10 @@ def check_forces(energy: Callable[[Tensor], Tensor], positions: Tensor) -> Force
 
 def _slope(energy: Callable[[Tensor], Tensor], pos: Tensor) -> Tensor:
     """Zero of an energy that does not look at positions."""
-    found = energy(pos).sum()
-    if not found.requires_grad:
+    total = energy(pos).sum()
+    if not total.requires_grad:
         return torch.zeros_like(pos)
-    return torch.autograd.grad(found, pos, create_graph=True, materialize_grads=True)[0]
+    return torch.autograd.grad(total, pos, create_graph=True, materialize_grads=True)[0]
 
 
 def _share(rest: Tensor, terms: Tensor) -> float:

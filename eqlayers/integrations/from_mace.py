@@ -145,19 +145,19 @@ def to_mace(potential: Potential) -> nn.Module:
 def _loaded(path: Any) -> nn.Module:
     name = check_path("model", path, "a module of mace-torch, or its file")
     try:
-        found = torch.load(name, map_location="cpu", weights_only=False)
+        module = torch.load(name, map_location="cpu", weights_only=False)
     except (OSError, ImportError, AttributeError, RuntimeError) as error:
         raise ConfigError(
             f"model must be a file of a module of mace-torch, got {name} ({type(error).__name__}: {error}). Install "
             "mace-torch beside this package, and give its '.model' file."
         ) from error
-    return check_type("model", found, nn.Module, "a module of mace-torch, or its file", "State dicts hold no options.")
+    return check_type("model", module, nn.Module, "a module of mace-torch, or its file", "State dicts hold no options.")
 
 
 def _repulsion(theirs: Any, scale: float) -> ZBL:
-    found = theirs.pair_repulsion_fn
-    repulsion = ZBL(int(found.p), scale, float(found.a_exp), float(found.a_prefactor))
-    repulsion.radii[1:] = found.covalent_radii.detach()[1:119]
+    pairs = theirs.pair_repulsion_fn
+    repulsion = ZBL(int(pairs.p), scale, float(pairs.a_exp), float(pairs.a_prefactor))
+    repulsion.radii[1:] = pairs.covalent_radii.detach()[1:119]
     return repulsion
 
 

@@ -84,8 +84,8 @@ def from_nequip(model: nn.Module) -> Potential:
         network.read.weight.copy_(readout[0].weight.flatten() * before.get(o3.Irrep("0e"), 1.0))
     ends = core["per_type_energy_scale_shift"]
     numbers = [
-        given.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
-        for has, given, default in ((ends.has_scales, ends.scales, 1.0), (ends.has_shifts, ends.shifts, 0.0))
+        values.detach().double().flatten().expand(len(species)).tolist() if has else [default] * len(species)
+        for has, values, default in ((ends.has_scales, ends.scales, 1.0), (ends.has_shifts, ends.shifts, 0.0))
     ]
     scales, shifts = (dict(zip(species, values, strict=True)) for values in numbers)
     if min(scales.values()) <= 0:
@@ -105,10 +105,10 @@ def _core(model: nn.Module) -> dict[str, Any]:
     """
     wanted = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
     wanted += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
-    found = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)
-    if found is None:
+    core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)
+    if core is None:
         _refuse("the parts of a NequIPGNNModel", type(model).__name__)
-    children = dict(found.named_children()) if found is not None else {}
+    children = dict(core.named_children()) if core is not None else {}
     known = {*wanted, "total_energy_sum", *(name for name in children if name.startswith("layer"))}
     if set(children) - known:
         _refuse("no further parts", ", ".join(sorted(set(children) - known)))
@@ -180,12 +180,12 @@ def _radial(step: Any, conv: Any, cutoff: float) -> list[tuple[Any, Tensor]]:
         for p in step.product.instructions
         for _ in range(p.path_shape[0])
     ]
-    found = []
+    factors = []
     for number, theirs in enumerate(matrices):
         same = float(theirs.alpha) * theirs.weight.shape[0] ** 0.5 * (exact if number else math.sqrt(2 / cutoff))
         columns = torch.tensor(signs if number == len(matrices) - 1 else [1.0], dtype=torch.float64)
-        found.append((theirs, same * columns))
-    return found
+        factors.append((theirs, same * columns))
+    return factors
 
 
 def _copy_linear(mine: Any, theirs: Any, irreps: list[Any], factor: dict[Any, float]) -> None:
@@ -215,9 +215,9 @@ def _fill(mine: Any, columns: list[tuple[Any, Tensor]], block: Any, out: Tensor 
     used: dict[int, int] = {}
     flat = []
     for path in mine.instructions:
-        ir, own = columns[path.i_out]
+        ir, places = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + path.path_shape[0]
         matrix = block(ir)
-        flat.append(matrix[start : start + path.path_shape[0]][:, own].flatten())
+        flat.append(matrix[start : start + path.path_shape[0]][:, places].flatten())
     (mine.weight if out is None else out).copy_(torch.cat(flat))

@@ -88,10 +88,10 @@ if find_spec("nequip") is not None:
 
         @functools.wraps(search)
         def get_all_modifiers(module: nn.Module, _all_modifiers: dict[str, Any] | None = None) -> dict[str, Any]:
-            found: dict[str, Any] = search(module, _all_modifiers)
+            modifiers: dict[str, Any] = search(module, _all_modifiers)
             if getattr(module, "is_graph_model", False):
-                found.setdefault("enable_eqlayers", _bound)
-            return found
+                modifiers.setdefault("enable_eqlayers", _bound)
+            return modifiers
 
         modify_utils.get_all_modifiers = get_all_modifiers
 

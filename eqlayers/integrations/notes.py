@@ -94,8 +94,8 @@ class Note(Tensor):
             )
 
     def _make(self) -> Tensor:
-        found: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # not noted, as x[index] would be
-        return found
+        rows: Tensor = torch.ops.aten.index.Tensor(self.x, [self.taken])  # not noted, as x[index] would be
+        return rows
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -109,8 +109,8 @@ class Note(Tensor):
             return function(like, *settled(args[1:]), **settled(kwargs))
         if name == "expand_as" and not isinstance(args[0], Note):
             return args[0].expand(args[1].shape)
-        if name in SUMS and (found := SUMS[name](name, *args, **kwargs)) is not None:
-            return found
+        if name in SUMS and (total := SUMS[name](name, *args, **kwargs)) is not None:
+            return total
         return function(*settled(args), **settled(kwargs))
 
     @classmethod
@@ -215,10 +215,10 @@ def _torch_sum(
         if not isinstance(index, Tensor) or index.shape != messages.shape or index.stride(1) != 0:
             return None
         index = index[:, 0]
-    found = messages.sums(index, out.shape[0])
-    if found is None:
+    sums = messages.sums(index, out.shape[0])
+    if sums is None:
         return None
-    return out.add_(found) if name.endswith("_") else out + found
+    return out.add_(sums) if name.endswith("_") else out + sums
 
 
 #: Functions that add up rows by receivers.

@@ -68,7 +68,7 @@ def noting(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs:
         return forward(module, *args, **kwargs)
     try:
         with _Noting() as mode:
-            found = forward(module, *args, **kwargs)
+            result = forward(module, *args, **kwargs)
     except Exception as error:
         if hasattr(error, "add_note"):  # since Python 3.11
             error.add_note(
@@ -76,11 +76,11 @@ def noting(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs:
                 f"before: {CURE}"
             )
         raise
-    found = _settle(found)
+    result = _settle(result)
     for note in (one() for known in mode.made for one in known):
         if note is not None:
             note.numbers()
-    return found
+    return result
 
 
 def _device_of(module: nn.Module) -> str:
@@ -117,14 +117,19 @@ def _noted(base: Any) -> Any:
         return noting(self, base.forward, *args, **kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
-        found = super(made, self).__reduce_ex__(protocol)
-        if found[0] is not getattr(copyreg, "__newobj__") or found[1] != (made,):  # noqa: B009 its stub lacks it
-            return found  # its own way, to a module whose forward notes nothing
-        return (_new, (base,), *found[2:])
+        reduced = super(made, self).__reduce_ex__(protocol)
+        if reduced[0] is not getattr(copyreg, "__newobj__") or reduced[1] != (made,):  # noqa: B009 its stub lacks it
+            return reduced  # its own way, to a module whose forward notes nothing
+        return (_new, (base,), *reduced[2:])
 
-    own = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__module__": base.__module__, "__doc__": base.__doc__}
-    own |= {"__qualname__": base.__qualname__, _BASE: base}
-    made: Any = types.new_class(base.__name__, (base,), {}, lambda names: names.update(own))
+    names = {
+        "forward": forward,
+        "__reduce_ex__": __reduce_ex__,
+        "__module__": base.__module__,
+        "__doc__": base.__doc__,
+    }
+    names |= {"__qualname__": base.__qualname__, _BASE: base}
+    made: Any = types.new_class(base.__name__, (base,), {}, lambda body: body.update(names))
     return made
 
 

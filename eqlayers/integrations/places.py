@@ -32,11 +32,11 @@ def find_places(model: nn.Module, closed: Callable[[nn.Module], bool]) -> dict[n
         model: Where to start.
         closed: Modules into which it does not look.
     """
-    found: dict[nn.Module, list[Place]] = {}
+    places: dict[nn.Module, list[Place]] = {}
 
     def visit(module: nn.Module, place: Place) -> None:
-        known = module in found
-        found.setdefault(module, []).append(place)
+        known = module in places
+        places.setdefault(module, []).append(place)
         if known or closed(module):
             return
         for name, child in vars(module)["_modules"].items():
@@ -44,7 +44,7 @@ def find_places(model: nn.Module, closed: Callable[[nn.Module], bool]) -> dict[n
                 visit(child, Place(module, name, f"{place.path}.{name}" if place.path else name))
 
     visit(model, Place(None, "", ""))
-    return found
+    return places
 
 
 def find_aliases(modules: Iterator[tuple[str, nn.Module]], wanted: set[nn.Module]) -> dict[nn.Module, str]:
@@ -52,15 +52,15 @@ def find_aliases(modules: Iterator[tuple[str, nn.Module]], wanted: set[nn.Module
 
     Such an attribute would go on to the original, which no longer follows the model to another device or dtype.
     """
-    found: dict[nn.Module, str] = {}
+    aliases: dict[nn.Module, str] = {}
     for path, module in modules:
         for name, value in vars(module).items():
             if name in ("_modules", "_parameters", "_buffers", "_original") or "hook" in name:
                 continue
             for held in _held(value, 3):
                 if held in wanted and held is not module:
-                    found.setdefault(held, f"{path}.{name}" if path else name)
-    return found
+                    aliases.setdefault(held, f"{path}.{name}" if path else name)
+    return aliases
 
 
 def _held(value: Any, depth: int) -> Iterator[nn.Module]:

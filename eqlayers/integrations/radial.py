@@ -75,13 +75,13 @@ class _Composite(nn.Module):
         like = next(self.network.parameters(), lengths)
         lengths = torch.where(lengths.abs() < NEAREST, NEAREST, lengths)
         if self.species is None or first is None or second is None:
-            found = self.functions(self.embedding, lengths)
+            functions = self.functions(self.embedding, lengths)
         else:
             ends = Ends(first, second, self.species)
-            found = self.functions(self.embedding, lengths, ends)
+            functions = self.functions(self.embedding, lengths, ends)
             maps = [one(ends.one_hot(like)) for one in self.joined]
-            found = torch.cat([found.to(like.dtype), *(m[e] for m, e in zip(maps, ends, strict=False))], 1)
-        weights: Tensor = self.network(self.factor * found.to(like.dtype))
+            functions = torch.cat([functions.to(like.dtype), *(m[e] for m, e in zip(maps, ends, strict=False))], 1)
+        weights: Tensor = self.network(self.factor * functions.to(like.dtype))
         return weights
 
     def of_pair(self, code: int) -> Callable[[Tensor], Tensor]:
@@ -91,8 +91,8 @@ class _Composite(nn.Module):
 
         def run(lengths: Tensor) -> Tensor:
             ends = (torch.full_like(lengths, one, dtype=torch.int64) for one in (first, second))
-            found: Tensor = self(lengths, *ends)
-            return found
+            weights: Tensor = self(lengths, *ends)
+            return weights
 
         return run
 
@@ -128,22 +128,22 @@ class PairTable(nn.Module):
 
     def exact(self) -> list[Callable[[Tensor], Tensor]]:
         """Compute exactly, in float64, for some pairs: the lightest and the heaviest atoms, and one between."""
-        own = in_float64(self.network)
-        return [own.of_pair(code) for code in self.tried]
+        network = in_float64(self.network)
+        return [network.of_pair(code) for code in self.tried]
 
     def at_edges(self, handed: Tensor) -> Tensor:
         """``[E, 2]`` lengths and pairs of species to the weights that the network gives."""
         species = self.network.species
         assert species is not None
         codes = handed[:, 1].detach().long()
-        found: Tensor = self.network(handed[:, 0], codes // len(species), codes % len(species))
-        return found
+        weights: Tensor = self.network(handed[:, 0], codes // len(species), codes % len(species))
+        return weights
 
     def made_once(self, codes: Tensor) -> Tensor:
         """The tables of pairs, one after the other, without the graph of weights."""
-        own = in_float64(self.network)
+        network = in_float64(self.network)
         with gradients(), torch.no_grad():
-            parts = (self.knots.table(self.knots.at, own.of_pair(code)) for code in codes.tolist())
+            parts = (self.knots.table(self.knots.at, network.of_pair(code)) for code in codes.tolist())
             return in_a_row(parts, len(codes), self.knots.count, self.dtype)
 
 
@@ -162,26 +162,26 @@ class _Shared:
     def __init__(self) -> None:
         self.last: tuple[Any, ...] = (None, None, None, torch.empty(0, dtype=torch.int64))
 
-    def of(self, table: RadialTable | PairTable, given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def of(self, table: RadialTable | PairTable, handed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Intervals and coefficients, and pairs; intervals are among the tables of all these, which have come.
 
         What is read and set is one tuple, so that threads may share a model.
 
         Args:
             table: Of any of the networks.
-            given: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
+            handed: ``[E, 1]`` lengths, or ``[E, 2]`` with pairs of species.
         """
         *kept, pairs = self.last
         known, interval, coefficients = (None if one is None else one() for one in kept)
-        if known is given and interval is not None and coefficients is not None:
+        if known is handed and interval is not None and coefficients is not None:
             return interval, coefficients, pairs
-        if table.knots.at.device != given.device:
-            table.knots.to(given.device)
-        interval, coefficients = table.knots(given[:, 0])
-        if given.shape[1] > 1:
-            places, pairs = _among(pairs.to(given.device), given[:, 1].detach().long())
+        if table.knots.at.device != handed.device:
+            table.knots.to(handed.device)
+        interval, coefficients = table.knots(handed[:, 0])
+        if handed.shape[1] > 1:
+            places, pairs = _among(pairs.to(handed.device), handed[:, 1].detach().long())
             interval = interval + places * table.knots.count
-        self.last = (*map(weakref.ref, (given, interval, coefficients)), pairs)
+        self.last = (*map(weakref.ref, (handed, interval, coefficients)), pairs)
         return interval, coefficients, pairs
 
     def __deepcopy__(self, memo: Any) -> _Shared:
@@ -193,11 +193,11 @@ class _Shared:
 
 def _among(pairs: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """The place of every code among those that have come, these included; and those."""
-    found = torch.searchsorted(pairs, codes)
-    if pairs.numel() == 0 or bool((pairs[found.clamp(max=len(pairs) - 1)] != codes).any()):
+    places = torch.searchsorted(pairs, codes)
+    if pairs.numel() == 0 or bool((pairs[places.clamp(max=len(pairs) - 1)] != codes).any()):
         pairs = torch.unique(torch.cat([pairs, codes]))
-        found = torch.searchsorted(pairs, codes)
-    return found, pairs
+        places = torch.searchsorted(pairs, codes)
+    return places, pairs
 
 
 class _BeforeEnvelope(TabledWeights):
@@ -221,9 +221,9 @@ class TabledEmbedding(Replacement):
         self.also = {"pairs": pairs} if pairs else {}
         self.stand_in_for(original)
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, *arguments: Any, **named: Any) -> Any:
         """``[E, 1]`` in place of ``[E, B]``; ``[E, 2]`` with pairs of species."""
-        return self.hand_on(self.original, self.behind, *given, **named, **vars(self).get("also", {}))
+        return self.hand_on(self.original, self.behind, *arguments, **named, **vars(self).get("also", {}))
 
 
 class TabledRadial(Replacement):
@@ -277,12 +277,12 @@ class TabledRadial(Replacement):
             return _by_rows(knots.table(knots.at, network).to(dtype), interval, coefficients)
         return by_coefficients(spline(network(knots.at), knots.end).to(dtype), interval, coefficients, knots.count)
 
-    def _of_pairs(self, table: PairTable, shared: _Shared, given: Tensor) -> TabledWeights | Tensor:
+    def _of_pairs(self, table: PairTable, shared: _Shared, lengths: Tensor) -> TabledWeights | Tensor:
         """Read tables of the pairs that have occurred; run the network if weights are trained or tables too large."""
-        handed, weights = given[:, :2], list(table.parameters())
+        handed, weights = lengths[:, :2], list(table.parameters())
         if _trained(weights) or not is_plain([handed, *weights]):
             return table.at_edges(handed)
-        interval, coefficients, pairs = shared.of(table, handed if given.shape[1] > 2 else given)
+        interval, coefficients, pairs = shared.of(table, handed if lengths.shape[1] > 2 else lengths)
         if len(pairs) * table.bytes_of_pair > MOST_BYTES:
             return table.at_edges(handed)
         rows = self._kept([*weights, *table.buffers(), pairs], lambda: table.made_once(pairs))
@@ -324,8 +324,8 @@ def _refuse_modes(whole: _Composite, cutoff: float) -> str | None:
     devices = [like.device] if like.device.type == "cuda" else []
     ends = () if whole.species is None else torch.zeros(2, 5, dtype=torch.int64, device=like.device)
     with torch.random.fork_rng(devices), torch.no_grad():
-        found = [trial.train(mode)(lengths.to(like.dtype), *ends) for mode in (True, True, False)]
-    return None if all(torch.equal(found[0], other) for other in found) else "gives other weights in training mode"
+        weights = [trial.train(mode)(lengths.to(like.dtype), *ends) for mode in (True, True, False)]
+    return None if all(torch.equal(weights[0], other) for other in weights) else "gives other weights in training mode"
 
 
 def mirror(new: nn.Module, original: nn.Module) -> None:
@@ -422,14 +422,14 @@ def _of_embedding(
                 made.append((network, RadialTable(whole, cutoff, open_end=later), kind))
             else:
                 made.append((network, PairTable(whole, cutoff, later), kind))
-        found = _knots([table for _, table, _ in made], tolerance)
+        errors = _knots([table for _, table, _ in made], tolerance)
     except (EqlayersError, RuntimeError, TypeError, AttributeError) as error:
         reason = f"gives no table: {error}"
     if reason:
         yield Tabled(embedding, places[embedding], reason=reason)
         return
     fine = tolerance < _FINE
-    for (network, table, kind), off in zip(made, found, strict=True):
+    for (network, table, kind), off in zip(made, errors, strict=True):
         new = TabledRadial(network, table, shared, kind, fine)
         yield Tabled(network, places[network], new, off, table.knots.count)
     pairs = None

@@ -69,8 +69,8 @@ def _mace_functions(embedding: Any, lengths: Tensor, ends: Ends | None = None) -
     others: Any = (None, None, None)
     if ends is not None:  # as of a graph whose nodes are one of each species
         others = (ends.one_hot(lengths), torch.stack(ends[:2]), ends.species)
-    found: Tensor = embedding(lengths.unsqueeze(1), *others)[0]
-    return found
+    functions: Tensor = embedding(lengths.unsqueeze(1), *others)[0]
+    return functions
 
 
 def _mace_lengths(
@@ -100,8 +100,8 @@ def _mace_species(embedding: Any, blocks: list[nn.Module], modules: list[nn.Modu
     joined = any(hasattr(block, "source_embedding") for block in blocks)
     if not joined and not hasattr(embedding, "distance_transform"):
         return None
-    found = (getattr(module, "atomic_numbers", None) for module in modules)
-    return next((one for one in found if isinstance(one, Tensor)), None)
+    species = (getattr(module, "atomic_numbers", None) for module in modules)
+    return next((one for one in species if isinstance(one, Tensor)), None)
 
 
 def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
@@ -112,8 +112,8 @@ def _refuse_mace(embedding: Any, modules: list[nn.Module]) -> str | None:
 
 
 def _nequip_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
-    return found
+    functions: Tensor = embedding({embedding.norm_length_field: lengths.unsqueeze(1)})[embedding.edge_invariant_field]
+    return functions
 
 
 def _nequip_lengths(embedding: Any, factor: float, data: Any) -> Any:
@@ -139,8 +139,8 @@ def _refuse_nequip(embedding: Any, modules: list[nn.Module]) -> str | None:
 
 
 def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
-    found: list[Any] = [m for m in modules if type(m).__name__ == "ApplyFactor"]
-    return math.prod(float(m.factor) for m in found if m.in_field == embedding.edge_invariant_field)
+    factors: list[Any] = [m for m in modules if type(m).__name__ == "ApplyFactor"]
+    return math.prod(float(m.factor) for m in factors if m.in_field == embedding.edge_invariant_field)
 
 
 def _sevennet_cutoff(embedding: Any) -> float:
@@ -149,8 +149,8 @@ def _sevennet_cutoff(embedding: Any) -> float:
 
 
 def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
-    found: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
-    return found
+    functions: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
+    return functions
 
 
 def _sevennet_lengths(embedding: Any, factor: float, data: Any) -> Any:

@@ -98,7 +98,7 @@ def accelerate(
     if radial not in (None, "table"):
         raise ConfigError(f"radial must be 'table' or None, got {got(radial)}. Pick one.")
     tolerance = check_number("tolerance", tolerance, above=0, fix="1e-4 is usual.")
-    given = model
+    original = model
     if not inplace:
         model = _copied(model)
     places = find_places(model, _closed)
@@ -115,8 +115,8 @@ def accelerate(
     for job in jobs:
         _build(job, backend, check, like)
     done = [job for job in jobs if job.replacement is not None]
-    for job in done if model is not given else ():
-        _keep_keys(job, given)
+    for job in done if model is not original else ():
+        _keep_keys(job, original)
     known = {job.original: job.replacement for job in done if job.replacement is not None}
     tabled = [] if radial is None else list(tables(places, known, tolerance))
     if radial is not None and not tabled and not any(isinstance(module, TabledEmbedding) for module in places):
@@ -330,13 +330,13 @@ def _other_state(original: nn.Module, new: nn.Module) -> str:
     return ""
 
 
-def _keep_keys(job: _Job, given: nn.Module) -> None:
+def _keep_keys(job: _Job, original: nn.Module) -> None:
     """Write the keys that the given model writes: some layers of e3nn have more of them once they are copied."""
     assert job.replacement is not None
     layer = job.replacement.get_submodule(job.rule.inner)
     if isinstance(layer, E3nnState):
         path = ".".join(filter(None, (job.row.path, job.rule.inner)))
-        layer._keep_generated(given.get_submodule(path))
+        layer._keep_generated(original.get_submodule(path))
 
 
 def _row_of(one: Tabled, tolerance: float) -> Row:

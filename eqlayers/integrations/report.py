@@ -140,8 +140,8 @@ class Report:
     def _remarks(self) -> list[str]:
         notes = dict.fromkeys(row.note for row in self.replaced if row.note)
         left = [f"left: {row.path or 'the model'} ({row.kind}) {row.reason}" for row in self.skipped]
-        found = [] if self.forces is None else [str(self.forces)]
-        return [*left, *(f"note: {note}" for note in notes), *found, str(self.coverage)]
+        forces = [] if self.forces is None else [str(self.forces)]
+        return [*left, *(f"note: {note}" for note in notes), *forces, str(self.coverage)]
 
 
 def _cells(row: Row) -> list[str]:

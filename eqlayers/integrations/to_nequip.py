@@ -118,8 +118,8 @@ def _copy_step(step: Any, layer: Any, types: Tensor, before: dict[Any, float], c
     }
     maps = {ir: w.new_zeros(len(types), w.shape[0], w.shape[2]) for ir, w in views.items()}
     for number in range(len(types)):
-        own = {ir: matrix[number] for ir, matrix in maps.items()}
-        _gather(step.self_connection.linear, step.self_connection.weight[number], columns, own)
+        of_species = {ir: matrix[number] for ir, matrix in maps.items()}
+        _gather(step.self_connection.linear, step.self_connection.weight[number], columns, of_species)
     inverse = torch.linalg.pinv(types.double())  # [width, species]: a vector of the embedding that selects each species
     for ir, w in views.items():
         matrix = maps[ir].double() / (width**-0.5 * factor[ir])
@@ -137,7 +137,7 @@ def _gather(linear: Any, weight: Tensor, columns: list[tuple[Any, Tensor]], bloc
     """Put the paths of a map before the gate into the block of their irrep; paths of one irrep share its rows."""
     used: dict[int, int] = {}
     for path, view in _views(linear, weight):
-        ir, own = columns[path.i_out]
+        ir, places = columns[path.i_out]
         start = used.get(path.i_out, 0)
         used[path.i_out] = start + path.path_shape[0]
-        blocks[ir][start : used[path.i_out], own] = view
+        blocks[ir][start : used[path.i_out], places] = view

@@ -98,13 +98,15 @@ class RadiusGraph(_Transform):
             raise DataError(
                 "data.pbc must be false with cells=False, got a structure with periods. Use RadiusGraph(cutoff)."
             )
-        found, shifts = neighbor_list(pos.cpu().double().numpy(), box, periods, self.cutoff, "data.pos")
-        data.edge_index = torch.from_numpy(found).to(pos.device)
+        pairs, shifts = neighbor_list(pos.cpu().double().numpy(), box, periods, self.cutoff, "data.pos")
+        data.edge_index = torch.from_numpy(pairs).to(pos.device)
         if self.cells:
             large = _VACUUM * torch.eye(3, dtype=torch.float64, device="cpu")
-            given = large if box is None or not (periods.any() or box.any()) else box  # ASE's molecules have zeros
-            own = cell.reshape(3, 3) if given is box and isinstance(cell, Tensor) else given  # it may have gradients
-            data.cell = own.to(pos).unsqueeze(0)
+            lattice = large if box is None or not (periods.any() or box.any()) else box  # ASE's molecules have zeros
+            lattice = (
+                cell.reshape(3, 3) if lattice is box and isinstance(cell, Tensor) else lattice
+            )  # with its gradients
+            data.cell = lattice.to(pos).unsqueeze(0)
             data.pbc = torch.from_numpy(periods.copy()).to(pos.device).unsqueeze(0)
             data.shifts = torch.from_numpy(shifts).to(pos)
         return data
@@ -213,8 +215,8 @@ def _edges(geometry: EdgeGeometry, data: Any) -> Edges:
     data = _read(data)
     if data.edge_index is None:
         raise ConfigError(f"data must have edges edge_index [2, E], got {got(data)}. Apply RadiusGraph before.")
-    found: Edges = geometry(data.pos, data.edge_index, *_shifted(data))
-    return found
+    edges: Edges = geometry(data.pos, data.edge_index, *_shifted(data))
+    return edges
 
 
 def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -227,9 +229,9 @@ def _shifted(data: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
 
 def _three(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     """The values of one structure, without the axis for batches."""
-    found = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
-    if found.ndim > 1 and found.shape == (1, *shape):
-        found = found[0]
-    if found.shape != shape and not (name == "pbc" and found.ndim == 0):
-        raise ShapeError(f"data.{name} must be {list(shape)} of one structure, got {list(found.shape)}. Reshape it.")
-    return found
+    values = value.detach().cpu() if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+    if values.ndim > 1 and values.shape == (1, *shape):
+        values = values[0]
+    if values.shape != shape and not (name == "pbc" and values.ndim == 0):
+        raise ShapeError(f"data.{name} must be {list(shape)} of one structure, got {list(values.shape)}. Reshape it.")
+    return values

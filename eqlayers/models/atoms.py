@@ -129,8 +129,8 @@ class NeighborLists:
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
             from ..periodic import neighbor_list  # which needs vesin, as networks alone do not
 
-            found = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
-            self._found = torch.from_numpy(found[0]), torch.from_numpy(found[1])
+            pairs = neighbor_list(pos, cell, atoms.pbc, self.cutoff + self.skin, name)
+            self._found = torch.from_numpy(pairs[0]), torch.from_numpy(pairs[1])
             self._at = (pos.copy(), cell, atoms.pbc.copy())
             self.made += 1
         edges, shifts = self._found

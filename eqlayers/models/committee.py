@@ -171,13 +171,13 @@ class Committee(nn.Module):
         shared: dict[tuple[Any, ...], EdgeVectors] = {}
         for member in self.potentials:
             if member.cutoff not in near:
-                own = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
-                near[member.cutoff] = own, Graph(own.edge_index, own.z.shape[0], copy=False)
-            own, graph = near[member.cutoff]
+                near_ones = structures if member.cutoff == self.cutoff else within(structures, member.cutoff)
+                near[member.cutoff] = near_ones, Graph(near_ones.edge_index, near_ones.z.shape[0], copy=False)
+            near_ones, graph = near[member.cutoff]
             key = member.cutoff, str(member.irreps_sh), member.geometry.backend
             if key not in shared:
-                shared[key] = member._edges_of(own, graph)
-            yield member._from_edges(own, graph, shared[key])
+                shared[key] = member._edges_of(near_ones, graph)
+            yield member._from_edges(near_ones, graph, shared[key])
 
     def hessian(self, structures: Structures, chunk_size: int | None = None) -> Tensor:
         """The mean of the second derivatives of the energy of one structure.
@@ -192,9 +192,9 @@ class Committee(nn.Module):
             ShapeError, ConfigError: As of :meth:`Potential.hessian`.
         """
         checked = self.first._checked(structures)
-        own = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self.potentials)
-        found = [one.hessian(part, chunk_size) for one, part in zip(self.potentials, own, strict=True)]
-        return torch.stack(found).mean(0)
+        parts = (checked if one.cutoff == self.cutoff else within(checked, one.cutoff) for one in self.potentials)
+        hessians = [one.hessian(part, chunk_size) for one, part in zip(self.potentials, parts, strict=True)]
+        return torch.stack(hessians).mean(0)
 
     def extra_repr(self) -> str:
         """Number of members, species and cutoff."""
@@ -224,14 +224,14 @@ def together(results: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         >>> found["energy"], found["energy_deviation"].round(decimals=4)
         (tensor([2.]), tensor([1.4142]))
     """
-    found = {}
+    results_of_all = {}
     for name in results[0]:
         values = torch.stack([one[name] for one in results])  # [M, rows, ...]
         mean = values.mean(0)
         apart = (values - mean).transpose(0, 1).flatten(1)
-        found[name] = mean
-        found[DEVIATION.format(name)] = torch.linalg.vector_norm(apart, dim=1) / (len(results) - 1) ** 0.5
-    return found
+        results_of_all[name] = mean
+        results_of_all[DEVIATION.format(name)] = torch.linalg.vector_norm(apart, dim=1) / (len(results) - 1) ** 0.5
+    return results_of_all
 
 
 def calibration(deviations: Array, errors: Array) -> tuple[float, float] | None:
@@ -302,10 +302,10 @@ def committee_files(source: str | os.PathLike[str] | Iterable[Any]) -> list[Path
         return _of_folder(place)
     if place.exists() or not glob.has_magic(str(place)):
         return [place]
-    found = sorted(map(Path, glob.glob(str(place), recursive=True)), key=_in_order)
-    if not found:
+    matches = sorted(map(Path, glob.glob(str(place), recursive=True)), key=_in_order)
+    if not matches:
         raise ConfigError(f"a pattern must match files of potentials, got none for {str(place)!r}. Correct it.")
-    return found
+    return matches
 
 
 def _in_order(path: Path) -> list[str | int]:
@@ -328,10 +328,10 @@ def read_mark(folder: Path) -> dict[str, Any] | None:
     if not (folder / MARK).is_file():
         return None
     fix = "Name the files of the members, or train again."
-    found = read_json(folder / MARK, "the file of a committee", fix)
-    if not isinstance(found, dict) or not isinstance(found.get("members"), int):
+    content = read_json(folder / MARK, "the file of a committee", fix)
+    if not isinstance(content, dict) or not isinstance(content.get("members"), int):
         raise ConfigError(f"{folder / MARK} must hold the number of members, got another content. {fix}")
-    return found
+    return content
 
 
 def _of_folder(folder: Path) -> list[Path]:

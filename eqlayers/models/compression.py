@@ -138,14 +138,14 @@ def thaw(model: torch.nn.Module) -> None:
 
 def radial_errors(model: torch.nn.Module, knots: int, interpolation: str = "spline") -> TableError:
     """Largest errors of tables of the radial networks of a model, whose radial functions do not depend on species."""
-    found = []
+    errors = []
     for _, owner in _owners(check_module("model", model)):
         basis = in_float64(owner.basis.basis if isinstance(owner.basis, TabledBasis) else owner.basis)
         axis = Knots(knots, cutoff_of(basis, None), 0.0, interpolation, end_of(basis))
         axis = axis.to(next(owner.parameters()).device)
         for _, network in _networks(owner):
-            found.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None), _dtype(network)))
-    return worst_of(found).error
+            errors.append(table_error(axis, _of_lengths(in_float64(network), basis, None, None), _dtype(network)))
+    return worst_of(errors).error
 
 
 def decompress(model: torch.nn.Module) -> None:

@@ -108,7 +108,7 @@ class Equiformer(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         self.properties = read_properties(properties)
@@ -135,7 +135,7 @@ class Equiformer(torch.nn.Module):
         self.steps = torch.nn.ModuleList(steps)
         self.read = Linear(current, property_irreps(self.properties), layout="ir_mul", backend=backend)
         read = {"hidden": irreps, "heads": heads, "layers": count, "radial_hidden": widths}
-        self.options = plain_options(self, given, attention_hidden=invariants, **read)
+        self.options = plain_options(self, arguments, attention_hidden=invariants, **read)
 
     def forward(self, kind: Tensor, edges: EdgeVectors, graph: Graph) -> Tensor:
         """Properties of atoms ``[A, columns]``; see :class:`Potential`."""
@@ -149,11 +149,11 @@ class Equiformer(torch.nn.Module):
         frames, basis, envelope = self.frame(edges.vectors), self.basis(edges.lengths), self.envelope(edges.lengths)
         for step in self.steps:
             x = step(x, frames, basis, envelope, graph)
-        found: Tensor = self.read(x)
+        columns: Tensor = self.read(x)
         if "energy" not in self.properties:
-            return found
-        energies = found[:atoms, :1] - taken(found[atoms:, :1], kind)
-        return torch.cat([energies, found[:atoms, 1:]], 1)
+            return columns
+        energies = columns[:atoms, :1] - taken(columns[atoms:, :1], kind)
+        return torch.cat([energies, columns[:atoms, 1:]], 1)
 
 
 class EquiformerStep(torch.nn.Module):
@@ -229,8 +229,8 @@ class EquiformerStep(torch.nn.Module):
         scales = run_along(self._per_head, (factors, shares, factors.new_empty(0)), each, graph, self.backend)
         received = self.mix(self.gate(self.conv(y, frames, graph, scales)))
         x = received + (x if self.keep is None else self.keep(x))
-        found: Tensor = x + self.narrow(self.gate_alone(self.widen(self.norm_alone(x))))
-        return found
+        result: Tensor = x + self.narrow(self.gate_alone(self.widen(self.norm_alone(x))))
+        return result
 
 
 def reachable_in_frames(irreps_in: o3.Irreps, wanted: o3.Irreps, mmax: int | None = None) -> o3.Irreps:

@@ -54,17 +54,17 @@ def extend_potential(
     """
     check_type("potential", potential, Potential, "a Potential", "Load one with load_potential(path).")
     new = [z for z in read_species(species) if z not in potential.species]
-    given = by_element("shifts", shifts or {}, "shift in eV")
-    if not given.keys() <= set(new):
+    added = by_element("shifts", shifts or {}, "shift in eV")
+    if not added.keys() <= set(new):
         raise ConfigError(
-            f"shifts must be of the new species {symbols_of(new) or 'none'}, got {symbols_of(given)}. Use "
+            f"shifts must be of the new species {symbols_of(new) or 'none'}, got {symbols_of(added)}. Use "
             "set_statistics for others."
         )
     potential = without_tables(potential)
     with torch.random.fork_rng(devices=[]):  # what is drawn is thrown away
         wider = build_potential(with_species(describe_potential(potential), [*potential.species, *new]))
     take_weights(wider, potential)
-    for z, shift in given.items():
+    for z, shift in added.items():
         wider.shifts[wider.species.index(z)] = check_number(
             f"the shift of {symbols_of([z])}", shift, fix="Look for NaN."
         )

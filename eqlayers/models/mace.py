@@ -100,7 +100,7 @@ class MACE(EquivariantModule):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__("ir_mul", backend)
         self.species = read_species(species)
         self.hidden = read_hidden(hidden)
@@ -145,7 +145,7 @@ class MACE(EquivariantModule):
         same = ("hidden", "correlation", "radial_hidden", "interactions", "readout_hidden", "use_reduced_cg")
         read = {"lmax": self.irreps_sh.lmax, "layers": count, "num_basis": bessel.num_basis}
         read |= {"cutoff_p": bessel.envelope.p, "mean_neighbors": float(mean_neighbors)}
-        self.options = plain_options(self, given, **{name: getattr(self, name) for name in same}, **read)
+        self.options = plain_options(self, arguments, **{name: getattr(self, name) for name in same}, **read)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the number by which messages are divided, except the messages of a learned density.
@@ -179,18 +179,18 @@ class MACE(EquivariantModule):
         """
         basis = self._functions(kind, edges.lengths, graph)
         x = (self.embedding * self.embedding.shape[0] ** -0.5)[kind]
-        found = []
+        columns = []
         for message, product, readout in zip(self.messages, self.products, self.readouts, strict=True):
             x = product(*message(x, kind, edges, basis, graph), kind)
-            found.append(readout(x))
-        return torch.stack(found).sum(0)
+            columns.append(readout(x))
+        return torch.stack(columns).sum(0)
 
     def _functions(self, kind: Tensor, lengths: Tensor, graph: Graph) -> Tensor | KnotBasis:
         """Radial functions of the edges; by interpolation with a table for each pair of species that are neighbours."""
         transform = self.transform
         if transform is None:
-            found: Tensor | KnotBasis = self.basis(lengths)
-            return found
+            functions: Tensor | KnotBasis = self.basis(lengths)
+            return functions
         if not isinstance(self.basis, TabledBasis):
             return self.basis(lengths, transform(lengths, kind, graph))
         return self.basis.between(lengths, transform, *kind[graph.edge_index.long()])
@@ -229,8 +229,8 @@ def message_irreps(irreps_sh: o3.Irreps, current: o3.Irreps, channels: int) -> o
         4x0e+4x1o
     """
     parities = (1, -1) if o3.Irrep("0o") in current else (1,)
-    found = [(channels, (ir.l, ir.p * p)) for _, ir in irreps_sh for p in parities]
-    return o3.Irreps(found).sort()[0].simplify()
+    irreps = [(channels, (ir.l, ir.p * p)) for _, ir in irreps_sh for p in parities]
+    return o3.Irreps(irreps).sort()[0].simplify()
 
 
 def _scalars(name: str, value: Any) -> o3.Irreps:
@@ -244,7 +244,7 @@ def _each(name: str, value: Any, count: int) -> list[Any]:
     """One value for every layer."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return [value] * count
-    found = check_items(name, value, "one value, or a list", "Give one.")
-    if len(found) != count:
-        raise ConfigError(f"{name} must be one value or {count}, one a layer, got {len(found)}. Give one.")
-    return found
+    values = check_items(name, value, "one value, or a list", "Give one.")
+    if len(values) != count:
+        raise ConfigError(f"{name} must be one value or {count}, one a layer, got {len(values)}. Give one.")
+    return values

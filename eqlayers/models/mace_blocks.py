@@ -124,8 +124,8 @@ class MACEInteraction(KeepsFloat64, EquivariantModule):
         if self.density is None:
             message = received / self.mean_neighbors.to(x.dtype)
         else:
-            found = self.density(basis)
-            near = torch.tanh((found.weights() if isinstance(found, TabledWeights) else found) ** 2)
+            density = self.density(basis)
+            near = torch.tanh((density.weights() if isinstance(density, TabledWeights) else density) ** 2)
             counted = 1 + summed_rows(near, graph.edge_index[1].long(), x.shape[0])
             message = received / counted
         if self.style.residual:
@@ -166,8 +166,8 @@ class MACEProduct(EquivariantModule):
 
     def forward(self, message: Tensor, skip: Tensor | None, species: Tensor) -> Tensor:
         """``[A, irreps_message.dim]`` to ``[A, irreps_out.dim]``."""
-        found: Tensor = self.mix(self.contraction(message, species))
-        return found if skip is None else found + skip
+        features: Tensor = self.mix(self.contraction(message, species))
+        return features if skip is None else features + skip
 
 
 class Readout(EquivariantModule):

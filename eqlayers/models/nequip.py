@@ -75,7 +75,7 @@ class NequIP(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         lmax, layers = check_integer("lmax", lmax, 0, fix="2 is usual."), check_integer("layers", layers, 1)
@@ -83,7 +83,7 @@ class NequIP(torch.nn.Module):
         widths = hidden_widths("radial_hidden", radial_hidden)
         self.cutoff, self.irreps_sh = cutoff, o3.Irreps.spherical_harmonics(lmax)
         read = {"hidden": irreps, "lmax": lmax, "layers": layers, "radial_hidden": widths}
-        self.options = plain_options(self, given, **read)
+        self.options = plain_options(self, arguments, **read)
         scalars = even_scalars(irreps)
         width = scalars.dim if embedding is None else check_integer("embedding", embedding, 1, fix="32 is usual.")
         self.embedding = torch.nn.Embedding(len(self.species), width)
@@ -119,8 +119,8 @@ class NequIP(torch.nn.Module):
         basis = self.basis(edges.lengths)  # the same in all steps
         for step in self.steps:
             x = step(x, edges.harmonics, edges.lengths, graph, kind, basis)
-        found: Tensor = self.read(x)
-        return found
+        columns: Tensor = self.read(x)
+        return columns
 
 
 def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> o3.Irreps:
@@ -130,5 +130,5 @@ def reachable(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, wanted: o3.Irreps) -> 
         >>> reachable(o3.Irreps("4x0e"), o3.Irreps("0e + 1o"), o3.Irreps("4x0e + 4x1e + 4x1o"))
         4x0e+4x1o
     """
-    found = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in wanted})}
-    return o3.Irreps([(mul, ir) for mul, ir in wanted if ir in found])
+    present = {ir for _, _, ir in tensor_product_paths(irreps_in, irreps_sh, {ir for _, ir in wanted})}
+    return o3.Irreps([(mul, ir) for mul, ir in wanted if ir in present])

@@ -227,14 +227,14 @@ class Potential(KeepsFloat64):
         """Energies of atoms and structures, and tensors, from edges that several potentials may share."""
         kind = self.kind_of(structures.z)
         assert structures.batch is not None
-        numbers, found = self.split(self.network(kind, edges, graph), structures.batch, structures.num_graphs)
+        numbers, results = self.split(self.network(kind, edges, graph), structures.batch, structures.num_graphs)
         if numbers is not None:
             energies = numbers.double() * self.scales[kind] + self.shifts[kind]
             if self.repulsion is not None:
                 energies = energies + self.repulsion(structures.z, edges, graph).double()
-            found["energies"] = energies
-            found["energy"] = pooled(energies, structures.batch, structures.num_graphs)
-        return found
+            results["energies"] = energies
+            results["energy"] = pooled(energies, structures.batch, structures.num_graphs)
+        return results
 
     def kind_of(self, z: Tensor) -> Tensor:
         """``[A]``: the place of every atom's species in the list.
@@ -268,8 +268,8 @@ class Potential(KeepsFloat64):
             return self._predicted(structures._replace(pos=pos))["energy"].sum()
 
         rows = torch.func.jacrev(torch.func.grad(energy), chunk_size=chunk_size)
-        found: Tensor = rows(structures.pos.detach())
-        return found.detach().double()
+        hessian: Tensor = rows(structures.pos.detach())
+        return hessian.detach().double()
 
     def extra_repr(self) -> str:
         """Species and cutoff."""
@@ -310,27 +310,27 @@ def differentiated(
             moved = moved._replace(pos=moved.pos.detach().requires_grad_())
         if "forces" in asked:
             by.append(moved.pos)
-        for number, found in enumerate(predict(moved), 1):
+        for number, predicted in enumerate(predict(moved), 1):
             rules: dict[str, Any] = {"create_graph": follow, "materialize_grads": True}
             if "born_charges" in asked:
-                totals = found["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
+                totals = predicted["dipole"].sum(0).unbind()  # a structure's dipole depends on its own atoms alone
                 rows = [torch.autograd.grad(total, moved.pos, retain_graph=True, **rules)[0] for total in totals]
-                found["born_charges"] = torch.stack(rows, 1)
+                predicted["born_charges"] = torch.stack(rows, 1)
             if by:
                 again = True if number < count else None  # the edges, which the next one shares
-                slopes = list(torch.autograd.grad(found["energy"].sum(), by, retain_graph=again, **rules))
+                slopes = list(torch.autograd.grad(predicted["energy"].sum(), by, retain_graph=again, **rules))
             if strained:
                 virials = -slopes.pop(0)
-                found["virials"] = 0.5 * (virials + virials.mT)
+                predicted["virials"] = 0.5 * (virials + virials.mT)
                 if "stress" in asked and structures.cell is not None:
                     volume = torch.linalg.det(structures.cell).abs()[:, None, None]
                     spanned = volume > 0  # a slope through a division by 0 would be NaN
-                    stress = -found["virials"] / torch.where(spanned, volume, 1.0)
-                    found["stress"] = torch.where(spanned, stress, torch.nan)
+                    stress = -predicted["virials"] / torch.where(spanned, volume, 1.0)
+                    predicted["stress"] = torch.where(spanned, stress, torch.nan)
             if "forces" in asked:
-                found["forces"] = -slopes.pop(0)
-            own = {name: found[name] for name in found if name in asked or name == "energy"}
-            kept.append(own if follow or not derived else {name: value.detach() for name, value in own.items()})
+                predicted["forces"] = -slopes.pop(0)
+            results = {name: predicted[name] for name in predicted if name in asked or name == "energy"}
+            kept.append(results if follow or not derived else {name: value.detach() for name, value in results.items()})
     return kept
 
 

@@ -62,10 +62,10 @@ def even_scalars(hidden: o3.Irreps) -> o3.Irreps:
         >>> even_scalars(o3.Irreps("8x0e + 4x0o + 8x1o"))
         8x0e
     """
-    found = o3.Irreps([(mul, ir) for mul, ir in hidden if ir.is_scalar()])
-    if found.dim == 0:
+    scalars = o3.Irreps([(mul, ir) for mul, ir in hidden if ir.is_scalar()])
+    if scalars.dim == 0:
         raise IrrepsError(f"hidden must hold even scalars (0e), got {hidden or 'none'}. Add '32x0e'.")
-    return found
+    return scalars
 
 
 def kept_irreps(hidden: o3.Irreps, properties: Sequence[str]) -> o3.Irreps:
@@ -153,15 +153,15 @@ class AtomicProperties(KeepsFloat64):
         values = values.reshape(atoms, columns)
         parts = dict(zip(self._columns, values.split(list(self._columns.values()), 1), strict=True))
         single = dict(zip(self._scalars, parts["0e"].unbind(1), strict=True)) if self._scalars else {}
-        found = {}
+        tensors = {}
         if "dipole" in self.properties:
-            found["dipole"] = pooled(parts["1o"].double(), batch, num_graphs) * self.get_buffer("dipole_scale")
+            tensors["dipole"] = pooled(parts["1o"].double(), batch, num_graphs) * self.get_buffer("dipole_scale")
         if "polarizability" in self.properties:
             whole = pooled(single["polarizability"].double(), batch, num_graphs)[:, None, None]
             bent = pooled(parts["2e"].double(), batch, num_graphs) @ self.get_buffer("cartesian").flatten(1)
             eye = torch.eye(3, dtype=torch.float64, device=values.device)
-            found["polarizability"] = (whole * eye + bent.view(-1, 3, 3)) * self.get_buffer("polarizability_scale")
-        return single.get("energy"), found
+            tensors["polarizability"] = (whole * eye + bent.view(-1, 3, 3)) * self.get_buffer("polarizability_scale")
+        return single.get("energy"), tensors
 
     def extra_repr(self) -> str:
         """Names and irreps."""
@@ -180,15 +180,15 @@ def pooled(atoms: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
     return summed_rows(atoms, batch, num_graphs)
 
 
-def plain_options(network: Any, given: Mapping[str, Any], **read: Any) -> dict[str, Any]:
+def plain_options(network: Any, passed: Mapping[str, Any], **read: Any) -> dict[str, Any]:
     """Arguments of a network as plain values, for its attribute ``options``.
 
     Args:
         network: Whose attributes ``species``, ``cutoff`` and ``properties`` count.
-        given: ``locals()`` at the start of ``__init__``.
+        passed: ``locals()`` at the start of ``__init__``.
         **read: Further arguments that were read; tuples become lists, and irreps texts.
     """
     read |= {name: getattr(network, name) for name in ("species", "cutoff", "properties")}
-    arguments = {name: read.get(name, value) for name, value in given.items() if name not in ("self", "__class__")}
+    arguments = {name: read.get(name, value) for name, value in passed.items() if name not in ("self", "__class__")}
     plain = {tuple: list, o3.Irreps: str}
     return {name: plain.get(type(value), lambda same: same)(value) for name, value in arguments.items()}

@@ -71,11 +71,11 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
     leaves, structure = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     parameters = tuple(parameter for parameter in part.parameters() if parameter.requires_grad)
-    given = [leaves[place] for place in places]
-    if not torch.is_grad_enabled() or not (parameters or any(tensor.requires_grad for tensor in given)):
+    operands = [leaves[place] for place in places]
+    if not torch.is_grad_enabled() or not (parameters or any(tensor.requires_grad for tensor in operands)):
         return forward(*args, **kwargs)
     constants = [None if place in places else leaf for place, leaf in enumerate(leaves)]  # given again with each call
-    state = torch.get_rng_state(), get_device_states(*given)
+    state = torch.get_rng_state(), get_device_states(*operands)
     returned: list[Any] = []
 
     def run(*tensors: Tensor) -> Tensors:
@@ -87,14 +87,14 @@ def _call(part: torch.nn.Module, forward: Callable[..., Any], *args: Any, **kwar
             with torch.random.fork_rng(state[1][0]):
                 torch.set_rng_state(state[0])
                 set_device_states(*state[1])
-                found = forward(*args, **kwargs)
+                result = forward(*args, **kwargs)
         else:
-            found = forward(*args, **kwargs)
-        flat, shape = tree_flatten(found)
+            result = forward(*args, **kwargs)
+        flat, shape = tree_flatten(result)
         returned[:] = [shape, [None if isinstance(value, Tensor) else value for value in flat]]
         return tuple(value for value in flat if isinstance(value, Tensor))
 
-    tensors = iter(_Recomputed.apply(run, parameters, *parameters, *given))
+    tensors = iter(_Recomputed.apply(run, parameters, *parameters, *operands))
     shape, others = returned
     return tree_unflatten([next(tensors) if value is None else value for value in others], shape)
 
@@ -114,10 +114,10 @@ class _Recomputed(torch.autograd.Function):
         needed = [place for place, needs in enumerate(ctx.needs_input_grad[2:]) if needs]
         derivative = _derivative(ctx.run, ctx.parameters, len(tensors), needed)
         if torch.is_grad_enabled():
-            found = _Recomputed.apply(derivative, ctx.parameters, *tensors, *slopes)
+            gradients = _Recomputed.apply(derivative, ctx.parameters, *tensors, *slopes)
         else:
-            found = derivative(*tensors, *slopes)
-        by_place = dict(zip(needed, found, strict=True))
+            gradients = derivative(*tensors, *slopes)
+        by_place = dict(zip(needed, gradients, strict=True))
         return None, None, *(by_place.get(place) for place in range(len(tensors)))
 
 
@@ -126,15 +126,15 @@ def _derivative(
 ) -> Callable[..., Tensors]:
     """Gradients by the tensors in the places ``needed``, as a function of the tensors and the slopes of ``run``."""
 
-    def derivative(*given: Tensor) -> Tensors:
+    def derivative(*arguments: Tensor) -> Tensors:
         follow = torch.is_grad_enabled()  # this function is differentiated itself
         with torch.enable_grad():
-            own = list(parameters)  # which `run` uses by itself
-            for place, tensor in enumerate(given[len(own) : count], start=len(own)):
+            operands = list(parameters)  # which `run` uses by itself
+            for place, tensor in enumerate(arguments[len(operands) : count], start=len(operands)):
                 kept = place not in needed or (follow and tensor.requires_grad)
-                own.append(tensor if kept else tensor.detach().requires_grad_())
-            pairs = [pair for pair in zip(run(*own), given[count:], strict=True) if pair[0].requires_grad]
-            wanted = [own[place] for place in needed]
+                operands.append(tensor if kept else tensor.detach().requires_grad_())
+            pairs = [pair for pair in zip(run(*operands), arguments[count:], strict=True) if pair[0].requires_grad]
+            wanted = [operands[place] for place in needed]
             if not pairs:
                 return tuple(torch.zeros_like(tensor) for tensor in wanted)
             values, slopes = zip(*pairs, strict=True)

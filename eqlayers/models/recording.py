@@ -52,7 +52,7 @@ class _Recording(NamedTuple):
     """One recorded call: the memory of its structures and results, and the replay."""
 
     about: tuple[object, ...]
-    given: Structures
+    padded: Structures
     results: Results
     replay: Callable[[], object]
 
@@ -116,21 +116,21 @@ class Recorded:
     def _replayed(self, structures: Structures, asked: tuple[str, ...]) -> Results:
         about = (len(structures.z), structures.num_graphs, structures.cell is None, asked, self.potential.device)
         last, edges = self._last, structures.edge_index.shape[1]
-        if last is None or last.about != about or last.given.edge_index.shape[1] < edges:
+        if last is None or last.about != about or last.padded.edge_index.shape[1] < edges:
             last = self._last = self._recording(structures, asked, about)
         else:
-            fill(last.given, structures)
+            fill(last.padded, structures)
             last.replay()
         rows = {name: len(structures.z) if name in BY_ATOM else structures.num_graphs for name in last.results}
         return {name: value[: rows[name]].clone() for name, value in last.results.items()}
 
     def _recording(self, structures: Structures, asked: tuple[str, ...], about: tuple[object, ...]) -> _Recording:
         self._last = None  # its memory goes before more is taken
-        given = with_ghosts(structures, self.potential.cutoff)
+        padded = with_ghosts(structures, self.potential.cutoff)
 
         def call() -> Results:
-            found = self.potential(given, asked, create_graph=False)
-            return {name: value.detach() for name, value in found.items()}
+            results = self.potential(padded, asked, create_graph=False)
+            return {name: value.detach() for name, value in results.items()}
 
         try:
             results, replay = record(call)
@@ -142,7 +142,7 @@ class Recorded:
                 f"{' '.join(str(error).split())[:200]}. Call the potential itself."
             ) from error
         replay()
-        return _Recording(about, given, results, replay)
+        return _Recording(about, padded, results, replay)
 
 
 def with_ghosts(structures: Structures, cutoff: float) -> Structures:
@@ -159,7 +159,7 @@ def with_ghosts(structures: Structures, cutoff: float) -> Structures:
     ends = structures.pos.new_zeros(GHOSTS, 3)
     ends[1, 2] = APART * cutoff
     assert structures.batch is not None
-    found = Structures(
+    padded = Structures(
         torch.cat([structures.z, structures.z.new_full((GHOSTS,), int(structures.z[0]) if atoms else 0)]),
         torch.cat([structures.pos.detach(), ends]),
         structures.edge_index.new_empty(2, room),
@@ -169,9 +169,9 @@ def with_ghosts(structures: Structures, cutoff: float) -> Structures:
     if structures.cell is not None and structures.shifts is not None:
         around = 10 * cutoff * torch.eye(3, dtype=structures.cell.dtype, device=structures.cell.device)
         shifts = structures.shifts.new_zeros(room, 3)
-        found = found._replace(cell=torch.cat([structures.cell.detach(), around[None]]), shifts=shifts)
-    fill(found, structures)
-    return found
+        padded = padded._replace(cell=torch.cat([structures.cell.detach(), around[None]]), shifts=shifts)
+    fill(padded, structures)
+    return padded
 
 
 def fill(padded: Structures, structures: Structures) -> None:

@@ -89,9 +89,9 @@ def build_potential(description: Mapping[str, Any]) -> Potential:
     known = {"network", "species", "repulsion"}
     check_type("the description", description, Mapping, "a mapping", "Use describe_potential(potential).")
     if description.keys() != known:
-        given = ", ".join(sorted(map(str, description)))
+        keys = ", ".join(sorted(map(str, description)))
         raise ConfigError(
-            f"the description of a potential must have {', '.join(sorted(known))}, got {given or 'nothing'}. Use "
+            f"the description of a potential must have {', '.join(sorted(known))}, got {keys or 'nothing'}. Use "
             "describe_potential(potential)."
         )
     network = _build("the network", description["network"])
@@ -155,9 +155,9 @@ def read_potential(path: str | Path) -> SavedPotential:
     """
     path = Path(check_path("a potential", path, "the path of a file"))
     if not path.is_file():
-        found = "a folder" if path.is_dir() else "nothing"
+        kind = "a folder" if path.is_dir() else "nothing"
         raise ConfigError(
-            f"a potential must be a file, got {found} at {path}. Name a file of save_potential or a checkpoint."
+            f"a potential must be a file, got {kind} at {path}. Name a file of save_potential or a checkpoint."
         )
     try:
         with warnings.catch_warnings():
@@ -207,7 +207,7 @@ def restored(path: str | Path, saved: SavedPotential, dtype: torch.dtype | None,
     if problem is not None:
         raise _unusable(path, f"its weights do not fit {type(potential.network).__name__}: {problem}")
     kept = (saved.state[f"network.{name}"].dtype for name, _ in potential.network.named_parameters())
-    potential.to(next((found for found in kept if found.is_floating_point), potential.dtype))
+    potential.to(next((dtype for dtype in kept if dtype.is_floating_point), potential.dtype))
     try:
         potential.load_state_dict(saved.state)
     except RuntimeError as error:  # of layers that look at what they are given
@@ -261,12 +261,12 @@ def misfit(
         "of another kind": [n for n in both if mine[n].is_floating_point() != saved[n].is_floating_point()],
         "not finite": [name for name, value in saved.items() if finite and not torch.isfinite(value).all()],
     }
-    found = [
+    differences = [
         f"{len(names)} {what} ({', '.join(names[:2])}{', ...' if names[2:] else ''})"
         for what, names in wrong.items()
         if names
     ]
-    return "; ".join(found) or None
+    return "; ".join(differences) or None
 
 
 # ---- classes and arguments ----------------------------------------------------------------------------------------

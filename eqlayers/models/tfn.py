@@ -75,7 +75,7 @@ class TFN(torch.nn.Module):
         knots: int | None = None,
         backend: str | None = None,
     ) -> None:
-        given = dict(locals())
+        arguments = dict(locals())
         super().__init__()
         self.species, irreps = read_species(species), as_irreps(hidden, "hidden")
         self.properties = read_properties(properties)
@@ -97,7 +97,7 @@ class TFN(torch.nn.Module):
         self.register_buffer("mean_neighbors", torch.ones(()))
         self.set_mean_neighbors(mean_neighbors)
         read = {"hidden": irreps, "lmax": self.irreps_sh.lmax, "layers": count, "radial_hidden": widths}
-        self.options = plain_options(self, given, **read)
+        self.options = plain_options(self, arguments, **read)
 
     def set_mean_neighbors(self, number: float) -> None:
         """Set the normalisation of the sums over neighbours."""
@@ -109,8 +109,8 @@ class TFN(torch.nn.Module):
         radial = self.basis(edges.lengths)
         for step in self.steps:
             x = step(x, edges.harmonics, radial, graph, self.mean_neighbors)
-        found: Tensor = self.read(x)
-        return found
+        columns: Tensor = self.read(x)
+        return columns
 
 
 class TFNStep(torch.nn.Module):
@@ -147,5 +147,5 @@ class TFNStep(torch.nn.Module):
     def forward(self, x: Tensor, harmonics: Tensor, radial: Tensor, graph: Graph, mean_neighbors: Tensor) -> Tensor:
         """``[A, irreps_in.dim]`` to ``[A, irreps_out.dim]``."""
         received = self.product(self.mix_in(x), harmonics, self.radial(radial), graph)
-        found: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))
-        return found
+        features: Tensor = self.gate(self.mix_out(received * mean_neighbors.rsqrt()), self.self_connection(x))
+        return features

@@ -66,7 +66,7 @@ def as_svg(figure: Figure, name: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")  # HTML knows what an svg is
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", svg)
-    return re.sub(r"#[0-9a-f]{6}\b", lambda found: _OF_PAGE.get(found[0], found[0]), svg)
+    return re.sub(r"#[0-9a-f]{6}\b", lambda match: _OF_PAGE.get(match[0], match[0]), svg)
 
 
 def number(value: float) -> str:

@@ -188,28 +188,26 @@ def _relax(options: argparse.Namespace) -> int:
     check_different(("STRUCTURE", source), ("--output", output), ("--trajectory", options.trajectory))
     calculator = _calculator(options, atoms)
     names = ("cell", "pressure", "fmax", "steps", "optimizer", "trajectory")
-    found = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
-    write_frame(output, with_results(found.atoms, calculator.results))
+    end = relax(atoms, calculator, **{name: getattr(options, name) for name in names})
+    write_frame(output, with_results(end.atoms, calculator.results))
     rows = [
-        ("structure", f"{options.structure}, {found.atoms.get_chemical_formula()}"),
+        ("structure", f"{options.structure}, {end.atoms.get_chemical_formula()}"),
         _ran(options, calculator),
-        ("energy", f"{found.energies[0]:.6f} -> {found.energies[1]:.6f} eV"),
-        ("force", f"{found.forces[0]:.4g} -> {found.forces[1]:.4g} eV/A at most"),
+        ("energy", f"{end.energies[0]:.6f} -> {end.energies[1]:.6f} eV"),
+        ("force", f"{end.forces[0]:.4g} -> {end.forces[1]:.4g} eV/A at most"),
     ]
     if options.cell:
-        rows.append(("stress", f"{found.stress / GPa:.4g} GPa at most is left along periodic axes"))
-        rows.append(("force on the cell", f"{found.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
-        rows.append(("volume", f"{atoms.get_volume():.4f} -> {found.atoms.get_volume():.4f} A^3"))
+        rows.append(("stress", f"{end.stress / GPa:.4g} GPa at most is left along periodic axes"))
+        rows.append(("force on the cell", f"{end.cell_force:.4g} eV/A, which --fmax {options.fmax:g} bounds as well"))
+        rows.append(("volume", f"{atoms.get_volume():.4f} -> {end.atoms.get_volume():.4f} A^3"))
     rows += _apart(calculator.results)
-    after = f"after {found.steps} steps"
-    rows.append(
-        ("state", f"{'converged' if found.converged else 'stopped' if found.stopped else 'not converged'} {after}")
-    )
+    after = f"after {end.steps} steps"
+    rows.append(("state", f"{'converged' if end.converged else 'stopped' if end.stopped else 'not converged'} {after}"))
     rows.append(("output", str(output)))
     print(lines(rows))
-    if not found.converged:
+    if not end.converged:
         print(f"To go on: eqlayers {_typed_again(options, output)}")
-    return 0 if found.converged else _STOPPED if found.stopped else _FAILED
+    return 0 if end.converged else _STOPPED if end.stopped else _FAILED
 
 
 def _md_options(parser: argparse.ArgumentParser) -> None:
@@ -271,12 +269,12 @@ def _md(options: argparse.Namespace) -> int:
         print(f"{settings.ensemble}: thermostat and barostat begin anew; positions and velocities go on")
     if not options.restart and atoms.get_momenta().any():
         print(f"velocities from {source}")
-    found = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
-    moved = found.atoms
+    end = run_dynamics(atoms, calculator, settings, output, options.log, options.restart)
+    moved = end.atoms
     rows = [
         ("structure", f"{options.structure}, {moved.get_chemical_formula()}"),
         _ran(options, calculator),
-        ("steps", f"{found.first} to {found.last} of {settings.steps}, {settings.timestep:g} fs each"),
+        ("steps", f"{end.first} to {end.last} of {settings.steps}, {settings.timestep:g} fs each"),
         ("energy", f"{moved.get_potential_energy():.6f} + {moved.get_kinetic_energy():.6f} eV"),
         ("temperature", f"{moved.get_temperature():.1f} K"),
         ("output", output),
@@ -284,8 +282,8 @@ def _md(options: argparse.Namespace) -> int:
     if ENSEMBLES[settings.ensemble].periodic:
         pressure = -moved.get_stress(include_ideal_gas=True)[:3].mean() / GPa
         rows.insert(5, ("pressure", f"{pressure:.4g} GPa in {moved.get_volume():.3f} A^3"))
-    if found.deviation is not None:
-        rows.insert(-1, ("deviation", f"{found.deviation:.4g} eV/A of forces at most, in this run"))
+    if end.deviation is not None:
+        rows.insert(-1, ("deviation", f"{end.deviation:.4g} eV/A of forces at most, in this run"))
     print(lines(rows))
     try:
         if reports:
@@ -296,26 +294,26 @@ def _md(options: argparse.Namespace) -> int:
             if written := write_course(output, settings, facts):
                 print(f"{'report':11}  {', '.join(map(str, written))}")
     finally:  # the line to go on comes last, also where the page fails
-        code = _ended(options, found, settings, output)
+        code = _ended(options, end, settings, output)
     return code
 
 
-def _ended(options: argparse.Namespace, found: DynamicsOutcome, settings: DynamicsSettings, output: str) -> int:
+def _ended(options: argparse.Namespace, end: DynamicsOutcome, settings: DynamicsSettings, output: str) -> int:
     """The exit status of dynamics, with a line that says how to go on."""
-    if options.restart and found.first == found.last:
-        print(f"Nothing was left to do: --steps is the number in all, and there are {found.last}.")
-    if found.exceeded is not None:
-        atom, deviation = found.exceeded
+    if options.restart and end.first == end.last:
+        print(f"Nothing was left to do: --steps is the number in all, and there are {end.last}.")
+    if end.exceeded is not None:
+        atom, deviation = end.exceeded
         print(
-            f"Stopped at step {found.last}: the members deviate by {deviation:.4g} eV/A in the force on atom {atom} "
-            f"({found.atoms.symbols[atom]}), more than --max-deviation {settings.max_deviation:g}. {output} ends with "
-            "this frame: label it and train with it."
+            f"Stopped at step {end.last}: the members deviate by {deviation:.4g} eV/A in the force on atom {atom} "
+            f"({end.atoms.symbols[atom]}), more than --max-deviation {settings.max_deviation:g}. {output} ends "
+            "with this frame: label it and train with it."
         )
         return _FAILED
-    if not found.stopped:
+    if not end.stopped:
         return 0
     typed = [word for word in options.typed if word != "--restart"]
-    print(f"Stopped at step {found.last}; every frame is kept. To go on: eqlayers {shlex.join([*typed, '--restart'])}")
+    print(f"Stopped at step {end.last}; every frame is kept. To go on: eqlayers {shlex.join([*typed, '--restart'])}")
     return _STOPPED
 
 
@@ -378,8 +376,8 @@ def _predict(options: argparse.Namespace) -> int:
                     differ |= known[name].differ
                     errors[name].append(difference / len(atoms) if name == "energy" else difference)
             for name, deviations in apart.items():
-                own = result[DEVIATION.format(name)]
-                deviations.add(own, missing.get(name), len(atoms) if name == "energy" else 1)
+                deviation = result[DEVIATION.format(name)]
+                deviations.add(deviation, missing.get(name), len(atoms) if name == "energy" else 1)
             predicted = with_results(atoms, result)
             predicted.info[_PREDICTED] = " ".join(options.model)
             ase.io.write(text, predicted, format="extxyz")
@@ -387,9 +385,9 @@ def _predict(options: argparse.Namespace) -> int:
             say(count, f"{count} structures")
         text.detach()
     rows = [("structures", f"{count} of {options.structures}"), ("output", str(output))]
-    for name, found in errors.items():
-        if found:
-            values = 1000 * np.hstack(found)
+    for name, of_structures in errors.items():
+        if of_structures:
+            values = 1000 * np.hstack(of_structures)
             mean, root = np.abs(values).mean(), np.sqrt(np.square(values).mean())
             rows.append((f"error of {name}", f"mean {mean:.4g}, root mean square {root:.4g} {_UNITS[name]}"))
     rows += [deviations.row() for deviations in apart.values()]
@@ -426,22 +424,22 @@ def _references(atoms: ase.Atoms, trained: Mapping[str, str | None]) -> dict[str
     results = {} if atoms.calc is None or _PREDICTED in atoms.info else atoms.calc.results
     values = {**atoms.arrays, **atoms.info, **results}
     shapes = {"energy": (), "forces": (len(atoms), 3), "dipole": (3,)}
-    found = {}
+    references = {}
     for label, shape in shapes.items():
-        given = trained[label]
-        usual = () if given is None else (given, *KEYS[label]) if given else KEYS[label]
-        usual = (*usual, FREE) if label == "energy" and given == "" else usual
+        trained_name = trained[label]
+        usual = () if trained_name is None else (trained_name, *KEYS[label]) if trained_name else KEYS[label]
+        usual = (*usual, FREE) if label == "energy" and trained_name == "" else usual
         read = {name: _numbers(values[name], shape) for name in usual if name in values}
         numbers = {name: value for name, value in read.items() if value is not None}
         if numbers:
             name, value = next(iter(numbers.items()))
             differ = {other for other in numbers if not np.array_equal(value, numbers[other], equal_nan=True)}
-            found[label] = _Reference(name, value, set() if given else differ)
-    if "forces" in found:
-        forces = found["forces"].value
+            references[label] = _Reference(name, value, set() if trained_name else differ)
+    if "forces" in references:
+        forces = references["forces"].value
         held = held_atoms(forces, free_directions(atoms))
-        found["forces"] = found["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
-    return found
+        references["forces"] = references["forces"]._replace(value=np.where(held[:, None], np.nan, forces))
+    return references
 
 
 COMMANDS = {

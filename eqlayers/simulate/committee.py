@@ -109,7 +109,7 @@ class Deviations:
         values = 1000 * np.concatenate(self._deviations)
         text = f"mean {values.mean():.4g}, largest {values.max():.4g} {self.unit}"
         deviations, errors = np.hstack([np.empty((2, 0)), *self._pairs])
-        if found := calibration(deviations, errors):
-            correlation, larger = found
+        if fit := calibration(deviations, errors):
+            correlation, larger = fit
             text += f"; its correlation with the error is {correlation:.2f}, errors are {larger:.1f} times as large"
         return f"deviation of {self.name}", text

@@ -46,10 +46,10 @@ def describe_members(paths: Sequence[Path]) -> list[tuple[str, str]]:
 
 
 def _call(part: Mapping[str, Any]) -> str:
-    given = dict(part["init_args"])
-    if isinstance(given.get("species"), list):
-        given["species"] = [SYMBOLS[z - 1] for z in given["species"]]
-    options = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    arguments = dict(part["init_args"])
+    if isinstance(arguments.get("species"), list):
+        arguments["species"] = [SYMBOLS[z - 1] for z in arguments["species"]]
+    options = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return f"{part['class_path']}({options})"
 
 

@@ -279,8 +279,8 @@ def _alone(atoms: Atoms) -> list[int]:
     cutoff = getattr(getattr(atoms.calc, "potential", None), "cutoff", None)
     if cutoff is None or len(atoms) < 2 or atoms.pbc.all():
         return []
-    found = atoms.calc.neighbors(atoms)[0]
-    return np.flatnonzero(np.bincount(found[1].numpy(), minlength=len(atoms)) == 0).tolist()
+    edges = atoms.calc.neighbors(atoms)[0]
+    return np.flatnonzero(np.bincount(edges[1].numpy(), minlength=len(atoms)) == 0).tolist()
 
 
 def _say_who_left(atoms: Atoms, step: int, left: set[int]) -> None:

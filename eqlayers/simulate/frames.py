@@ -30,8 +30,8 @@ def frames(path: str | Path, index: str = ":") -> Iterator[Atoms]:
     """Structures of a file, one by one as they are read."""
     place = Path(check_path("structures", path, "the path of a file"))
     if not place.is_file():
-        found = "a folder" if place.is_dir() else "nothing"
-        raise ConfigError(f"structures must be in a file, got {found} at {place}. Correct the path.")
+        kind = "a folder" if place.is_dir() else "nothing"
+        raise ConfigError(f"structures must be in a file, got {kind} at {place}. Correct the path.")
     number = 0
     try:
         for atoms in _read(place, index):

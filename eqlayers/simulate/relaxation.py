@@ -155,8 +155,8 @@ class _AlongPeriods(Atoms):
     def get_stress(self, voigt: bool = True, *args: Any, **options: Any) -> Any:
         """The stress, such that with the pressure of a filter only the part along periodic axes is left."""
         full = super().get_stress(False, *args, **options) + self._pressure
-        found = self._along @ full @ self._along - self._pressure
-        return full_3x3_to_voigt_6_stress(found) if voigt else found
+        stress = self._along @ full @ self._along - self._pressure
+        return full_3x3_to_voigt_6_stress(stress) if voigt else stress
 
     def residual(self) -> float:
         """eV/Angstrom^3: the largest stress that is left along periodic axes, less the pressure from outside."""

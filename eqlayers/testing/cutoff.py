@@ -54,11 +54,11 @@ def cutoff_rows(
     species = torch.tensor(potential.species)[pairs]  # [P, 2], who leaves and who stays
     worst: dict[str, tuple[float, float]] = {}
     for others in (1, 2):
-        for name, found in _leaving(potential, species, others).items():
-            values = found[:, :, :4] - found[:, :, 4:]  # by what the edge adds
+        for name, by_distance in _leaving(potential, species, others).items():
+            values = by_distance[:, :, :4] - by_distance[:, :, 4:]  # by what the edge adds
             jumps, second, third = (values @ weights for weights in (_EXTRAPOLATED, _SECOND, _THIRD))
             size = potential.scales.max() if name == "energy" else potential.split.get_buffer(f"{name}_scale")
-            scale = float(size) + found[:, :, :4].abs().amax(dim=2)
+            scale = float(size) + by_distance[:, :, :4].abs().amax(dim=2)
             shifts = 8 * torch.finfo(torch.float64).eps * float(potential.shifts.abs().max()) * (name == "energy")
             bounds = second.abs() + third.abs() + rounding * scale + shifts
             for (part, _), jump, bound in zip(_PARTS[name], jumps.abs(), bounds, strict=True):
@@ -91,7 +91,7 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Te
     flat = pos.reshape(-1, 3).to(device).requires_grad_()
     batch = torch.arange(5 * count).repeat_interleave(size).to(device)
     structures = Structures(z.reshape(-1).to(device), flat, torch.cat(edges).T.to(device), batch, 5 * count)
-    found = {}
+    by_property = {}
     with torch.enable_grad():
         asked = ["forces" if name == "energy" else name for name in potential.properties]
         values = potential(structures, asked, create_graph=True)
@@ -101,8 +101,8 @@ def _leaving(potential: Potential, species: Tensor, others: int) -> dict[str, Te
             slope = -values["forces"] if name == "energy" else _gradient(value, flat)
             slope = slope.view(-1, size, 3)[:, 0, 2]
             curvature = _gradient(slope, flat).view(-1, size, 3)[:, 0, 2]
-            found[name] = torch.stack([value, slope, curvature]).detach().view(3, count, 5).cpu()
-    return found
+            by_property[name] = torch.stack([value, slope, curvature]).detach().view(3, count, 5).cpu()
+    return by_property
 
 
 def _component(name: str, tensor: Tensor) -> Tensor:

@@ -166,10 +166,10 @@ def linear_magnitude(
         starts = {True: 0, False: 0}
         for i_in, i_out, shape, factor in instructions:
             is_bias, size = i_in == -1, math.prod(shape)
-            given = b if is_bias else w
-            if given is None or size == 0:
+            weights = b if is_bias else w
+            if weights is None or size == 0:
                 continue
-            block = given[..., starts[is_bias] : starts[is_bias] + size].unflatten(-1, tuple(shape))
+            block = weights[..., starts[is_bias] : starts[is_bias] + size].unflatten(-1, tuple(shape))
             starts[is_bias] += size
             if is_bias:
                 piece = block.unsqueeze(-1)

@@ -112,9 +112,9 @@ def check_equivariance(
     dtype, raise_exception = check_dtype("dtype", dtype), check_flag("raise_exception", raise_exception)
     batch, seed = check_integer("batch", batch, 1), check_seed("seed", seed)
     ins = _read_all("irreps_in", _own_inputs(module) if irreps_in is None else irreps_in)
-    given = _inputs(ins, inputs, batch, dtype, seed)
-    ins += [None] * (len(given) - len(ins))
-    for number, (x, irreps) in enumerate(zip(given, ins, strict=True)):
+    arguments = _inputs(ins, inputs, batch, dtype, seed)
+    ins += [None] * (len(arguments) - len(ins))
+    for number, (x, irreps) in enumerate(zip(arguments, ins, strict=True)):
         _check_fits(f"inputs[{number}]", x, irreps, layout)
     outs = irreps_out if irreps_out is not None else getattr(module, "irreps_out", None)
     if outs is None:
@@ -129,7 +129,7 @@ def check_equivariance(
             torch.manual_seed(seed)
             return _outputs(twin(*(x.detach().clone() if isinstance(x, Tensor) else x for x in values)))
 
-    plain = run(given)
+    plain = run(arguments)
     many = isinstance(outs, (list, tuple)) and not isinstance(outs, Irreps)
     wanted = _read_all("irreps_out", outs if many else [outs])
     if len(wanted) != len(plain):
@@ -148,7 +148,7 @@ def check_equivariance(
         motions["translation"] = (torch.eye(3, dtype=torch.float64, device="cpu"), move)
     residuals = {}
     for name, (matrix, shift) in motions.items():
-        moved = [_moved(x, irreps, matrix, shift, layout) for x, irreps in zip(given, ins, strict=True)]
+        moved = [_moved(x, irreps, matrix, shift, layout) for x, irreps in zip(arguments, ins, strict=True)]
         errors = [
             _difference(a, _moved(b, irreps, matrix, shift, layout))
             for a, b, irreps in zip(run(moved), plain, wanted, strict=True)
@@ -197,12 +197,13 @@ def _inputs(ins: list[Any], inputs: Any, batch: int, dtype: torch.dtype, seed: i
         dims = [3 if irreps == POSITIONS else irreps.dim for irreps in ins]
         drawn = [torch.randn(batch, dim, generator=generator, dtype=torch.float64, device="cpu") for dim in dims]
         return [x.to(dtype) for x in drawn]
-    given = check_items("inputs", inputs, "a list of the arguments, or None", "Pass a list, also for one argument.")
-    if len(given) < len(ins):
+    arguments = check_items("inputs", inputs, "a list of the arguments, or None", "Pass a list, also for one argument.")
+    if len(arguments) < len(ins):
         raise ShapeError(
-            f"inputs must have an entry for each of the {len(ins)} entries of irreps_in, got {len(given)}. Give all."
+            f"inputs must have an entry for each of the {len(ins)} entries of irreps_in, got {len(arguments)}. Give "
+            "all."
         )
-    return [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+    return [x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in arguments]
 
 
 def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
@@ -215,11 +216,11 @@ def _check_fits(name: str, x: Any, irreps: Any, layout: str) -> None:
     FlatLayout(as_irreps("1o") if irreps == POSITIONS else irreps, layout).check(name, x)
 
 
-def _outputs(found: Any) -> list[Any]:
+def _outputs(result: Any) -> list[Any]:
     """The list of outputs: one, or the items of a tuple or a dictionary in their order."""
-    if isinstance(found, Mapping):
-        return list(found.values())
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    if isinstance(result, Mapping):
+        return list(result.values())
+    return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def _moved(x: Any, irreps: Any, matrix: Tensor, shift: Tensor | None, layout: str) -> Any:

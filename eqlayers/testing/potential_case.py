@@ -32,7 +32,7 @@ class Case:
     potential: Potential
     atoms: Atoms
     batch: Structures
-    found: dict[str, Tensor]
+    predictions: dict[str, Tensor]
     generator: torch.Generator
 
     @classmethod
@@ -40,26 +40,26 @@ class Case:
         """The case of a structure, with a list of neighbours that reaches a little farther."""
         batch = collate(potential, [atoms], [NeighborLists(potential.cutoff + MARGIN)(atoms)])
         energies = ("energies", "forces", "virials") if "energy" in potential.properties else ()
-        found = potential(batch, (*energies, *potential.split.tensors), create_graph=False)
-        return cls(potential, atoms, batch, {name: value.detach() for name, value in found.items()}, generator)
+        predictions = potential(batch, (*energies, *potential.split.tensors), create_graph=False)
+        return cls(potential, atoms, batch, {name: value.detach() for name, value in predictions.items()}, generator)
 
     def ask(self, other: Structures, *outputs: str) -> dict[str, Tensor]:
         """The predictions of the potential for other structures."""
         with torch.no_grad():
-            found: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
-        return found
+            predictions: dict[str, Tensor] = self.potential(other, outputs, create_graph=False)
+        return predictions
 
     @property
     def energy_rounding(self) -> float:
         """The rounding error of the sum of the energies, in eV."""
         kind = self.potential.kind_of(self.batch.z)
-        learned = (self.found["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
-        return EPS * float(ROUNDINGS * learned.sum() + 4 * self.found["energies"].abs().sum())
+        learned = (self.predictions["energies"] - self.potential.shifts[kind]).abs() + self.potential.scales[kind]
+        return EPS * float(ROUNDINGS * learned.sum() + 4 * self.predictions["energies"].abs().sum())
 
     @property
     def force_rounding(self) -> float:
         """The rounding error of a component of the forces, in eV/Angstrom."""
-        return EPS * ROUNDINGS * float(self.found["forces"].abs().max() + self.potential.scales.max())
+        return EPS * ROUNDINGS * float(self.predictions["forces"].abs().max() + self.potential.scales.max())
 
     def draw(self, *shape: int) -> Tensor:
         """Numbers from -1 to 1."""
@@ -88,19 +88,19 @@ class Case:
 
     def difference(self, other: Structures, matrix: Tensor, order: Tensor | None = None) -> Found:
         """The difference of all predictions for the same atoms, turned by a matrix, in another order, or copied."""
-        names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.found]
-        found = self.ask(other, *names)
+        names = [name for name in ("energy", "forces", "dipole", "polarizability") if name in self.predictions]
+        predictions = self.ask(other, *names)
         copies = len(other.z) // len(self.batch.z)
         rows: Found = []
         for name in names:
-            expected = self.found[name]
+            expected = self.predictions[name]
             if name == "forces":
                 expected = (expected if order is None else expected[order]).repeat(copies, 1)
             else:
                 expected = copies * expected
             expected = expected if name == "energy" else expected @ matrix.T
             expected = matrix @ expected if name == "polarizability" else expected
-            deviation = float((found[name] - expected).abs().max())
+            deviation = float((predictions[name] - expected).abs().max())
             rows.append((name, (deviation, self.rounding(name, copies)), UNITS[name]))
         return rows
 
@@ -110,7 +110,7 @@ class Case:
             return copies * self.energy_rounding
         if name == "forces":
             return self.force_rounding
-        size = float(self.found[name].abs().max() + self.potential.split.get_buffer(f"{name}_scale"))
+        size = float(self.predictions[name].abs().max() + self.potential.split.get_buffer(f"{name}_scale"))
         return EPS * ROUNDINGS * copies * len(self.batch.z) * size
 
 

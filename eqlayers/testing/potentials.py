@@ -145,7 +145,7 @@ def _derivatives(case: Case, step: float) -> Found:
         at = case.ask(case.moved(pos + step * steps * direction), "energies", "forces")
         slope, error = slope_of(at["energies"].view(6, -1).sum(1), step)
         slack = error + case.energy_rounding / step
-        rows["forces"].append((float((slope + (case.found["forces"] * direction).sum()).abs()), slack))
+        rows["forces"].append((float((slope + (case.predictions["forces"] * direction).sum()).abs()), slack))
 
         curves, error = slope_of(at["forces"].view(6, *pos.shape), step)
         product, partner = _hessian_products(case, direction, other)
@@ -160,7 +160,7 @@ def _derivatives(case: Case, step: float) -> Found:
         at = case.ask(case.moved(pos @ stretch, cell @ stretch), "energies")
         slope, error = slope_of(at["energies"].view(6, -1).sum(1), 0.25 * step)
         slack = error + 4 * case.energy_rounding / step
-        rows["virials"].append((float((slope + (case.found["virials"][0] * strain).sum()).abs()), slack))
+        rows["virials"].append((float((slope + (case.predictions["virials"][0] * strain).sum()).abs()), slack))
     return [
         ("forces are slopes of the energy", worst_of(rows["forces"]), "eV/A"),
         ("virials are slopes by strain", worst_of(rows["virials"]), "eV"),
@@ -174,7 +174,7 @@ def _stress(case: Case) -> Found:
     """The stress by ASE's volume, if the structure has one; requested alone, as users do."""
     if not has_volume(case.atoms):
         return []
-    volume, virials = case.atoms.get_volume(), case.found["virials"][0]
+    volume, virials = case.atoms.get_volume(), case.predictions["virials"][0]
     stress = case.potential(case.batch, ("stress",), create_graph=False)["stress"][0]
     bound = EPS * ROUNDINGS * float(virials.abs().max() + case.potential.scales.max()) / volume
     return [("stress is -virials / volume", (float((stress + virials / volume).abs().max()), bound), "eV/A^3")]
@@ -191,7 +191,7 @@ def _hessian_products(case: Case, *directions: Tensor) -> list[Tensor]:
 
 
 def _sums(case: Case, step: float) -> Found:
-    forces, pos = case.found["forces"], case.batch.pos
+    forces, pos = case.predictions["forces"], case.batch.pos
     slack = len(pos) * case.force_rounding
     rows: Found = [("forces sum to zero", (float(forces.sum(0).abs().max()), slack), "eV/A")]
     if not case.atoms.pbc.any():  # a cell breaks the symmetry that conserves the angular momentum

@@ -82,10 +82,10 @@ def random_product(
     if len(flags) != 2:
         raise ConfigError(f"batched must be {what}, got {len(flags)}. {fix}")
     fix = "Pass {'u': 3}, or None."
-    given = check_type("extents", extents or {}, Mapping, "a mapping of letters to lengths", fix)
-    given = {str(c): check_integer(f"extents[{c!r}]", length, 1) for c, length in given.items()}
+    lengths = check_type("extents", extents or {}, Mapping, "a mapping of letters to lengths", fix)
+    lengths = {str(c): check_integer(f"extents[{c!r}]", length, 1) for c, length in lengths.items()}
     letters = sorted(set("".join(channels)))
-    sizes = {c: (3, 2, 5, 4)[i % 4] for i, c in enumerate(letters)} | given
+    sizes = {c: (3, 2, 5, 4)[i % 4] for i, c in enumerate(letters)} | lengths
     generator = torch.Generator().manual_seed(check_seed("seed", seed) + 1)
     operands = []
     for flag, part, size in zip(flags, channels, rows, strict=False):

@@ -36,18 +36,18 @@ def said_of(folder: Path) -> str:
         >>> said_of(Path("no/such/run"))
         'nothing'
     """
-    found = results_of(folder)
+    results = results_of(folder)
     last = checkpoint_path(folder, "last")
-    if not found:
+    if not results:
         return "nothing"
     if (mark := read_mark(folder)) is not None:
         trained = len(mark.get("trained", ()))
         return f"a committee of {mark['members']} members, of which {trained} are trained"
     try:
-        epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in found else ""
+        epochs = f"{int(read_checkpoint(last).get('epoch', -1)) + 1} epochs and " if last in results else ""
     except DataError:  # a broken one is not lost either
         epochs = ""
-    return f"{epochs}{len(found)} files of results"
+    return f"{epochs}{len(results)} files of results"
 
 
 def say_left(folder: Path) -> None:
@@ -60,14 +60,15 @@ def say_left(folder: Path) -> None:
         )
 
 
-def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) -> str | None:
+def beginning(folder: Path, resume: bool, overwrite: bool, checkpoint: str | None) -> str | None:
     """The checkpoint that a fit begins with, or None."""
-    if given is not None and not resume:
-        read_checkpoint(given)
+    if checkpoint is not None and not resume:
+        read_checkpoint(checkpoint)
     if first_process():
         say_left(folder)
-    inside = is_inside(given, folder)
-    if resume and (overwrite or (given is not None and not inside)):  # the configuration of a resumed run names its own
+    inside = is_inside(checkpoint, folder)
+    other_one = checkpoint is not None and not inside  # the configuration of a resumed run names its own
+    if resume and (overwrite or other_one):
         other = "--overwrite" if overwrite else "--ckpt_path"
         raise ConfigError(f"--resume must be alone, as it finds the checkpoint itself, got {other} as well. Drop one.")
     last = checkpoint_path(folder, "last")
@@ -83,7 +84,7 @@ def beginning(folder: Path, resume: bool, overwrite: bool, given: str | None) ->
             f"a run must have a folder without results, got {folder} with {said_of(folder)}. Go on with --resume, "
             "remove the results with --overwrite, or give this run another name with --name."
         )
-    return given
+    return checkpoint
 
 
 def is_inside(checkpoint: str | None, folder: Path) -> bool:

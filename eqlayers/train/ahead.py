@@ -31,8 +31,8 @@ def _step(trainer: Trainer, twin: LightningModule) -> None:
     if twin.device.type != "cpu":
         batch = trainer.strategy.batch_to_device(batch, twin.device)
     with trainer.precision_plugin.train_step_context():
-        found = twin(batch)
-        values = [*found.values()] if isinstance(found, Mapping) else [found]
+        result = twin(batch)
+        values = [*result.values()] if isinstance(result, Mapping) else [result]
         loss = torch.stack([value.double().square().sum() for value in values if value.requires_grad]).sum()
         loss.backward()  # to positions as well, as in the fit
     twin.eval()

@@ -61,9 +61,9 @@ def share_of_rows(module: LightningModule, count: int) -> Tensor | float:
     trainer = module._trainer
     if trainer is None or trainer.world_size == 1 or not trainer.training:
         return 1.0
-    own = torch.tensor(float(count), dtype=torch.float64, device=module.device)
-    mean: Tensor = trainer.strategy.reduce(own.clone(), reduce_op="mean")
-    return own / mean.clamp(min=1.0 / trainer.world_size)
+    rows = torch.tensor(float(count), dtype=torch.float64, device=module.device)
+    mean: Tensor = trainer.strategy.reduce(rows.clone(), reduce_op="mean")
+    return rows / mean.clamp(min=1.0 / trainer.world_size)
 
 
 def is_dry_run(trainer: Trainer) -> bool:

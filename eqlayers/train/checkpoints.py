@@ -62,8 +62,8 @@ def read_checkpoint(path: str | Path, map_location: Any = "cpu") -> dict[str, An
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.ckpt")) if path.parent.is_dir() else []
         fix = f"{path.parent} has {few(near)}." if near else "Run `eqlayers fit` first, or pass another --ckpt_path."
-        found = "a folder" if path.is_dir() else "nothing"
-        raise ConfigError(f"a checkpoint must be a file, got {found} at {path}. {fix}")
+        kind = "a folder" if path.is_dir() else "nothing"
+        raise ConfigError(f"a checkpoint must be a file, got {kind} at {path}. {fix}")
     wrong = f"a checkpoint must be a file that `eqlayers fit` wrote, got {path} ({path.stat().st_size} bytes):"
     try:
         with warnings.catch_warnings():

@@ -158,10 +158,10 @@ class TrainingCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, the callbacks that have settings, and the one cutoff of model and data."""
-        own = next(name for name, task in TASKS.items() if task is self.task)
+        task_name = next(name for name, task in TASKS.items() if task is self.task)
         about = f"What is learned: {' or '.join(TASKS)}; keys of `data` tell it as well."
-        parser.add_argument("--task", type=str, default=own, help=about)
-        for name, (kind, default, about) in (OPTIONS | (OF_POTENTIALS if own == "potential" else {})).items():
+        parser.add_argument("--task", type=str, default=task_name, help=about)
+        for name, (kind, default, about) in (OPTIONS | (OF_POTENTIALS if task_name == "potential" else {})).items():
             parser.add_argument(f"--{name}", type=kind, default=default, help=about)
         parser.add_lightning_class_args(EMA, "ema")
         parser.add_lightning_class_args(EarlyStopping, "early_stopping")
@@ -183,8 +183,8 @@ class TrainingCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and turn what the parser dislikes into an error with a fix."""
-        own = self._subcommand_parsers[args[0]]
-        known = [str(key) for key, _ in own.get_defaults(skip_validation=True).items() if key not in FIT_FLAGS]
+        command = self._subcommand_parsers[args[0]]
+        known = [str(key) for key, _ in command.get_defaults(skip_validation=True).items() if key not in FIT_FLAGS]
         for file, section in config_files(args):
             check_config(file, known, section)
         args = with_network(args) if self.task.module is PotentialModule else args
@@ -249,7 +249,7 @@ class TrainingCLI(LightningCLI):
         self.aside = self.make_aside() if writes else None
         if writes:  # in every process of a run on several devices: all of them restore the checkpoint
             ways = {name: self.flags[name] for name in FLAGS}
-            options["ckpt_path"] = beginning(self.folder, **ways, given=options.get("ckpt_path"))
+            options["ckpt_path"] = beginning(self.folder, **ways, checkpoint=options.get("ckpt_path"))
             if self.flags["resume"] and first_process():
                 print(f"resume: {options['ckpt_path'] or f'nothing in {self.folder}, so the run begins'}", flush=True)
         if options.get("ckpt_path") is not None:
@@ -308,7 +308,7 @@ class TrainingCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """The configured trainer with the run's own options."""
-        configured, own = self.configured, self.own_options()
+        configured, options = self.configured, self.own_options()
         if configured.get("gradient_clip_val") is not None:  # a negative one would turn the gradient around
             check_number("trainer.gradient_clip_val", configured["gradient_clip_val"], at_least=0)
         if configured.get("default_root_dir") is not None:
@@ -318,15 +318,15 @@ class TrainingCLI(LightningCLI):
             )
         epochs, every = configured.get("max_epochs"), configured.get("check_val_every_n_epoch")
         if fitting_ends_before(epochs, every):
-            own["check_val_every_n_epoch"] = epochs
+            options["check_val_every_n_epoch"] = epochs
             if self.subcommand == "fit" and first_process():
                 print(f"validation: after epoch {epochs}, the last one; trainer.check_val_every_n_epoch is {every}")
         for key in ("callbacks", "plugins"):
-            own[key] = [*own[key], *as_list(configured.get(key))]
+            options[key] = [*options[key], *as_list(configured.get(key))]
         if configured.get("logger") not in (None, True):
-            own["logger"] = configured["logger"]
+            options["logger"] = configured["logger"]
         try:
-            trainer = super().instantiate_trainer(**own, **kwargs)
+            trainer = super().instantiate_trainer(**options, **kwargs)
         except (TypeError, ValueError) as error:  # Lightning's own class for this is caught by run()
             if isinstance(error, EqlayersError):
                 raise
@@ -421,9 +421,9 @@ def fitting_ends_before(epochs: Any, every: Any) -> bool:
 def _task_of_data(data: Any) -> str | None:
     """The task whose data have a key that the data of no other have."""
     keys = {task: set(signature(what.data.__init__).parameters) for task, what in TASKS.items()}
-    for task, own in keys.items():
+    for task, names_of_task in keys.items():
         others: set[str] = set().union(*(names for other, names in keys.items() if other != task))
-        if isinstance(data, dict) and (own - others) & data.keys():
+        if isinstance(data, dict) and (names_of_task - others) & data.keys():
             return task
     return None
 
@@ -436,9 +436,9 @@ def task_of(args: Sequence[str]) -> str:
     named: Any = None
     told = None
     for path, section in config_files(args):
-        given = read_yaml(path, "a configuration", near_files(path)) if not section else None
-        if isinstance(given, dict):
-            named, told = given.get("task", named), _task_of_data(given.get("data")) or told
+        content = read_yaml(path, "a configuration", near_files(path)) if not section else None
+        if isinstance(content, dict):
+            named, told = content.get("task", named), _task_of_data(content.get("data")) or told
     named = ([value for name, value in typed_options(args) if name == "--task"] or [named])[-1]
     return check_choice("task", named if named is not None else told or "property", TASKS)
 

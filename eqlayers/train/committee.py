@@ -62,8 +62,8 @@ def asked(args: Sequence[str]) -> bool:
 
 def _last(args: Sequence[str], key: str, default: Any = None) -> Any:
     """The value of a key: files and options may give several, and the last one counts."""
-    given = given_values(args, key)
-    return default if not given or given[-1] in ("", "null", "None") else given[-1]
+    values = given_values(args, key)
+    return default if not values or values[-1] in ("", "null", "None") else values[-1]
 
 
 @dataclass
@@ -99,10 +99,10 @@ class Committee:
         args = with_flag(args)
         if (task := cli.task_of(args)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
-        if (given := _last(args, "ckpt_path")) is not None:
+        if (checkpoint := _last(args, "ckpt_path")) is not None:
             raise ConfigError(
-                f"ckpt_path must be left out with --committee, got {given}. Each member has its own; --resume goes on "
-                "with all."
+                f"ckpt_path must be left out with --committee, got {checkpoint}. Each member has its own; --resume "
+                "goes on with all."
             )
         fix = "4 is usual."
         members = check_integer("committee", _number(_last(args, "committee")), 2, 1000, fix=fix)
@@ -120,8 +120,8 @@ class Committee:
         if str(seed).lower() not in ("true", "false"):
             added["seed_everything"] = self._next("seed_everything", seed, place)
         for key in ("seed", "limit_seed") if self.share else ("seed",):
-            given = _last(self.args, f"data.{key}", defaults[key].default)
-            added[f"data.{key}"] = self._next(f"data.{key}", given, place)
+            first_seed = _last(self.args, f"data.{key}", defaults[key].default)
+            added[f"data.{key}"] = self._next(f"data.{key}", first_seed, place)
         if self.share:
             if (limit := _last(self.args, "data.limit_train")) is not None:
                 raise ConfigError(
@@ -283,9 +283,9 @@ class CommitteeReport(PotentialTestReport):
             text = (
                 f"deviation of {name.replace('_', ' ')}: mean {number(float(deviations[there].mean()))} {SHOWN[unit]}"
             )
-            if found := calibration(deviations[there], errors[there]):
-                correlation, larger = found
-                facts[f"test_{name}_deviation_correlation"], facts[f"test_{name}_error_by_deviation"] = found
+            if fit := calibration(deviations[there], errors[there]):
+                correlation, larger = fit
+                facts[f"test_{name}_deviation_correlation"], facts[f"test_{name}_error_by_deviation"] = fit
                 text += f", correlation with the error {correlation:.2f}, errors are {larger:.1f} times as large"
             print(text)
         return facts
@@ -364,16 +364,16 @@ def _table(committee: Committee, folders: Sequence[Path]) -> Table:
     read = partial(read_json, what="the errors of a run", fix=FIX)
     each, together = [read(folder / "metrics.json") for folder in folders], read(committee.folder / "metrics.json")
     names = {
-        key: (found[1].replace("_", " "), SHOWN.get(found[2], found[2]))
+        key: (match[1].replace("_", " "), SHOWN.get(match[2], match[2]))
         for key in together
-        if (found := re.fullmatch(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)", key))
+        if (match := re.fullmatch(r"test_(energy_per_atom|forces|stress|dipole|polarizability)_mae_(.+)", key))
     }
-    known = {key: [found[key] for found in each if isinstance(found.get(key), float)] for key in names}
-    means = {key: float(np.mean(own)) if own else None for key, own in known.items()}
+    known = {key: [metrics[key] for metrics in each if isinstance(metrics.get(key), float)] for key in names}
+    means = {key: float(np.mean(values)) if values else None for key, values in known.items()}
     rows = dict(zip([folder.name for folder in folders], each, strict=True))
     rows |= {"mean of the members": means, "committee": together}
     headings = ["", *(f"{name} ({unit})" for name, unit in names.values())]
-    return Table(headings, [(label, *(_cell(found.get(key)) for key in names)) for label, found in rows.items()])
+    return Table(headings, [(label, *(_cell(metrics.get(key)) for key in names)) for label, metrics in rows.items()])
 
 
 def _cell(value: Any) -> str:

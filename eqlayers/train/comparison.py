@@ -72,35 +72,35 @@ def find_runs(folders: Iterable[str | Path]) -> tuple[list[Run], list[str]]:
         ...
         eqlayers.errors.ConfigError: at least one folder must be a run, got no/such/run, nothing there. ...
     """
-    found: dict[Path, Path] = {}
+    run_folders: dict[Path, Path] = {}
     other: list[str] = []
     for folder in map(Path, folders):
         try:
             inner = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
-            own = is_run(folder)
+            is_one = is_run(folder)
             kind = what_is(folder)
         except OSError as error:  # of another user
-            inner, own, kind = [], False, error.strerror or type(error).__name__
-        if own:
-            found.setdefault(folder.resolve(), folder)
+            inner, is_one, kind = [], False, error.strerror or type(error).__name__
+        if is_one:
+            run_folders.setdefault(folder.resolve(), folder)
         elif inner:
-            found |= {path.resolve(): path for path in inner if path.resolve() not in found}
+            run_folders |= {path.resolve(): path for path in inner if path.resolve() not in run_folders}
         else:
             other.append(f"{folder}, {kind}")
-    if not found:
+    if not run_folders:
         what = few(other) if other else "none"
         raise ConfigError(f"at least one folder must be a run, got {what}. Pass folders such as runs/*.")
-    names = [path.name for path in found]
-    labels = [path.name if names.count(path.name) == 1 else str(given) for path, given in found.items()]
-    runs = [read_run(folder, label) for folder, label in zip(found.values(), labels, strict=True)]
+    names = [path.name for path in run_folders]
+    labels = [path.name if names.count(path.name) == 1 else str(typed) for path, typed in run_folders.items()]
+    runs = [read_run(folder, label) for folder, label in zip(run_folders.values(), labels, strict=True)]
     return runs, [f"left out, as it is no run: {name}" for name in other]
 
 
 def sorted_runs(runs: Iterable[Run]) -> dict[Kind, list[Run]]:
     """Runs by what they learn, the largest kind first, and in each by their error."""
     kinds: dict[Kind, list[Run]] = {}
-    for found in sorted(runs, key=lambda run: run.order):
-        kinds.setdefault(found.kind, []).append(found)
+    for one in sorted(runs, key=lambda run: run.order):
+        kinds.setdefault(one.kind, []).append(one)
     return dict(sorted(kinds.items(), key=lambda item: -len(item[1])))
 
 
@@ -112,15 +112,15 @@ def differences(runs: Sequence[Run]) -> dict[str, dict[str, list[str]]]:
         {}
     """
     known = [run for run in runs if run.config]
-    found: dict[str, dict[str, list[str]]] = {}
+    differing: dict[str, dict[str, list[str]]] = {}
     for key in dict.fromkeys(key for run in known for key in run.config):
         values: dict[str, list[str]] = {}
         for run in known:
             if key in run.config or not key.startswith(NETWORK):  # another network has other options
                 values.setdefault(_text(run.config[key]) if key in run.config else "-", []).append(run.label)
         if len(values) > 1 and key not in IGNORED:
-            found[key] = values
-    return found
+            differing[key] = values
+    return differing
 
 
 def _text(value: Any) -> str:
@@ -203,17 +203,17 @@ def _tables(kind: Kind, group: Sequence[Run]) -> Iterator[Table]:
             align: Any = "left" if text else "right"
             heading = name if text else name.replace(" ", "\n")
             table.add_column(heading, justify=align, overflow="fold", no_wrap=not text, min_width=8 if text else None)
-        for found in group:
-            table.add_row(*(escape(columns[name](found)) for name in names))
+        for one in group:
+            table.add_row(*(escape(columns[name](one)) for name in names))
         yield table
 
 
-def _single(found: Run) -> Table:
-    table = Table(title=f"run {escape(found.label)}", title_justify="left", show_header=False)
+def _single(one: Run) -> Table:
+    table = Table(title=f"run {escape(one.label)}", title_justify="left", show_header=False)
     for name, text in COLUMNS.items():
-        table.add_row(name, escape(text(found)))
-    table.add_row("best validation", f"{_error(found.best)} {found.kind.unit}")
-    for name, error in found.errors.items():
+        table.add_row(name, escape(text(one)))
+    table.add_row("best validation", f"{_error(one.best)} {one.kind.unit}")
+    for name, error in one.errors.items():
         rest = f"RMSE {_error(error.rmse)}, no geometry {_error(error.baseline)}"
         table.add_row(f"test, {name.replace('_', ' ')}", f"{_error(error.mae)} {error.unit} ({rest})")
     return table
@@ -232,11 +232,11 @@ def _check_folder(folder: Path, overwrite: bool) -> None:
     check_output(folder / FILES[0], "--output")
 
 
-def _facts(found: Run) -> dict[str, Any]:
+def _facts(one: Run) -> dict[str, Any]:
     """A run as plain values; numbers that are not finite become None, which JSON and CSV can hold."""
     names = ("label", "network", "data", "num_parameters", "num_train", "num_test", "epochs", "steps", "time_s", "best")
-    facts = {"folder": str(found.folder), **found.kind._asdict(), **{name: getattr(found, name) for name in names}}
-    for name, error in found.errors.items():
+    facts = {"folder": str(one.folder), **one.kind._asdict(), **{name: getattr(one, name) for name in names}}
+    for name, error in one.errors.items():
         key = f"{name}_{{}} ({error.unit})"
         facts |= {key.format("mae"): error.mae, key.format("rmse"): error.rmse}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in facts.items()}
@@ -250,9 +250,9 @@ def _sections(
     sections = []
     for kind, group in groups.items():
         columns = _columns(kind, group)
-        rows = [[text(found) for text in columns.values()] for found in group]
+        rows = [[text(one) for text in columns.values()] for one in group]
         blocks: list[Block] = [PageTable(list(columns), rows, "Test errors are mean absolute ones.", left=3)]
-        drawn = {found.label: validated(found.history, key) for found in group}
+        drawn = {one.label: validated(one.history, key) for one in group}
         drawn = {name: curve for name, curve in drawn.items() if curve[0]}
         if drawn:
             figure = comparison_curves({f"{kind}": drawn}, label)
@@ -260,8 +260,8 @@ def _sections(
         sections.append(Section(f"By the error of {kind}", blocks))
     about = "Keys of the configurations that differ, with the runs of each value."
     values = [
-        (name, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in found.items()))
-        for name, found in differing.items()
+        (name, "; ".join(f"{value} ({', '.join(labels)})" for value, labels in values_of_key.items()))
+        for name, values_of_key in differing.items()
     ]
     sections.append(Section("What differs", [PageTable(("key", "values"), values, about, left=2)] if values else []))
     return [*sections, Section("Notes", [Text(note) for note in notes])]
@@ -282,10 +282,10 @@ def validated(history: Sequence[dict[str, float]], key: str) -> tuple[list[float
 def _write(
     folder: Path, groups: dict[Kind, list[Run]], differing: dict[str, dict[str, list[str]]], notes: list[str], axis: str
 ) -> None:
-    runs = [found for group in groups.values() for found in group]
-    rows_of = [_facts(found) for found in runs]
+    runs = [one for group in groups.values() for one in group]
+    rows_of = [_facts(one) for one in runs]
     table = pandas.DataFrame(rows_of, dtype=object).to_csv(index=False, lineterminator="\n")
-    whole = [facts | {"notes": found.notes} for facts, found in zip(rows_of, runs, strict=True)]
+    whole = [facts | {"notes": one.notes} for facts, one in zip(rows_of, runs, strict=True)]
     stored = json.dumps({"runs": whole, "differences": differing, "notes": notes}, indent=1, allow_nan=False) + "\n"
     about = f"{len(runs)} runs, written {datetime.now():%Y-%m-%d %H:%M}."
     write_page(folder / FILES[0], "Runs", about, _sections(groups, differing, notes, axis))

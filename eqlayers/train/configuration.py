@@ -49,16 +49,16 @@ def typed_options(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 def config_files(args: Sequence[str]) -> list[tuple[Path, str]]:
     """The files that a command line names, each with the section that it stands for, or "" for a configuration."""
-    found, sections = [], []
+    files, sections = [], []
     for name, value in typed_options(args):
         if name in ("-c", "--config"):
             if not value:
                 came = "nothing" if value is None else "an empty text"
                 raise ConfigError(f"{name} must have a file after it, got {came}. {near_files()}")
-            found.append((Path(value), ""))
+            files.append((Path(value), ""))
         elif _is_section_file(name, value):
             sections.append((Path(str(value)), name[2:]))
-    return found + sections
+    return files + sections
 
 
 def with_flag(args: Sequence[str]) -> list[str]:
@@ -82,9 +82,9 @@ def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
     for path, section in config_files(args):
         files.append((path, section))
         if not section:
-            given = read_yaml(path)
-            keys = SECTIONS if isinstance(given, dict) else ()  # of others the parser says what they must be
-            files += [(path.parent / given[key], key) for key in keys if isinstance(given.get(key), str)]
+            content = read_yaml(path)
+            keys = SECTIONS if isinstance(content, dict) else ()  # of others the parser says what they must be
+            files += [(path.parent / content[key], key) for key in keys if isinstance(content.get(key), str)]
     return files
 
 
@@ -96,22 +96,22 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
         known: All keys, with dots.
         section: The section that the file stands for; the whole configuration if empty.
     """
-    given = read_yaml(path, "a configuration", near_files(path))
-    if not isinstance(given, dict) or not given:
-        kind = "nothing" if given is None or given == {} else "a list" if isinstance(given, list) else "text"
+    content = read_yaml(path, "a configuration", near_files(path))
+    if not isinstance(content, dict) or not content:
+        kind = "nothing" if content is None or content == {} else "a list" if isinstance(content, list) else "text"
         raise ConfigError(
             f"a configuration must be sections such as model, data and trainer with one `key: value` a line, got "
             f"{kind} in {path}. {near_files(path)}"
         )
-    if not section and "model" not in given and given.keys() & OF_BENCHMARKS:
-        command = f"eqlayers bench run {path}" if "cases" in given else "eqlayers bench --help"
+    if not section and "model" not in content and content.keys() & OF_BENCHMARKS:
+        command = f"eqlayers bench run {path}" if "cases" in content else "eqlayers bench --help"
         raise ConfigError(
             f"{path} must be a configuration of training, got one of benchmarks. Type `{command}`, or name another. "
             f"{near_files()}"
         )
     prefix = f"{section}." if section else ""
     top = [name.removeprefix(prefix).partition(".")[0] for name in known if name.startswith(prefix)]
-    if not given.keys() & set(top):  # its keys may be anything, and are not repeated
+    if not content.keys() & set(top):  # its keys may be anything, and are not repeated
         what = "a configuration of training with sections such as model, data and trainer"
         if section:
             what = (
@@ -124,8 +124,8 @@ def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
         if not any(key == name or key.startswith(f"{name}.") or name.startswith(f"{key}.") for name in known):
             raise ConfigError(unknown_key(key, known, f" in {path}, line {line}"))
     for key in () if section else SECTIONS:  # a section has no sections, so files cannot lead back to themselves
-        if isinstance(given.get(key), str):
-            inner = path.parent / given[key]
+        if isinstance(content.get(key), str):
+            inner = path.parent / content[key]
             if not os.path.isfile(inner):
                 raise ConfigError(
                     f"{key} must be a section, or the path of a file with it, got text that is no file in {path}, "
@@ -144,14 +144,14 @@ def check_cutoff(args: Sequence[str], cutoff: float) -> None:
 
 def given_values(args: Sequence[str], key: str) -> list[Any]:
     """The values that files and then options give for a key with dots; the last one counts."""
-    given: list[Any] = []
+    values: list[Any] = []
     for path, section in _all_files(args):
         value: Any = {section: read_yaml(path)} if section else read_yaml(path)
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
-        given.append(value)
-    given += [value for name, value in typed_options(args) if name == f"--{key}"]
-    return [value for value in given if value is not None]
+        values.append(value)
+    values += [value for name, value in typed_options(args) if name == f"--{key}"]
+    return [value for value in values if value is not None]
 
 
 def _number(value: Any) -> float | None:
@@ -183,10 +183,10 @@ def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] 
     if inside:
         path, unknown = inside.groups()
         return unknown_key(unknown, init_parameters(path), f" of {path}")
-    found = re.search(r"does not accept (?:option|nested key) '([^']+)'", text)
-    found = found or re.search(r"unrecognized arguments: --?([\w.-]+)", text)
-    if found:
-        return unknown_key(found.group(1), keys)
+    match = re.search(r"does not accept (?:option|nested key) '([^']+)'", text)
+    match = match or re.search(r"unrecognized arguments: --?([\w.-]+)", text)
+    if match:
+        return unknown_key(match.group(1), keys)
     stray = re.search(r"unrecognized arguments: (\S+)", text)
     if stray:
         return f"an option must begin with --, got {stray.group(1)!r}. Type `eqlayers {command} -c FILE --key value`."

@@ -120,12 +120,12 @@ def begun(configured: Potential, start: Potential, species: Sequence[int | str])
     check_type("start_from", start, Potential, "a Potential", "Load one with load_potential(path).")
     start = without_tables(start)
     mine, theirs = describe_potential(configured), describe_potential(start)
-    found = differences("model.model", _bound(theirs["network"]), _bound(mine["network"]))
-    found += differences("model.repulsion", theirs["repulsion"], mine["repulsion"])
-    if found:
+    changes = differences("model.model", _bound(theirs["network"]), _bound(mine["network"]))
+    changes += differences("model.repulsion", theirs["repulsion"], mine["repulsion"])
+    if changes:
         raise ConfigError(
             f"the network must agree with the potential of start_from, got others (there -> configured): "
-            f"{', '.join(found)}. Leave out model.model and data.cutoff, which are taken from it."
+            f"{', '.join(changes)}. Leave out model.model and data.cutoff, which are taken from it."
         )
     every = list(dict.fromkeys([*start.species, *configured.species, *(element("species", z) for z in species)]))
     potential = build_potential(with_species(mine, every))
@@ -167,8 +167,8 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
         if part is not None and free:
             atoms = part.n_atoms[:, None]
             lacking = (part.energy - _energies(potential, data, rows))[:, None] / atoms
-            found = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
-            after = {z: before[z] + float(change) for z, change in zip(free, found, strict=True)}
+            corrections = regression(part.counts(tuple(free)) / atoms, lacking[:, 0], intercept=False)
+            after = {z: before[z] + float(change) for z, change in zip(free, corrections, strict=True)}
     potential.shifts.copy_(torch.tensor(list((before | after).values()), dtype=torch.float64))
     told = [f"{symbols_of([z])}: {before[z]:.6g} -> {value:.6g} eV" for z, value in after.items()]
     rank_zero_info(f"shifts {how}: {', '.join(told)}" if told else "shifts: as in the starting potential")
@@ -188,12 +188,12 @@ def _with_energies(structures: StructureArrays, rows: Sequence[int]) -> NDArray[
 @torch.no_grad()
 def _energies(potential: Potential, data: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """``[len(rows)]`` eV."""
-    training, found = potential.training, []
+    training, energies = potential.training, []
     potential.eval()
     part, size = Subset(data.train_set, rows.tolist()), data.eval_size(data.train_set)
     for batch in DataLoader(part, size, generator=torch.Generator()):  # no number of the global state
         known = Structures.of(batch)
         cell = None if known.cell is None else known.cell.to(potential.dtype)
-        found.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
+        energies.append(potential(known._replace(pos=known.pos.to(potential.dtype), cell=cell), ("energy",))["energy"])
     potential.train(training)
-    return torch.cat(found).numpy()
+    return torch.cat(energies).numpy()

@@ -154,11 +154,11 @@ def starts_in(facts: Any) -> list[dict[str, str]]:
         >>> starts_in({"starts": [{"command": "eqlayers fit a.yaml", "date": "2026-01-31 12:00"}, "damaged"]})
         [{'command': 'eqlayers fit a.yaml', 'date': '2026-01-31 12:00'}]
     """
-    found = facts.get("starts") if isinstance(facts, dict) else None
+    starts = facts.get("starts") if isinstance(facts, dict) else None
     keys = {"command", "date"}
     return [
         dict(one)
-        for one in (found if isinstance(found, list) else [])
+        for one in (starts if isinstance(starts, list) else [])
         if isinstance(one, dict) and one.keys() == keys and all(isinstance(text, str) for text in one.values())
     ]
 

@@ -68,8 +68,8 @@ class Formatter(DefaultHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = re.sub(r":\w+:(?=`)|`", "", " ".join((action.help or "").split()))
-        given = action.default not in (None, argparse.SUPPRESS) and "%(default)" not in text
-        return f"{text} (default: %(default)s)" if given else text
+        has_default = action.default not in (None, argparse.SUPPRESS) and "%(default)" not in text
+        return f"{text} (default: %(default)s)" if has_default else text
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         kind = re.sub(r"Optional\[(\w+)\]|(\w+) \| None", r"\1\2", self._get_type_str(action) or "")
@@ -94,12 +94,12 @@ class Page(argparse.Action):
 
 def page_of(cls: type, prefix: str, _: Any, **options: Any) -> str:
     """The options of a class as help, each beginning with a prefix."""
-    own = Sections(usage=argparse.SUPPRESS, description="", add_help=False, formatter_class=Formatter)
-    own.add_class_arguments(cls, prefix, fail_untyped=False, **options)
-    for action in own._actions:
+    parser = Sections(usage=argparse.SUPPRESS, description="", add_help=False, formatter_class=Formatter)
+    parser.add_class_arguments(cls, prefix, fail_untyped=False, **options)
+    for action in parser._actions:
         if action.dest == prefix or action.dest.endswith(".help"):
             action.help = argparse.SUPPRESS
-    return own.format_help().lstrip()
+    return parser.format_help().lstrip()
 
 
 class Sections(LightningArgumentParser):
@@ -171,11 +171,11 @@ def shown_default(value: Any) -> str:
 
 def arguments_of(network: type) -> tuple[dict[str, tuple[str, str]], dict[str, str]]:
     """The first arguments of a network as options, with the first words of its docstring, and their defaults."""
-    own = Sections(usage=argparse.SUPPRESS, description="", add_help=False)
-    own.add_class_arguments(network, "model.model.init_args", fail_untyped=False, skip={"cutoff"})
+    parser = Sections(usage=argparse.SUPPRESS, description="", add_help=False)
+    parser.add_class_arguments(network, "model.model.init_args", fail_untyped=False, skip={"cutoff"})
     options: dict[str, tuple[str, str]] = {}
     defaults: dict[str, str] = {}
-    for action in own._actions:
+    for action in parser._actions:
         name = action.dest.rpartition(".")[2]
         if len(options) < ARGUMENTS and action.dest.count(".") == DEPTH and name not in ("help", *RARE):
             about = re.split(r"[.;,:(]", " ".join((action.help or "").replace("`", "").split()))[0]

@@ -74,11 +74,11 @@ def parity_plot(
     top.plot(span, span, color=GREY, linewidth=0.8, zorder=1)
     bottom.axhline(0.0, color=GREY, linewidth=0.8)
     kinds = _kinds(names)
-    for (label, own), colour, marker in zip(kinds.items(), COLOURS, MARKERS, strict=False):
+    for (label, points), colour, marker in zip(kinds.items(), COLOURS, MARKERS, strict=False):
         look = {"color": colour, "marker": marker, "s": 9, "alpha": 0.6, "linewidths": 0, "zorder": 2}
         look["rasterized"] = len(x) > MANY
-        top.scatter(x[own], y[own], label=label, **look)
-        bottom.scatter(x[own], (y - x)[own], **look)
+        top.scatter(x[points], y[points], label=label, **look)
+        bottom.scatter(x[points], (y - x)[points], **look)
     top.set(ylabel=f"predicted {name} ({unit})", ylim=span, xlim=span)
     top.set_title(caption, fontsize=9)
     if len(kinds) > 1:
@@ -94,8 +94,8 @@ def parity_plot(
 
 def _kinds(names: NDArray[np.str_]) -> dict[str, NDArray[np.bool_]]:
     """Points of each group, the largest group first; small groups beyond the colours are one."""
-    found, counts = np.unique(names, return_counts=True)
-    order = found[np.argsort(-counts, kind="stable")].tolist()
+    groups, counts = np.unique(names, return_counts=True)
+    order = groups[np.argsort(-counts, kind="stable")].tolist()
     shown = order if len(order) <= MOST_GROUPS + 1 else order[:MOST_GROUPS]
     kinds = {str(name): names == name for name in shown}
     if len(shown) < len(order):

@@ -178,12 +178,12 @@ class PotentialModule(FineTuned):
                 "trainer.precision sets the dtype of the network."
             )
         if stage == "fit":
-            found = data.statistics
-            self.scale.fill_(found.scale)
+            statistics = data.statistics
+            self.scale.fill_(statistics.scale)
             if self.goes_on_from(data):
                 return
-            scales = {name: found.tensor_scales.get(name, 1.0) for name in self.potential.split.tensors}
-            self.potential.set_statistics(found.shifts, found.scale, found.mean_neighbors, scales)
+            scales = {name: statistics.tensor_scales.get(name, 1.0) for name in self.potential.split.tensors}
+            self.potential.set_statistics(statistics.shifts, statistics.scale, statistics.mean_neighbors, scales)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Describe the potential, so that :func:`eqlayers.models.load_potential` reads the checkpoint."""
@@ -196,14 +196,14 @@ class PotentialModule(FineTuned):
     def forward(self, batch: Any, more: tuple[str, ...] = ()) -> dict[str, Tensor]:
         """Predictions of the labels that the data have, and more outputs; see :class:`eqlayers.models.Potential`."""
         with self.recomputing():
-            found: dict[str, Tensor] = self.potential(Structures.of(batch), (*self.labels, *more) or None)
-        return found
+            predictions: dict[str, Tensor] = self.potential(Structures.of(batch), (*self.labels, *more) or None)
+        return predictions
 
-    def _rows(self, batch: Any, found: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+    def _rows(self, batch: Any, predictions: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
         """Name, prediction, label and factor to the unit of the loss of each label, ``[rows, columns]``."""
         atoms = torch.bincount(batch.batch, minlength=batch.num_graphs).double()
         for name in self.labels:
-            label, value = getattr(batch, name), found[name]
+            label, value = getattr(batch, name), predictions[name]
             if name == "energy":
                 yield name, value[:, None], label[:, None].double(), (1 / (atoms * self.scale))[:, None]
             elif name == "forces":
@@ -217,10 +217,10 @@ class PotentialModule(FineTuned):
                 yield name, value.flatten(1), label.flatten(1).to(value.dtype), rows
 
     def _step(self, batch: Any, stage: str, batch_idx: int) -> Tensor:
-        found, weights = self(batch), self.loss_weights()
+        predictions, weights = self(batch), self.loss_weights()
         total = self.scale.new_zeros(())
         size = LOSSES[self.hparams["loss"]]
-        for name, value, label, factor in self._rows(batch, found):
+        for name, value, label, factor in self._rows(batch, predictions):
             there = torch.isfinite(label).all(-1)
             self._log_errors(stage, name, value.detach()[there], label[there], batch)
             rows = size(((value - label) * factor)[there])
@@ -228,8 +228,8 @@ class PotentialModule(FineTuned):
                 rows = rows * self.species_factors[self.potential.kind_of(batch.z)][there].to(rows.dtype)
             mean = rows.mean() if len(rows) else rows.sum()  # 0, of which every parameter has a gradient
             total = total + weights[name] * mean * share_of_rows(self, len(rows))
-        if "energy" in found and "energy" not in self.labels:  # all processes wait for a gradient of every parameter
-            total = total + 0.0 * found["energy"].sum()
+        if "energy" in predictions and "energy" not in self.labels:  # processes wait for a gradient of all parameters
+            total = total + 0.0 * predictions["energy"].sum()
         if not torch.isfinite(total):
             raise self.not_finite(
                 f"{float(total.detach())} for the structures {batch.idx[:8].tolist()}",
@@ -284,19 +284,19 @@ class PotentialModule(FineTuned):
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Errors on the test part; the values are kept for the report."""
-        found = self(batch, ("energies",) if "energy" in self.potential.properties else ())
-        for name, value, label, _ in self._rows(batch, found):
+        predictions = self(batch, ("energies",) if "energy" in self.potential.properties else ())
+        for name, value, label, _ in self._rows(batch, predictions):
             there = torch.isfinite(label).all(-1)
             self._log_errors("test", name, value.detach()[there], label[there], batch)
             self.keep(f"{name}_true", label[:, 0] if name == "energy" else label)
             error = value.detach().double() - label.double()
             self.keep(f"{name}_error", error[:, 0] if name == "energy" else error)
-        for name in self.test_values.keys() & found.keys():  # energies of atoms, and deviations
-            self.keep(name, found[name].detach())
+        for name in self.test_values.keys() & predictions.keys():  # energies of atoms, and deviations
+            self.keep(name, predictions[name].detach())
         self.keep("z", batch.z)
         self.keep("group", batch.group)
         self.keep("idx", batch.idx)
-        if "energies" not in found:
+        if "energies" not in predictions:
             self.keep("energies", batch.z[:0])
         self.keep("atoms", torch.bincount(batch.batch, minlength=batch.num_graphs))
 

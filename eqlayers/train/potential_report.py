@@ -71,12 +71,12 @@ class PotentialTestReport(TestReport):
             save_potential(pl_module.potential, self.folder / "potential.pt", facts)
             print(f"potential: {self.folder}/potential.pt")
         tested = potentials.Tested(values, groups)
-        found: dict[str, list[Figure]] = {}
+        parity: dict[str, list[Figure]] = {}
         for label in pl_module.judged:
             row = next((row for row in rows if row.name == label), None)
             caption = "" if row is None else f"{label}: MAE {number(row.mae)} {SHOWN[row.unit]}"
-            found[label] = potentials.parity(tested, label, caption)
-        figures = {f"parity_{label}": several[0] for label, several in found.items() if several}
+            parity[label] = potentials.parity(tested, label, caption)
+        figures = {f"parity_{label}": several[0] for label, several in parity.items() if several}
         history = self._history(trainer)
         shown = pl_module.main_error()[0].split("_mae")[0].replace("_", " ")
         main = next((row for row in rows if row.name == shown), None)
@@ -89,7 +89,7 @@ class PotentialTestReport(TestReport):
         sections = []
         if self.page:
             print(f"writing {self.folder}/report.html, with what `eqlayers check` finds", flush=True)
-            sections = self._page(trainer, pl_module, tested, [*rows, *of_groups], found)
+            sections = self._page(trainer, pl_module, tested, [*rows, *of_groups], parity)
         self.write(about, metrics, figures, sections)
 
     def _page(
@@ -144,7 +144,7 @@ class PotentialTestReport(TestReport):
             if label == "forces":
                 known = np.unique(z[np.isfinite(error[:, 0])])
                 kinds = {chemical_symbols[int(number)]: z == number for number in known}
-                rows += [_row(f"forces on {name}", unit, error[own], true[own]) for name, own in kinds.items()]
+                rows += [_row(f"forces on {name}", unit, error[at], true[at]) for name, at in kinds.items()]
         return rows
 
     def _facts(self, trainer: Trainer, module: PotentialModule, rows: list[Row]) -> dict[str, Any]:
@@ -164,13 +164,13 @@ def _rows_of_groups(module: PotentialModule, values: dict[str, Array], groups: t
     """Errors of each group of test structures, such as one file, in the labels that it has."""
     rows, atoms = [], values["atoms"]
     for place, group in enumerate(groups):
-        own = values["group"] == place
+        members = values["group"] == place
         for label in module.judged:
             unit, factor = LABELS[label].unit, LABELS[label].factor
-            mine = np.repeat(own, atoms.astype(int)) if label == "forces" else own
+            mine = np.repeat(members, atoms.astype(int)) if label == "forces" else members
             true, error = values[f"{label}_true"][mine] * factor, values[f"{label}_error"][mine] * factor
             if np.isfinite(error).any():
-                base = true - np.nanmean(true / atoms[own]) * atoms[own] if label == "energy" else true
+                base = true - np.nanmean(true / atoms[members]) * atoms[members] if label == "energy" else true
                 rows.append(_row(f"{label} of {group or 'others'}", unit, error, base))
     return rows
 

@@ -38,8 +38,8 @@ WARNINGS = (
 def _wanted(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     for pattern, plain in PLAIN:
-        if found := pattern.search(text):
-            record.msg, record.args = found.expand(plain), ()
+        if match := pattern.search(text):
+            record.msg, record.args = match.expand(plain), ()
             return True
     return not MESSAGES.search(text)
 

@@ -57,8 +57,8 @@ class Pace:
             return None
         seconds = (self.total - last) * (end - start) / (last - first) - (time.perf_counter() - end)
         timers = [one.time_remaining() for one in trainer.callbacks if isinstance(one, Timer)]  # type: ignore[attr-defined]
-        found = min([seconds, *(one for one in timers if one is not None)])
-        return max(0.0, found) if math.isfinite(found) else None
+        seconds_left = min([seconds, *(one for one in timers if one is not None)])
+        return max(0.0, seconds_left) if math.isfinite(seconds_left) else None
 
 
 class Bar(RichProgressBar):
@@ -70,8 +70,8 @@ class Bar(RichProgressBar):
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """The values behind the bar, the time first."""
-        found = {
+        shown = {
             name: value for name, value in super().get_metrics(trainer, pl_module).items() if name not in _LEFT_OUT
         }
         left = self.pace.left(trainer)
-        return {"to go": f"about {in_words(left)}", **found} if left else found
+        return {"to go": f"about {in_words(left)}", **shown} if left else shown

@@ -89,10 +89,10 @@ def results_of(folder: str | Path) -> list[Path]:
     names = ["summary.json", "history.json", "metrics.json", "predictions.csv", "learning_curve.png", "report.html"]
     names.append("potential.pt")
     paths = [*(checkpoint_path(folder, name) for name in ("best", "last")), *(folder / name for name in names)]
-    own = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
+    present = [path for path in [*paths, *sorted(folder.glob("parity*.png"))] if path.exists()]
     if not (folder / MARK).exists():
-        return own
-    return [*(path for member in members_of(folder) for path in results_of(member)), *own, folder / MARK]
+        return present
+    return [*(path for member in members_of(folder) for path in results_of(member)), *present, folder / MARK]
 
 
 def members_of(folder: Path) -> list[Path]:

@@ -157,20 +157,20 @@ class _Reader:
         if not path.is_file():
             return {}
         try:
-            found = reader(path)
+            content = reader(path)
         except EqlayersError as error:
             self.notes.append(str(error))
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             self.notes.append(f"{path} must hold keys with values, got another content. {FIX}")
             return {}
-        return found
+        return content
 
     def number(self, *names: str, source: dict[str, Any] | None = None) -> Any:
         """A number by the first of some names that has one."""
         for name in names:
-            for found in (self.metrics, self.summary) if source is None else (source,):
-                value = found.get(name)
+            for facts in (self.metrics, self.summary) if source is None else (source,):
+                value = facts.get(name)
                 if isinstance(value, (int, float)) and not isinstance(value, bool):
                     return value
                 if value is not None:
@@ -179,17 +179,17 @@ class _Reader:
 
     def text(self, name: str) -> str | None:
         """A text of the test, or of the start of the training."""
-        found = self.metrics.get(name, self.summary.get(name))
-        return found if isinstance(found, str) else None
+        text = self.metrics.get(name, self.summary.get(name))
+        return text if isinstance(text, str) else None
 
     def errors(self, task: str) -> dict[str, Error]:
         """Errors on the test part, without the errors of single species, which the run's own report has."""
         errors = {}
         for key in self.metrics:
-            found = re.fullmatch(r"test_(.+?)_mae_(.+)", key)
-            mae = self.number(key, source=self.metrics) if found and "_on_" not in key else None
-            if found and mae is not None:
-                name, unit = found.groups()
+            match = re.fullmatch(r"test_(.+?)_mae_(.+)", key)
+            mae = self.number(key, source=self.metrics) if match and "_on_" not in key else None
+            if match and mae is not None:
+                name, unit = match.groups()
                 shown = (self.text("unit") or unit) if task == "property" else SHOWN.get(unit, unit)
                 rmse = self.number(f"test_{name}_rmse_{unit}", source=self.metrics)
                 plain = (f"baseline_{name}_mae_{unit}", f"baseline_composition_mae_{unit}")

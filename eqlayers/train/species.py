@@ -52,11 +52,11 @@ def network_of(args: Sequence[str], other: Any) -> Any:
 
 def _networks(args: Sequence[str]) -> list[Mapping[str, Any]]:
     """The network in files and then options; the last one counts most."""
-    found = []
+    networks = []
     for one in [*given_values(args, "model.model"), *given_values(args, "model.model.class_path")]:
         network = _mapping(one) if isinstance(one, str) and one.lstrip().startswith("{") else one
-        found.append(network if isinstance(network, Mapping) else {"class_path": network})
-    return found
+        networks.append(network if isinstance(network, Mapping) else {"class_path": network})
+    return networks
 
 
 def _mapping(text: str) -> Any:

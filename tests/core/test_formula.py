@@ -12,8 +12,8 @@ from eqlayers.core.operator import sorted_edges
 from eqlayers.errors import BackendError, ConfigError, DeviceError, DTypeError, IndexRangeError, ShapeError
 from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
-from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.c.build import compiler
+from tests.formulas import cubic, edges_of_points, functions
 
 EDGES = torch.tensor([[2, 0, 2, 1, 0, 0, 1], [0, 3, 3, 0, 1, 1, 2]])
 COUNT = {"each": 7, "src": 4, "dst": 5}

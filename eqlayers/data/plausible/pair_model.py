@@ -135,7 +135,7 @@ def pairs_within_reach(structures: StructureArrays) -> Pairs:
     """Ordered pairs of atoms up to 2 Angstrom beyond the sum of their covalent radii."""
     radii = covalent_radii[structures.z]
     starts = np.cumsum(structures.n_atoms) - structures.n_atoms
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3)))]
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3)))]
     for row, start in enumerate(starts.tolist()):
         atoms = slice(start, start + int(structures.n_atoms[row]))
         pos, pbc = structures.pos[atoms], structures.pbc[row]
@@ -146,8 +146,8 @@ def pairs_within_reach(structures: StructureArrays) -> Pairs:
             continue
         vector = pos[dst] - pos[src] + shifts @ structures.cell[row]
         near = np.linalg.norm(vector, axis=1) < radii[atoms][src] + radii[atoms][dst] + _REACH
-        found.append((src[near] + start, dst[near] + start, vector[near]))
-    return Pairs(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        parts.append((src[near] + start, dst[near] + start, vector[near]))
+    return Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _kinds(first: IntArray, second: IntArray) -> tuple[IntArray, int]:
@@ -179,13 +179,13 @@ def _forces(
     second: IntArray, unit: FloatArray, slopes: FloatArray, column: IntArray, shape: tuple[int, int]
 ) -> FloatArray:
     """Forces by coefficient, `[A, 3, columns]`."""
-    found = np.zeros((3, shape[0] * shape[1]))
+    forces = np.zeros((3, shape[0] * shape[1]))
     for spline in range(4):
         place = second * shape[1] + column[:, spline]
         for axis in range(3):
             weights = -slopes[:, spline] * unit[:, axis]
-            found[axis] += np.bincount(place, weights=weights, minlength=shape[0] * shape[1])
-    return found.reshape(3, *shape).transpose(1, 0, 2)
+            forces[axis] += np.bincount(place, weights=weights, minlength=shape[0] * shape[1])
+    return forces.reshape(3, *shape).transpose(1, 0, 2)
 
 
 def _least_squares(structures: StructureArrays, row: IntArray, forces: FloatArray) -> tuple[FloatArray | None, float]:

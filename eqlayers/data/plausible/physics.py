@@ -32,34 +32,34 @@ def check_physics(structures: StructureArrays) -> list[str]:
         model = fitted(part, pairs)
     said = list(net_forces(structures))
     comparisons = _comparisons(structures, model)
-    found = verdict(comparisons)
-    if found is None:
+    problems = verdict(comparisons)
+    if problems is None:
         # a factor that all labels share leaves comparisons of two labels as they are
-        known = any(each.label == "forces" and each.other is None and each.found for each in comparisons)
+        known = any(each.label == "forces" and each.other is None and each.ratio for each in comparisons)
         return [*said, *large_energies(structures), *([] if known else large_forces(structures))]
-    if any(each.found.exact and each.found.value < 0 for each in comparisons if each.found):
-        raise DataError(f"labels of {structures.source} must have the signs of ASE, got others: {found}")
-    return [*said, found]
+    if any(each.ratio.exact and each.ratio.value < 0 for each in comparisons if each.ratio):
+        raise DataError(f"labels of {structures.source} must have the signs of ASE, got others: {problems}")
+    return [*said, problems]
 
 
 def _comparisons(structures: StructureArrays, model: PairModel | None) -> list[Comparison]:
     """All that can be told; work goes before what a pair potential says."""
-    found, bonds, between_cells = [], None, None
+    comparisons, bonds, between_cells = [], None, None
     if "stress" in structures.labels:
         work = {power: work_between_cells(structures, power) for power in _POWERS}
         between_cells = work[0][1]
-        found.append(Comparison("energy", "stress", _known({power: each for power, (each, _) in work.items()})))
+        comparisons.append(Comparison("energy", "stress", _known({power: each for power, (each, _) in work.items()})))
         if model is not None:
             of_model = {power: stress_over_forces(model, power) for power in _POWERS}
-            found.append(Comparison("stress", "forces", _known(of_model)))
+            comparisons.append(Comparison("stress", "forces", _known(of_model)))
     energy = work_of_forces(structures)
     if model is not None:
         energy, bonds = energy or energy_over_forces(model), stiffness(model)
     energy = energy or between_cells
-    found += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
+    comparisons += [Comparison("energy", "forces", _known({0: energy})), Comparison("forces", None, _known({0: bonds}))]
     if not all(each is not None and each.right for each in (energy, bonds)):  # else it is so by chance
-        found.append(Comparison("energy", None, _known({0: all_electrons(structures)})))
-    return [each for each in found if each.ratios]
+        comparisons.append(Comparison("energy", None, _known({0: all_electrons(structures)})))
+    return [each for each in comparisons if each.ratios]
 
 
 def _known(ratios: Mapping[int, Ratio | None]) -> dict[int, Ratio]:

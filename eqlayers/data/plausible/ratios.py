@@ -106,9 +106,9 @@ def stiffness(model: PairModel) -> Ratio | None:
     molecules = known & ~periodic[rows_of_atoms(model.structures.n_atoms)[model.first]] & (one > 1)
     for bonds, factor in ((hydrogen, _OF_HYDROGEN), (molecules, _OF_MOLECULES)):
         kinds = (bonds & (model.kind == kind) for kind in np.unique(model.kind[bonds]))
-        found = [constant for of_kind in kinds if (constant := _constant(model, of_kind))]
-        if found:
-            constants, numbers = (np.array(column) for column in zip(*sorted(found), strict=True))
+        constants_of_kinds = [constant for of_kind in kinds if (constant := _constant(model, of_kind))]
+        if constants_of_kinds:
+            constants, numbers = (np.array(column) for column in zip(*sorted(constants_of_kinds), strict=True))
             value = float(constants[np.searchsorted(np.cumsum(numbers), 0.5 * numbers.sum())])
             if numbers[constants * value > 0].sum() < _AGREED * numbers.sum():
                 return None
@@ -146,13 +146,13 @@ def _volumes(structures: StructureArrays, group: NDArray[np.int64]) -> list[Floa
     counts = structures.counts(structures.species).astype(np.float64)
     volume = np.where(periodic, np.abs(np.linalg.det(structures.cell)), 0.0)
     usual = counts @ np.linalg.lstsq(counts[periodic], volume[periodic], rcond=None)[0]
-    found = []
+    columns = []
     for each in np.unique(group[periodic]).tolist():
         members = (group == each) & periodic & (usual > 0)
         x = np.where(members, volume / np.where(members, usual, 1.0) - 1.0, 0.0)
         if np.abs(x).max() > 1e-3:
-            found.append(structures.n_atoms[:, None] * np.stack([x, x**2], axis=1))
-    return found
+            columns.append(structures.n_atoms[:, None] * np.stack([x, x**2], axis=1))
+    return columns
 
 
 def _ratio(others: FloatArray, expected: FloatArray, label: FloatArray, noun: str) -> Ratio | None:

@@ -29,7 +29,7 @@ class Comparison:
     ratios: Mapping[int, Ratio]
 
     @property
-    def found(self) -> Ratio | None:
+    def ratio(self) -> Ratio | None:
         """The ratio of the labels as they are, if it could be told."""
         return self.ratios.get(0)
 
@@ -58,15 +58,15 @@ class Comparison:
 
 def verdict(comparisons: Sequence[Comparison]) -> str | None:
     """The mistake, its reason and the fix, in a sentence each; None if all known labels may be right."""
-    found = "; ".join(clause for each in comparisons if (clause := each.wrong))
-    if not found:
+    symptoms = "; ".join(clause for each in comparisons if (clause := each.wrong))
+    if not symptoms:
         return None
     likely = _explanations(comparisons)
     if not likely:
-        return f"{found}. No unit or sign explains this. Look at the labels, or name others with data.keys."
+        return f"{symptoms}. No unit or sign explains this. Look at the labels, or name others with data.keys."
     why = ", or ".join(" and ".join(f"{SPOKEN[each.label]} {each.said}" for each in mistakes) for mistakes in likely)
     fixes = list(dict.fromkeys(map(_fix, likely)))
-    return f"{found}. The likely cause: {why}. The fix: {', or else '.join(fixes)}."
+    return f"{symptoms}. The likely cause: {why}. The fix: {', or else '.join(fixes)}."
 
 
 def _explanations(comparisons: Sequence[Comparison]) -> list[tuple[Cause, ...]]:

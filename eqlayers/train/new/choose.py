@@ -41,37 +41,37 @@ class Choices(NamedTuple):
     epochs: int
 
 
-def choose(found: Look) -> Choices:
+def choose(facts: Look) -> Choices:
     """Settings of a training."""
-    free, shifts = _shifts(found)
-    alone = lone_atoms(found.structures) if free else np.zeros(len(found.structures), dtype=bool)
+    free, shifts = _shifts(facts)
+    alone = lone_atoms(facts.structures) if free else np.zeros(len(facts.structures), dtype=bool)
     rows = np.flatnonzero(~alone)
     if len(rows) < _FEWEST:
         raise DataError(
-            f"{found.path} must have at least {_FEWEST} structures of more than one atom, one for each of training, "
+            f"{facts.path} must have at least {_FEWEST} structures of more than one atom, one for each of training, "
             f"validation and test, got {len(rows)}. Add structures."
         )
-    split, sizes, noticed = _split(found, rows)
-    parts = split_structures(split.value, found.structures.config_type[rows], **{k: s.value for k, s in sizes.items()})
+    split, sizes, noticed = _split(facts, rows)
+    parts = split_structures(split.value, facts.structures.config_type[rows], **{k: s.value for k, s in sizes.items()})
     taken = {name: rows[part] for name, part in zip(("train", "val", "test"), parts, strict=True)}
-    noticed += check_parts(found.structures, taken)
-    cutoff = _cutoff(found)
-    train = found.structures.take(taken["train"])
-    batch, edges = _batches(found, train, cutoff.value)
+    noticed += check_parts(facts.structures, taken)
+    cutoff = _cutoff(facts)
+    train = facts.structures.take(taken["train"])
+    batch, edges = _batches(facts, train, cutoff.value)
     steps = math.ceil(len(train) / batch.value)
     epochs = max(20, min(500, math.ceil(_STEPS / steps)))
     every = max(1, epochs // 40)
     epochs = every * math.ceil(epochs / every)
-    labels = found.structures.labels
-    settings: dict[str, Setting] = {"data.path": Setting(found.path, _about_path(found))}
-    settings |= _labels(found)
+    labels = facts.structures.labels
+    settings: dict[str, Setting] = {"data.path": Setting(facts.path, _about_path(facts))}
+    settings |= _labels(facts)
     settings |= {"data.split": split, **{f"data.{name}": setting for name, setting in sizes.items()}}
     settings |= {"data.cutoff": cutoff, "data.e0s": shifts, "data.batch_size": batch}
     if edges is not None:
         settings["data.max_edges"] = edges
     settings |= {
         "data.eval_batch_size": Setting(
-            max(1, min(100, 2000 // int(found.structures.n_atoms.max()))), "structures per batch of validation and test"
+            max(1, min(100, 2000 // int(facts.structures.n_atoms.max()))), "structures per batch of validation and test"
         ),
         "model.learning_rate": Setting(0.01, "highest rate of AdamW"),
         "model.warmup_steps": Setting(
@@ -80,7 +80,7 @@ def choose(found: Look) -> Choices:
         "model.loss": Setting("l1", "lengths of force errors, sizes of energy errors per atom, over the forces' scale"),
     }
     settings |= _weights(labels)
-    settings |= _network(found, int(train.n_atoms.sum()))
+    settings |= _network(facts, int(train.n_atoms.sum()))
     settings |= {
         "trainer.accelerator": Setting("auto", "a GPU if there is one, else the CPU"),
         "trainer.devices": Setting(1, "of them"),
@@ -98,32 +98,32 @@ def choose(found: Look) -> Choices:
     return Choices(settings, noticed, steps, epochs)
 
 
-def _about_path(found: Look) -> str:
-    cell = {"none": "none periodic", "all": "all periodic", "some": "some periodic"}[found.periodic]
-    return f"{found.sizes} atoms, {cell}" + (f", and {found.free} free atoms" if found.free else "")
+def _about_path(facts: Look) -> str:
+    cell = {"none": "none periodic", "all": "all periodic", "some": "some periodic"}[facts.periodic]
+    return f"{facts.sizes} atoms, {cell}" + (f", and {facts.free} free atoms" if facts.free else "")
 
 
-def _labels(found: Look) -> dict[str, Setting]:
+def _labels(facts: Look) -> dict[str, Setting]:
     """Names and units of labels, so that the file says what was found and guessed."""
-    if found.embedded:
+    if facts.embedded:
         return {}
     settings = {}
-    used = [name for name in found.file.columns if name in ("energy", "forces", "stress", "virial")]
+    used = [name for name in facts.file.columns if name in ("energy", "forces", "stress", "virial")]
     for name in used:
-        column = found.file.columns[name]
+        column = facts.file.columns[name]
         settings[f"data.keys.{name}"] = Setting(column.names[0], f"name in the file, of {column.number:,} structures")
     for name in used:
-        guessed = found.guess is not None and name in found.guess.units
-        why = "as it was given" if name in found.file.said else "taken for granted; the file says no unit"
-        settings[f"data.units.{name}"] = Setting(found.file.units[name], "guessed; see above" if guessed else why)
+        guessed = facts.guess is not None and name in facts.guess.units
+        why = "as it was given" if name in facts.file.said else "taken for granted; the file says no unit"
+        settings[f"data.units.{name}"] = Setting(facts.file.units[name], "guessed; see above" if guessed else why)
     return settings
 
 
-def _split(found: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
+def _split(facts: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[str]]:
     """The split, sizes of its parts, and what there is to say."""
-    num, types = len(rows), len(np.unique(found.structures.config_type[rows]))
+    num, types = len(rows), len(np.unique(facts.structures.config_type[rows]))
     noticed: list[str] = []
-    if found.trajectory and types == 1 and num >= 20:
+    if facts.trajectory and types == 1 and num >= 20:
         about = "in blocks of time, as successive structures are alike"
         return (
             Setting("time", about),
@@ -131,22 +131,22 @@ def _split(found: Look, rows: Any) -> tuple[Setting, dict[str, Setting], list[st
             noticed,
         )
     about = "drawn by a seed"
-    if found.trajectory:
+    if facts.trajectory:
         noticed.append(
             "successive frames are alike, so a random split puts neighbours of training frames into the test part, and "
             "errors on it flatter: give a file of its own as data.test_path, or name groups with split: config_type"
         )
         about = "drawn by a seed; frames come from trajectories, so errors on the test part flatter"
-    elif math.isfinite(found.successive):
+    elif math.isfinite(facts.successive):
         about = "drawn by a seed, as successive structures are not alike"
     tenth = max(1, round(0.1 * num))
     sizes = {"val": Setting(tenth, "structures for validation"), "test": Setting(tenth, "structures for the report")}
     return Setting("random", about), sizes, noticed
 
 
-def _cutoff(found: Look) -> Setting:
+def _cutoff(facts: Look) -> Setting:
     """Twice the distance of nearest neighbours and not less than usual, fewer where there are many neighbours."""
-    near = found.near
+    near = facts.near
     cutoff = min(_LONGEST, max(USUAL, math.ceil(2 * (2 * near.nearest - 0.1)) / 2))
     why = "usual" if cutoff == USUAL else f"twice the {near.nearest:.2f} A to the nearest neighbour"
     while near.at(cutoff)[0] > _MANY and cutoff > _SHORTEST:
@@ -156,25 +156,25 @@ def _cutoff(found: Look) -> Setting:
     return Setting(cutoff, f"Angstrom; {why}; {mean:.0f} neighbours on average; the model takes it from here")
 
 
-def _shifts(found: Look) -> tuple[bool, Setting]:
+def _shifts(facts: Look) -> tuple[bool, Setting]:
     """Whether free atoms are used, and the setting."""
-    species = found.structures.species
-    if "energy" not in found.structures.labels:
+    species = facts.structures.species
+    if "energy" not in facts.structures.labels:
         return False, Setting("none", "no energies to fit energies of atoms to")
-    if set(species) <= set(found.isolated):
+    if set(species) <= set(facts.isolated):
         return True, Setting("isolated", "energies of atoms from the structures with one atom, which are in no part")
-    missing = [z for z in species if z not in found.isolated]
+    missing = [z for z in species if z not in facts.isolated]
     about = "energies of atoms by least squares"
-    if found.isolated:
+    if facts.isolated:
         about += f"; no free atom of {symbols_of(missing)} is in the file"
-    elif not found.unique:
+    elif not facts.unique:
         about += ", not energies of free atoms: too few compositions; or {H: ..., O: ...} in eV"
     else:
         about += "; no free atoms are in the file; or {H: ..., O: ...} in eV"
     return False, Setting("fit", about)
 
 
-def _batches(found: Look, train: Any, cutoff: float) -> tuple[Setting, Setting | None]:
+def _batches(facts: Look, train: Any, cutoff: float) -> tuple[Setting, Setting | None]:
     """Structures in a batch, and edges where structures differ in size."""
     mean, largest = float(train.n_atoms.mean()), int(train.n_atoms.max())
     number = 2 ** max(0, min(3, int(math.log2(max(1.0, _ATOMS / mean)))))
@@ -183,7 +183,7 @@ def _batches(found: Look, train: Any, cutoff: float) -> tuple[Setting, Setting |
     batch = Setting(number, f"structures per optimizer step, {round(number * mean):,} atoms on average")
     if largest < 2 * mean:
         return batch, None
-    edges = max(found.near.at(cutoff)[1], int(2 * number * mean * found.near.at(cutoff)[0]))
+    edges = max(facts.near.at(cutoff)[1], int(2 * number * mean * facts.near.at(cutoff)[0]))
     most = int(float(f"{1.2 * edges:.1g}")) + 1000
     return batch, Setting(most, "at most, of all structures of a batch: sizes differ, and memory stays bounded")
 
@@ -203,28 +203,28 @@ def _weights(labels: tuple[str, ...]) -> dict[str, Setting]:
     return settings
 
 
-def _network(found: Look, atoms: int) -> dict[str, Setting]:
+def _network(facts: Look, atoms: int) -> dict[str, Setting]:
     """MACE, as large as the data allow."""
     channels = next(number for least, number in reversed(_CHANNELS) if atoms >= least)
     size = {32: "32 channels: few data", 64: "64 channels", 128: "128 channels: many data"}[channels]
-    labels, given = found.structures.labels, "model.model.init_args."
+    labels, prefix = facts.structures.labels, "model.model.init_args."
     settings = {
         "model.model.class_path": Setting("eqlayers.models.MACE", "or NequIP, TFN, Equiformer of eqlayers.models"),
-        f"{given}species": Setting(
-            [SYMBOLS[z - 1] for z in found.structures.species], "symbols; without this line, the elements of the data"
+        f"{prefix}species": Setting(
+            [SYMBOLS[z - 1] for z in facts.structures.species], "symbols; without this line, the elements of the data"
         ),
-        f"{given}hidden": Setting(
+        f"{prefix}hidden": Setting(
             f"{channels}x0e + {channels}x1o", f"irreps of the features of an atom; {size} ({atoms:,} atoms to train on)"
         ),
-        f"{given}correlation": Setting(3, "most neighbours in one product; 2 is faster"),
-        f"{given}lmax": Setting(3 if channels > 32 else 2, "largest degree of the spherical harmonics of an edge"),
-        f"{given}layers": Setting(2, "steps of message passing; an atom depends on atoms within this many cutoffs"),
-        f"{given}num_basis": Setting(8, "Bessel functions of an edge's length"),
-        f"{given}radial_hidden": Setting(
+        f"{prefix}correlation": Setting(3, "most neighbours in one product; 2 is faster"),
+        f"{prefix}lmax": Setting(3 if channels > 32 else 2, "largest degree of the spherical harmonics of an edge"),
+        f"{prefix}layers": Setting(2, "steps of message passing; an atom depends on atoms within this many cutoffs"),
+        f"{prefix}num_basis": Setting(8, "Bessel functions of an edge's length"),
+        f"{prefix}radial_hidden": Setting(
             [32] if channels < 128 else [64, 64], "widths of the network from these functions to weights"
         ),
     }
     if not {"energy", "forces"} & set(labels):
         others = [name for name in ("dipole", "polarizability") if name in labels]
-        settings[f"{given}properties"] = Setting(others, "what is predicted; the file has no energies or forces")
+        settings[f"{prefix}properties"] = Setting(others, "what is predicted; the file has no energies or forces")
     return settings

@@ -60,12 +60,12 @@ def run(args: Sequence[str]) -> None:
         )
     check_output(output, "--output")
     keys, units = read_keys(_mapping("--keys", options.keys)), read_units(_mapping("--units", options.units))
-    found = look(options.structures, keys, units)
-    choices = choose(found)
+    facts = look(options.structures, keys, units)
+    choices = choose(facts)
     typed = f"eqlayers new {shlex.join(args)}"
     with atomic_write(output) as file:
-        file.write(as_yaml(found, choices, name, typed, shlex.quote(str(output))).encode())
-    print("\n".join(summary(found, choices, {"guessed": "--units"})))
+        file.write(as_yaml(facts, choices, name, typed, shlex.quote(str(output))).encode())
+    print("\n".join(summary(facts, choices, {"guessed": "--units"})))
     print(f"written: {output}; read it, then type: eqlayers fit {shlex.quote(str(output))}")
 
 
@@ -73,12 +73,12 @@ def _mapping(option: str, text: str | None) -> Any:
     if text is None:
         return {}
     try:
-        found = yaml.safe_load(text)
+        mapping = yaml.safe_load(text)
     except yaml.YAMLError:
-        found = None
-    if not isinstance(found, Mapping):
+        mapping = None
+    if not isinstance(mapping, Mapping):
         raise ConfigError(f"{option} must be a mapping, got {text!r}. Write {option} '{{energy: ...}}'.")
-    return found
+    return mapping
 
 
 def _name_of(structures: str) -> str:
@@ -87,7 +87,7 @@ def _name_of(structures: str) -> str:
     return plain_name(name, "the name of STRUCTURES", "Rename the file.", "file")
 
 
-def summary(found: Look, choices: Choices, options: Mapping[str, str]) -> list[str]:
+def summary(facts: Look, choices: Choices, options: Mapping[str, str]) -> list[str]:
     """The findings and choices in a few lines, each above the options that replace it."""
     of = {name: setting.value for name, setting in choices.settings.items()}
     about = {name: setting.about for name, setting in choices.settings.items()}
@@ -99,15 +99,15 @@ def summary(found: Look, choices: Choices, options: Mapping[str, str]) -> list[s
         "network": f"{network}, lmax {of['model.model.init_args.lmax']}, {of['model.model.init_args.layers']} layers",
         "training": f"{choices.epochs} epochs of {choices.steps} steps, {of['data.batch_size']} structures each",
     }
-    if found.guess is not None:
-        units = ", ".join(f"{name} in {unit}" for name, unit in found.guess.units.items())
-        said["guessed"] = f"{units}: {found.guess.reason}"
-    lines = [described(found)]
+    if facts.guess is not None:
+        units = ", ".join(f"{name} in {unit}" for name, unit in facts.guess.units.items())
+        said["guessed"] = f"{units}: {facts.guess.reason}"
+    lines = [described(facts)]
     for name, text in said.items():
         lines.append(f"{name:<8} {text}")
         if name in options:
             lines.append(f"{'':<8} {options[name]}")
-    return lines + [f"noticed  {one}" for one in [*found.file.notes, *found.noticed, *choices.noticed]]
+    return lines + [f"noticed  {one}" for one in [*facts.file.notes, *facts.noticed, *choices.noticed]]
 
 
 # ---- structures in the place of a configuration -------------------------------------------------------------------
@@ -150,17 +150,17 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
         _check_same(first, kept, args[0])
         yield [args[0], "-c", str(kept), *rest]
         return
-    found = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
-    choices = choose(found)
+    facts = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
+    choices = choose(facts)
     of_potential = ("model.model", "data.cutoff") if given_values(["fit", *rest], "start_from") else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
     print("defaults, each above the options that replace it:")
-    print("\n".join(summary(found, choices, OPTIONS)))
+    print("\n".join(summary(facts, choices, OPTIONS)))
     print(f"configuration: {kept}; `eqlayers new {shlex.quote(first)}` writes one with comments, to edit", flush=True)
     with tempfile.TemporaryDirectory(prefix="eqlayers-") as place:
         path = Path(place) / f"{name}.yaml"
         taken = choices._replace(settings=kept_settings)
-        path.write_text(as_yaml(found, taken, name, f"eqlayers {shlex.join(args)}"))
+        path.write_text(as_yaml(facts, taken, name, f"eqlayers {shlex.join(args)}"))
         yield [args[0], "-c", str(path), *rest]
 
 

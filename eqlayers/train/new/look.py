@@ -187,8 +187,8 @@ def _near(structures: StructureArrays, edges: object) -> Near:
     length = np.linalg.norm(structures.pos[dst] - structures.pos[src] + moved, axis=1)
     nearest = np.full(len(structures.z), np.inf)
     np.minimum.at(nearest, dst, length)
-    found = [nearest[(structures.z == z) & np.isfinite(nearest)] for z in structures.species]
-    medians = [float(np.median(values)) for values in found if len(values)]
+    of_elements = [nearest[(structures.z == z) & np.isfinite(nearest)] for z in structures.species]
+    medians = [float(np.median(values)) for values in of_elements if len(values)]
     cutoffs = np.arange(3.0, FARTHEST + 0.25, 0.5)
     within = [length <= cutoff for cutoff in cutoffs]
     return Near(
@@ -264,11 +264,11 @@ def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDAr
     return said
 
 
-def described(found: Look) -> str:
+def described(facts: Look) -> str:
     """Number, size, species, periodicity and labels in one line."""
-    structures = found.structures
-    cell = {"none": "not periodic", "all": "periodic", "some": "some of them periodic"}[found.periodic]
+    structures = facts.structures
+    cell = {"none": "not periodic", "all": "periodic", "some": "some of them periodic"}[facts.periodic]
     labels = ", ".join(structures.labels)
     species = symbols_of(structures.species)
-    free = f", and {found.free} free atoms" if found.free else ""
-    return f"{found.path}: {found.sizes} atoms of {species}, {cell}{free}; {labels}"
+    free = f", and {facts.free} free atoms" if facts.free else ""
+    return f"{facts.path}: {facts.sizes} atoms of {species}, {cell}{free}; {labels}"

@@ -15,7 +15,7 @@ _COLUMN, _WIDTH = 32, 119
 _SECTIONS = {"data.keys": "names of labels in the file", "data.units": "units of these labels in the file"}
 
 
-def as_yaml(found: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
+def as_yaml(facts: Look, choices: Choices, name: str, typed: str, file: str | None = None) -> str:
     """The text of a configuration."""
     general = {
         "task": Setting("potential", "energies, forces and stress of structures"),
@@ -25,17 +25,17 @@ def as_yaml(found: Look, choices: Choices, name: str, typed: str, file: str | No
         "threads": Setting(1, "CPU threads of torch; 0 for torch's choice, faster where structures are large"),
         "test_after_fit": Setting(True, "test the best weights at the end and write the report"),
     }
-    heading = [f"A potential for {described(found)}.", f"Written by `{typed}`."]
+    heading = [f"A potential for {described(facts)}.", f"Written by `{typed}`."]
     if file is not None:
         heading.append(f"  eqlayers fit {file}")
     heading.append(
         "Every key is also an option, e.g. --trainer.max_epochs 10. Units: eV and Angstrom; errors are reported in "
         "meV and meV/A. Paths begin at the folder in which the command is typed."
     )
-    notes = list(found.file.notes)
-    if found.guess is not None:
-        notes.append(f"units of energy and forces are guessed: {found.guess.reason}")
-    notes += [*found.noticed, *choices.noticed]
+    notes = list(facts.file.notes)
+    if facts.guess is not None:
+        notes.append(f"units of energy and forces are guessed: {facts.guess.reason}")
+    notes += [*facts.noticed, *choices.noticed]
     if notes:
         heading += ["", "Noticed in the data:", *(f"- {one}" for one in notes)]
     return "\n".join([*_comments(heading), "", *_lines({**general, **choices.settings}), ""])

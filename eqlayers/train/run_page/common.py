@@ -86,7 +86,7 @@ def what_was_run(folder: Path, metrics: Mapping[str, Any]) -> Section:
         "processor": f"{metrics['processor']}{threads}",
         "GPU": metrics["device"] if metrics["device"] != "cpu" else None,
         "versions": f"eqlayers {metrics['eqlayers_version']}, Python {metrics['python_version']}, "
-        + ", ".join(f"{name} {found}" for name, found in versions.items() if found),
+        + ", ".join(f"{name} {release}" for name, release in versions.items() if release),
         "commit": metrics["git_commit"],
     }
     blocks: list[Block] = [Facts({name: str(value) for name, value in rows.items() if value is not None})]
@@ -107,12 +107,12 @@ def network(model: nn.Module, device: Any, facts: Mapping[str, str]) -> Section:
     """The equivariant layers with their irreps, paths, parameters and backends."""
     rows = layer_rows(model, device)
     total, held = count_parameters(model), sum(row.parameters for row in rows if row.depth == 0)
-    found = {
+    facts_of_network = {
         "class": type(model).__name__,
         "parameters": f"{total:,}, of which {total - held:,} are in no equivariant layer",
         "layers": layers_in_words(rows),
     }
-    blocks: list[Block] = [Facts({name: value for name, value in {**found, **facts}.items() if value})]
+    blocks: list[Block] = [Facts({name: value for name, value in {**facts_of_network, **facts}.items() if value})]
     if rows:
         cells = [
             (
@@ -147,13 +147,13 @@ def curves(folder: Path, main: Picture | None, history: Sequence[Mapping[str, fl
 
 def _logged(folder: Path, steps: set[int]) -> dict[str, dict[int, float]]:
     """Numbers by their name and step, at the ends of epochs; a later start of the run replaces what it did again."""
-    found = pandas.DataFrame({"step": []})
+    logged = pandas.DataFrame({"step": []})
     for path in sorted(folder.glob("version_*/metrics.csv"), key=lambda path: int(path.parent.name.split("_")[1])):
         rows = pandas.read_csv(path).dropna(subset="step")
         rows = rows.assign(step=rows["step"].astype(int) + 1)
         rows = rows[rows["step"].isin(steps)]
-        found = pandas.concat([found[found["step"] < rows["step"].min()], rows]) if len(rows) else found
-    values = found.set_index("step").items()
+        logged = pandas.concat([logged[logged["step"] < rows["step"].min()], rows]) if len(rows) else logged
+    values = logged.set_index("step").items()
     return {str(name): column.dropna().to_dict() for name, column in values if column.notna().any()}
 
 
@@ -166,7 +166,7 @@ def _joined(train: Mapping[int, float], val: Mapping[int, float]) -> list[dict[s
 def distances(dataset: Any, cutoff: float) -> Picture | None:
     """Distances of neighbours by pair of elements, in some structures."""
     places = np.unique(np.linspace(0, len(dataset) - 1, min(SAMPLED, len(dataset))).astype(int))
-    found: list[Array] = []
+    lengths_of: list[Array] = []
     kinds: list[Array] = []
     for sample in (dataset[int(place)] for place in places):
         src, dst = sample.edge_index
@@ -174,9 +174,9 @@ def distances(dataset: Any, cutoff: float) -> Picture | None:
         if "shifts" in sample:
             vectors = vectors + sample.shifts.double() @ sample.cell[0].double()
         once = (src <= dst).numpy()  # each pair is there twice
-        found.append(vectors.norm(dim=-1).numpy()[once])
+        lengths_of.append(vectors.norm(dim=-1).numpy()[once])
         kinds.append(np.sort(np.stack([sample.z[src].numpy(), sample.z[dst].numpy()], 1)[once], axis=1))
-    lengths, pairs = np.concatenate(found), np.concatenate(kinds)
+    lengths, pairs = np.concatenate(lengths_of), np.concatenate(kinds)
     if not len(lengths):
         return None
     names = np.asarray(["-".join(of_elements(pair)) for pair in np.unique(pairs, axis=0)])

@@ -101,8 +101,8 @@ def _distributions(module: Any, taken: Mapping[str, Any], cutoff: float) -> list
     train = taken["training"]
     sizes = np.linalg.norm(train.forces, axis=1)
     for kind in train.species:
-        own = sizes[train.z == kind]
-        forces[chemical_symbols[kind]] = own[np.isfinite(own)]
+        lengths = sizes[train.z == kind]
+        forces[chemical_symbols[kind]] = lengths[np.isfinite(lengths)]
     pictures = []
     if any(len(values) for values in energies.values()):
         about = "Energies less the shifts of the atoms. Where no training structure is, a network extrapolates."
@@ -180,10 +180,10 @@ def atomic_energies(tested: Tested, shifts: Mapping[int, float]) -> Section:
     z = values["z"].astype(int)
     series, rows = {}, []
     for kind in np.unique(z).tolist():
-        own = values["energies"][z == kind] - shifts[kind]
-        series[chemical_symbols[kind]] = own
-        numbers = (own.mean(), own.std(), own.min(), own.max())
-        rows.append((chemical_symbols[kind], f"{len(own):,}", f"{shifts[kind]:.6g}", *(f"{x:.3f}" for x in numbers)))
+        each = values["energies"][z == kind] - shifts[kind]
+        series[chemical_symbols[kind]] = each
+        numbers = (each.mean(), each.std(), each.min(), each.max())
+        rows.append((chemical_symbols[kind], f"{len(each):,}", f"{shifts[kind]:.6g}", *(f"{x:.3f}" for x in numbers)))
     headings = ("element", "atoms", "shift", "mean", "deviation", "least", "greatest")
     about = (
         "Energies that the network gives the atoms of the test part, less the shift of the element. Only their sums "
@@ -209,22 +209,22 @@ def checks(potential: Potential, module: Any) -> Section:
     ends = np.cumsum(part.n_atoms)
     structures = []
     for place in kinds.values():
-        own = slice(ends[place] - part.n_atoms[place], ends[place])
-        structures.append(Atoms(part.z[own], part.pos[own], cell=part.cell[place], pbc=part.pbc[place]))
+        atoms = slice(ends[place] - part.n_atoms[place], ends[place])
+        structures.append(Atoms(part.z[atoms], part.pos[atoms], cell=part.cell[place], pbc=part.pbc[place]))
     names = [f"{formula(a.numbers)} (row {part.idx[p]})" for p, a in zip(kinds.values(), structures, strict=True)]
     about = (
         f"Laws that every potential obeys, measured in float64 on the CPU, on {' and '.join(names)} of the test part"
     )
     try:
         with torch.enable_grad():
-            found = check_potential(copy.deepcopy(potential).cpu(), structures)
+            report = check_potential(copy.deepcopy(potential).cpu(), structures)
     except EqlayersError as error:
         return Section(title, [Text(f"{about}: this failed. {error}", warning=True)])
-    failed = len(found.failures)
-    said = f"{failed} of {len(found.rows)} are broken" if failed else f"all {len(found.rows)} hold"
+    failed = len(report.failures)
+    said = f"{failed} of {len(report.rows)} are broken" if failed else f"all {len(report.rows)} hold"
     rows = [
         ("holds" if row.ok else "BROKEN", row.name, row.unit, f"{row.measured:.1e}", f"{row.bound:.1e}")
-        for row in found.rows
+        for row in report.rows
     ]
     headings = ("", "law", "unit", "deviation", "by rounding, at most")
     return Section(title, [Text(f"{about}: {said}.", bool(failed)), Table(headings, rows, left=3)])

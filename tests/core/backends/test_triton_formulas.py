@@ -11,9 +11,9 @@ from eqlayers.core.forms.keys import register_formula
 from eqlayers.errors import IndexRangeError
 from eqlayers.graph import Graph
 from eqlayers.layers.pointwise.run import run_formula
-from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.forms.formula import Formula
 from eqlayers_kernels.triton import availability
+from tests.formulas import cubic, edges_of_points, functions
 
 pytestmark = pytest.mark.skipif(availability.why_not() is not None, reason="neither a GPU nor Triton's interpreter")
 DEVICE = "cpu" if availability.interpreted() else "cuda"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Node, Operand, evaluate, formula
+from tests.formulas import cubic, edges_of_points, functions
 
 
 class Primitives:

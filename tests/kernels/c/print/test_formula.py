@@ -5,12 +5,12 @@ import ctypes
 import numpy as np
 import pytest
 
-from eqlayers.testing.formulas import cubic, edges_of_points, functions
 from eqlayers_kernels.c.build import compiler
 from eqlayers_kernels.c.print.formula import FormulaKernel
 from eqlayers_kernels.c.run import launch
 from eqlayers_kernels.c.run.edges import sort_edges, tables
 from eqlayers_kernels.forms.formula import Block, Expression, Operand, evaluate, formula
+from tests.formulas import cubic, edges_of_points, functions
 from tests.kernels.forms.test_formula import Primitives
 
 SIZES = (37, 4, 6)  # rows, senders, receivers; some nodes have no rows, some more than a vector has lanes

@@ -11,12 +11,12 @@ import time
 
 import torch
 
-from eqlayers.testing.formulas import functions
 from eqlayers_kernels.forms.formula import Block, Expression, Formula, Operand, formula
 from eqlayers_kernels.triton.print.tuning import processor
 from eqlayers_kernels.triton.run import aot
 from eqlayers_kernels.triton.run.edges import pack, unpack
 from eqlayers_kernels.triton.run.formula_run import FormulaRunner
+from tests.formulas import functions
 
 ORDERS = {"l": [(l, m) for l in range(4) for m in range(-l, l + 1)]}
 

@@ -172,7 +172,7 @@ def test_plans_with_fewer_registers_compute_the_same(order):
 
 
 def test_formulas_are_planned_again_as_well():
-    from eqlayers.testing.formulas import cubic
+    from tests.formulas import cubic
 
     runner = FormulaRunner(cubic(3), torch.float32, tuning.PROCESSORS["cuda"])
     fewer = list(tuning.attempts(runner.on))[-1]
