@@ -266,6 +266,8 @@ def test_pairs_of_species_that_were_not_named() -> None:
     many = MACE(list(range(1, 15)), hidden="2x0e", correlation=1, lmax=0, layers=1, distance_transform="agnesi")
     with pytest.raises(ConfigError, match="tables for pairs must be of at most 12 species, got 14"):
         compress(many)
+    every_pair = NequIP(list(range(1, 15)), hidden="2x0e", lmax=0, layers=1)
+    assert len(compress(every_pair).rows) == 1, "one table serves any number of species where none is for a pair"
 
 
 class Own(torch.nn.Module):

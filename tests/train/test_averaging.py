@@ -90,6 +90,20 @@ def test_integer_tables_and_float64_statistics_are_copied(
     assert saved["model.shifts"][6].item() == data.statistics.shifts[6]
 
 
+def test_buffers_follow_every_step(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    """As counters and running statistics do, which an average over steps would spoil."""
+
+    class Count(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            pl_module.model.table += 1
+
+    trainer, module, data = make_run(callbacks=(Count(),), max_epochs=1)
+    trainer.fit(module, datamodule=data)
+    assert trainer.global_step > 1
+    saved = read_checkpoint(checkpoint_path(tmp_path / "run", "last"))["state_dict"]
+    assert torch.equal(saved["model.table"], torch.arange(3000) + trainer.global_step)
+
+
 def test_first_validation_sees_the_statistics(make_run: Callable[..., Any]) -> None:
     """The copy is made before the module takes the statistics from the data; the sanity check must see them."""
     seen = []

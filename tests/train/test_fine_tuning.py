@@ -20,7 +20,7 @@ from eqlayers.errors import ConfigError
 from eqlayers.integrations.ase import Calculator
 from eqlayers.models import NequIP, Potential, Structures, extend_potential, load_potential
 from eqlayers.nn import ZBL
-from eqlayers.train.fine_tuning import fit_shifts
+from eqlayers.train.fine_tuning import MOST, fit_shifts
 from eqlayers.train.potential import PotentialModule
 
 # springs here are a twentieth as stiff as bonds, which the check of units notices
@@ -105,7 +105,8 @@ def test_energies_of_free_atoms_that_are_given_are_the_shifts(potential: Potenti
 
 
 def test_rare_species_are_among_the_many_energies_that_are_looked_at(potential: Potential) -> None:
-    data = shifted(potential, [[1, 1]] * 700 + [[8, 8]] * 11 + [[16, 1]] + [[1, 1]] * 600)
+    data = shifted(potential, [[1, 1]] * 700 + [[8, 8]] * 11 + [[16, 1]] + [[1, 1]] * 601)
+    assert 601 not in np.linspace(0, 1312, MOST).astype(np.int64), "the rare one must not be among the others by chance"
     fit_shifts(potential, data, known=(1, 8), refit=True)
     want = [-1.0 + CHANGE[1], -2.0 + CHANGE[8], -3.0 + CHANGE[16]]
     assert potential.shifts[:3].tolist() == pytest.approx(want, rel=1e-5)
