@@ -60,11 +60,7 @@ def explain(message: str, prog: str) -> str:
 
 
 def check_threads(name: str, value: Any, at_least: int = 1) -> int:
-    """A number of threads that a machine can start; OpenMP ends the process where it cannot.
-
-    Raises:
-        ConfigError: Another value.
-    """
+    """A number of threads that a machine can start; OpenMP ends the process where it cannot."""
     most = max(64, 4 * (os.cpu_count() or 1))
     from .core.checks import check_integer  # here: it imports torch, which takes longer than a help
 
@@ -78,9 +74,5 @@ class ArgumentParser(argparse.ArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False} | options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise.
-
-        Raises:
-            ConfigError: Always; the message says what to type.
-        """
+        """Raise."""
         raise ConfigError(explain(message, self.prog))

@@ -231,17 +231,7 @@ def missing(error: ModuleNotFoundError, what: str, extra: str) -> int:
 
 
 def molecules(options: Mapping[str, Any]) -> Any:
-    """A training batch of real molecules for `eqlayers bench`, which stands below the data and cannot load them.
-
-    Args:
-        options: The section `data` of a training configuration.
-
-    Returns:
-        An :class:`eqlayers.bench.step.Batch`.
-
-    Raises:
-        ConfigError: The extra `train` is not installed, or an option is wrong.
-    """
+    """A training batch of real molecules for `eqlayers bench`, which stands below the data and cannot load them."""
     from .bench.step import Batch
     from .core.errors import ConfigError
 
@@ -292,14 +282,7 @@ def info() -> None:
 
 
 def cache(action: str) -> None:
-    """Print what the cache of compiled kernels holds, or empty it.
-
-    Args:
-        action: One of ``CACHE``.
-
-    Raises:
-        EqlayersError: The folder cannot be emptied.
-    """
+    """Print what the cache of compiled kernels holds, or empty it."""
     from eqlayers_kernels.c.build import cache as disk
 
     from .core.errors import EqlayersError

@@ -36,13 +36,6 @@ _FIX = "Write a symbol such as 'O', or an atomic number such as 8."
 def element(name: str, value: Any) -> int:
     """The atomic number of an element.
 
-    Args:
-        name: Of the argument, for messages.
-        value: A symbol, or an atomic number; as a text, too, as keys of JSON are.
-
-    Raises:
-        ConfigError: There is no such element; the message names it.
-
     Example:
         >>> element("species", "O"), element("species", 8), element("shifts", "8")
         (8, 8, 8)
@@ -70,13 +63,6 @@ def element(name: str, value: Any) -> int:
 def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
     """Different elements, each a symbol or an atomic number, as atomic numbers.
 
-    Args:
-        species: A list.
-        name: Of the argument, for messages.
-
-    Raises:
-        ConfigError: No list or an empty one, no element, or an element twice; the message names it.
-
     Example:
         >>> read_species(["H", 8])
         (1, 8)
@@ -93,14 +79,6 @@ def read_species(species: Any, name: str = "species") -> tuple[int, ...]:
 
 def by_element(name: str, values: Any, what: str) -> dict[int, Any]:
     """A table by atomic number from one by symbol or atomic number.
-
-    Args:
-        name: Of the argument, for messages.
-        values: A mapping.
-        what: What belongs to each element, such as "energy in eV".
-
-    Raises:
-        ConfigError: No mapping, a key that is no element, or an element twice; the message names it.
 
     Example:
         >>> by_element("e0s", {"H": -13.6, 8: -2041.0}, "energy in eV")
@@ -131,9 +109,6 @@ def symbols_of(numbers: Iterable[int]) -> str:
 
 def covalent_radius(z: int) -> float:
     """The covalent radius of an element, in Angstrom.
-
-    Raises:
-        ConfigError: No radius is known.
 
     Example:
         >>> covalent_radius(6)

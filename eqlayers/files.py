@@ -67,10 +67,6 @@ def free_directions(atoms: Any) -> NDArray[np.float64] | None:
 def held_atoms(forces: NDArray[np.float64], free: NDArray[np.float64] | None) -> NDArray[np.bool_]:
     """``[A]``: atoms that are held along some direction, along which their forces are 0, as ASE writes them.
 
-    Args:
-        forces: ``[A, 3]``.
-        free: ``[A, 3, 3]``, see `free_directions`.
-
     Example:
         >>> forces, free = np.array([[1.0, 0.0, 0.0], [1.0, 0.1, 0.0]]), np.tile(np.diag([1.0, 0.0, 1.0]), (2, 1, 1))
         >>> held_atoms(forces, free).tolist()
@@ -100,15 +96,6 @@ def few(names: Sequence[str]) -> str:
 def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
     """Return ``name`` if it is the name of one file or folder, and not a way to another place.
 
-    Args:
-        name: What the user gave.
-        what: Its name in the message.
-        fix: Sentence on what to change.
-        kind: "folder" or "file".
-
-    Raises:
-        ConfigError: It is empty, is '.' or '..', or has a separator or a character that is not printed.
-
     Example:
         >>> plain_name("qm9_mini", "name", "Change --name.")
         'qm9_mini'
@@ -124,16 +111,7 @@ def plain_name(name: Any, what: str, fix: str, kind: str = "folder") -> str:
 
 
 def stays_inside(folder: Path, parent: Path, fix: str) -> None:
-    """Raise if a folder is somewhere else than below another one, as a symbolic link makes it.
-
-    Args:
-        folder: The folder; it need not exist.
-        parent: Where it must be; this one may be a link, which its owner chose.
-        fix: Sentence on what to change.
-
-    Raises:
-        ConfigError: It leads elsewhere.
-    """
+    """Raise if a folder is somewhere else than below another one, as a symbolic link makes it."""
     expected = parent.resolve() / os.path.relpath(folder, parent)
     if folder.resolve() != expected:
         raise ConfigError(
@@ -176,11 +154,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def check_output(path: str | Path, option: str) -> Path:
-    """The path of a file that can be written, asked before the work whose result it shall hold.
-
-    Raises:
-        ConfigError: It is a folder, or its folder cannot be made or written.
-    """
+    """The path of a file that can be written, asked before the work whose result it shall hold."""
     path = Path(path)
     try:
         if path.name in ("", "..") or path.is_dir():
@@ -202,11 +176,7 @@ def check_output(path: str | Path, option: str) -> Path:
 
 
 def _read(path: Path, what: str, fix: str, limit: int) -> str:
-    """The text of a file.
-
-    Raises:
-        ConfigError: There is no such file, it cannot be read, or it is no text.
-    """
+    """The text of a file."""
     try:
         kind = "is a folder" if path.is_dir() else None if path.exists() else "does not exist"
         if kind is None and not path.is_file():
@@ -292,17 +262,7 @@ def _compose(path: Path, text: str, what: str, fix: str) -> Any:
 
 
 def read_yaml(path: Path, what: str = "a configuration", fix: str = "Correct the file, or name another.") -> Any:
-    """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets.
-
-    Args:
-        path: The file.
-        what: What it should be, for messages.
-        fix: Sentence for messages.
-
-    Raises:
-        ConfigError: It is missing or no file, no text, no YAML, or has a key twice; with the line.
-        MissingPackageError: PyYAML is not installed.
-    """
+    """The content of a YAML file, which no error repeats: a file that was named by mistake may hold secrets."""
     with needs_packages(what, "bench"):  # `train` has it as well, and more that is missed first
         import yaml  # here: saving a potential needs this file, and not the package
 
@@ -344,17 +304,7 @@ def yaml_lines(path: Path) -> dict[str, int]:
 
 
 def read_json(path: Path, what: str, fix: str, error_type: Callable[[str], Exception] = ConfigError) -> Any:
-    """The content of a JSON file, which no error repeats.
-
-    Args:
-        path: The file.
-        what: What it should be, for messages.
-        fix: Sentence for messages.
-        error_type: Kind of the error.
-
-    Raises:
-        ConfigError: It is missing or no file, no text, or no JSON; with the line.
-    """
+    """The content of a JSON file, which no error repeats."""
     path = Path(check_path(what, path))
     try:
         return json.loads(_read(path, what, fix, JSON_LIMIT))

@@ -300,22 +300,13 @@ def _constructor(owner: type) -> None:
 
 
 def refuse_others(owner: type, options: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise for arguments that go on to a class that would take any, and make nothing of them.
-
-    Raises:
-        ArgumentError: One is not among ``names``.
-    """
+    """Raise for arguments that go on to a class that would take any, and make nothing of them."""
     for name in sorted(options.keys() - set(names)):
         raise _refusal(owner, name, options[name])
 
 
 def name_arguments(part: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Make the constructors of a part's modules answer an unknown or a missing argument by the right name.
-
-    Args:
-        part: Names of the part, ``globals()`` of its ``__init__``.
-        names: Those that are exported. Classes that are no modules, and functions, stay as they are.
-    """
+    """Make the constructors of a part's modules answer an unknown or a missing argument by the right name."""
     for name in names:
         value = part[name]
         if isinstance(value, type) and issubclass(value, torch.nn.Module):

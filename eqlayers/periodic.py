@@ -208,12 +208,7 @@ def _reduced(box: NDArray[np.float64], periods: NDArray[np.bool_]) -> tuple[NDAr
 def _pairs(
     places: NDArray[np.float64], box: NDArray[np.float64], periods: NDArray[np.bool_], reach: float, name: str
 ) -> Pairs:
-    """Pairs within reach. A cell list takes time and memory by the volume of the box, a tree by atoms and neighbours.
-
-    Raises:
-        DataError: An atom is too many cells away.
-        OutOfMemoryError: There are more edges than memory.
-    """
+    """Pairs within reach: a cell list costs time and memory by the volume of the box, a tree by atoms and pairs."""
     if not len(places):
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3), np.int64)
     full = np.asarray(complete_cell(box), dtype=np.float64)
@@ -244,14 +239,7 @@ def _pairs(
 
 
 def _check_memory(atoms: int, widths: NDArray[np.float64], periods: NDArray[np.bool_], cutoff: float) -> None:
-    """Raise if so many edges as atoms that fill the box evenly would have do not fit into memory.
-
-    Args:
-        atoms: Number.
-        widths: ``[3]`` twice the reach over the extents of the box.
-        periods: ``[3]``.
-        cutoff: Angstrom, for the message.
-    """
+    """Raise if so many edges as atoms that fill the box evenly would have do not fit into memory."""
     images = np.where(periods, widths, np.minimum(widths, 1.0))  # open axes have no others
     edges = 0.5 * atoms**2 * math.prod(images.tolist())
     if edges * _BYTES > memory_of_machine():

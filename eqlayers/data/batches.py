@@ -64,12 +64,6 @@ class SharedBatchSampler(torch.utils.data.Sampler[list[int]]):
     processes take the steps that one would take with larger batches. What is left at the end is shared as well; if it
     is less than a sample a process, the step before gets it.
 
-    Args:
-        sampler: The order, the same in all processes.
-        batch_size: Most samples in a batch of a process, but for the last one.
-        rank: Number of this process.
-        processes: How many there are.
-
     Example:
         >>> [list(SharedBatchSampler(range(7), 2, rank, processes=2)) for rank in (0, 1)]
         [[[0, 2], [4, 6]], [[1, 3], [5]]]
@@ -204,17 +198,7 @@ def make_loader(
     sampler: EpochSampler | None = None,
     max_edges: int | None = None,
 ) -> DataLoader:
-    """A loader of graphs that draws nothing from the global random state; each of several processes gets its share.
-
-    Args:
-        dataset: Of ``torch_geometric.data.Data``.
-        num_workers: Processes that build batches; 0 builds them in the main process.
-        seed: Of the workers.
-        trainer: Lightning's, which knows the device and the other processes; or None.
-        batch_size: Most samples in a batch of one process.
-        sampler: The order; the order of the dataset if None.
-        max_edges: Most edges in a batch; needs a ``sampler``.
-    """
+    """A loader of graphs that draws nothing from the global random state; each of several processes gets its share."""
     rank, processes = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
     batches: dict[str, Any]
     if max_edges is not None and sampler is not None:

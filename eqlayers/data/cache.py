@@ -55,12 +55,6 @@ def cached_arrays(
 
     A cache with another key, one that cannot be read, and one that `problem` objects to are rebuilt, each with a
     warning that says so. If the folder cannot be written, the arrays are used without a cache, with a warning.
-
-    Args:
-        path: The `.npz` file.
-        key: What the arrays were made from, usually a `content_key`.
-        build: Makes the arrays.
-        problem: Says in a few words what is wrong with the arrays of a cache, or None.
     """
     if path.exists():
         try:

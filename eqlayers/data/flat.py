@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,26 +15,6 @@ from ..core.errors import DataError
 
 IntArray = NDArray[np.int64]
 _KINDS = {"f": "numbers", "iu": "integers", "b": "truth values", "U": "texts"}
-
-
-def rows_of_atoms(n_atoms: IntArray) -> IntArray:
-    """Row of the structure of every atom, `[A]`.
-
-    Example:
-        >>> rows_of_atoms(np.array([2, 1])).tolist()
-        [0, 0, 1]
-    """
-    return np.repeat(np.arange(len(n_atoms)), n_atoms)
-
-
-def sum_atoms(n_atoms: IntArray, mask: NDArray[np.bool_]) -> IntArray:
-    """Number of marked atoms of every structure, `[N]`.
-
-    Example:
-        >>> sum_atoms(np.array([2, 1]), np.array([True, True, False])).tolist()
-        [2, 0]
-    """
-    return np.bincount(rows_of_atoms(n_atoms)[mask], minlength=len(n_atoms)).astype(np.int64)
 
 
 def refuse(
@@ -93,11 +74,25 @@ class FlatArrays:
         bad: NDArray[np.bool_] = np.asarray(failing)
         if bad.any():
             of_atoms = len(bad) != len(self.n_atoms)
-            rows = np.unique(rows_of_atoms(self.n_atoms)[bad]) if of_atoms else np.flatnonzero(bad)
+            rows = np.unique(self.row_of_atom[bad]) if of_atoms else np.flatnonzero(bad)
             refuse(self.source, self.idx, expected, rows, f"{self.one}s")
 
     def __len__(self) -> int:
         return len(self.n_atoms)
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """The first atom of every structure, `[N]`."""
+        return np.cumsum(self.n_atoms) - self.n_atoms
+
+    @cached_property
+    def row_of_atom(self) -> IntArray:
+        """Row of the structure of every atom, `[A]`."""
+        return np.repeat(np.arange(len(self)), self.n_atoms)
+
+    def atoms(self, row: int) -> slice:
+        """The atoms of a structure."""
+        return slice(self.starts[row], self.starts[row] + self.n_atoms[row])
 
     @property
     def species(self) -> tuple[int, ...]:
@@ -106,12 +101,16 @@ class FlatArrays:
 
     def counts(self, species: tuple[int, ...]) -> IntArray:
         """Number of atoms of every species in every structure, `[N, S]`."""
-        return np.stack([sum_atoms(self.n_atoms, self.z == number) for number in species], axis=1)
+        return np.stack([self.count(self.z == number) for number in species], axis=1)
+
+    def count(self, mask: NDArray[np.bool_]) -> IntArray:
+        """Number of marked atoms of every structure, `[N]`."""
+        return np.bincount(self.row_of_atom[mask], minlength=len(self)).astype(np.int64)
 
     def take(self, rows: IntArray) -> Any:
         """Some of the structures, in the order of ``rows``."""
         rows = check_rows("rows", rows, len(self))
-        first = np.cumsum(self.n_atoms) - self.n_atoms
+        first = self.starts
         atoms = np.concatenate([np.arange(first[row], first[row] + self.n_atoms[row]) for row in rows])
         chosen = {
             name: getattr(self, name)[rows if axis == "N" else atoms] for name, (_, axis, _) in self.fields.items()

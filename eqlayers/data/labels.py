@@ -38,16 +38,7 @@ class Column(NamedTuple):
 def columns_of(
     source: str, frames: Sequence[tuple[int, Mapping[str, Any]]], keys: Mapping[str, str | None]
 ) -> tuple[dict[str, Column], set[str]]:
-    """Labels of structures under recognised or given names.
-
-    Args:
-        source: For messages.
-        frames: Number of atoms, and what a file says, of each structure.
-        keys: Name by label, or None to leave the label out.
-
-    Returns:
-        Columns by label, those that were found; and the names that were not used.
-    """
+    """Labels of structures under recognised or given names."""
     present = set().union(*(values for _, values in frames))
     columns: dict[str, Column] = {}
     for label, usual in KEYS.items():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eqlayers.data.flat import FlatArrays, sum_atoms
+from eqlayers.data.flat import FlatArrays
 from eqlayers.data.neighbors import Edges, check_edges, edges_of
 from eqlayers.data.splits import check_rows
 from eqlayers.data.structure_dataset import SlicedDataset
@@ -56,7 +56,7 @@ class MoleculeArrays(FlatArrays):
     @property
     def heavy(self) -> NDArray[np.int64]:
         """Number of non-hydrogen atoms of every molecule, `[N]`."""
-        return sum_atoms(self.n_atoms, self.z > 1)
+        return self.count(self.z > 1)
 
 
 def check_molecules(molecules: Any) -> MoleculeArrays:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eqlayers.data.cache import cached_arrays, content_key
-from eqlayers.data.flat import FlatArrays, refuse, rows_of_atoms
+from eqlayers.data.flat import FlatArrays, refuse
 from eqlayers.data.structures import StructureArrays, check_structures
 from eqlayers.keywords import named_arguments
 from eqlayers.periodic import molecule_neighbors, neighbor_list
@@ -82,10 +82,10 @@ def edges_of(data: FlatArrays, cutoff: float, cache: str | Path | None) -> dict[
         if cells:
             return _periodic_edges(data, *cells, cutoff)
         pairs, coincide = molecule_neighbors(data.pos, data.n_atoms, cutoff)
-        rows = rows_of_atoms(data.n_atoms)
+        rows = data.row_of_atom
         _refuse(data, "atoms at distinct places", np.unique(rows[coincide]))
         of_pairs = rows[pairs[1]]
-        local = (pairs - (np.cumsum(data.n_atoms) - data.n_atoms)[of_pairs]).astype(kind)
+        local = (pairs - data.starts[of_pairs]).astype(kind)
         return {"local": local, "n_edges": np.bincount(of_pairs, minlength=len(data)).astype(np.int64)}
 
     def problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
@@ -109,9 +109,9 @@ def _periodic_edges(
     data: FlatArrays, cell: NDArray[np.float64], pbc: NDArray[np.bool_], cutoff: float
 ) -> dict[str, NDArray[Any]]:
     pairs, shifts, coincide, far = [np.empty((2, 0), np.int32)], [np.empty((0, 3), np.int16)], [], []
-    for row, (end, num) in enumerate(zip(np.cumsum(data.n_atoms).tolist(), data.n_atoms.tolist(), strict=True)):
+    for row in range(len(data)):
         try:
-            edges_and_shifts = neighbor_list(data.pos[end - num : end], cell[row], pbc[row], cutoff)
+            edges_and_shifts = neighbor_list(data.pos[data.atoms(row)], cell[row], pbc[row], cutoff)
         except DataError:  # cells and positions were checked: atoms coincide
             coincide.append(row)
             continue

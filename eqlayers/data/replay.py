@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.readers import read_keys
 from eqlayers.data.structures import LABELS, StructureArrays
 from eqlayers.units import read_units
@@ -37,9 +36,6 @@ class Replay(NamedTuple):
 
 def read_replay(mapping: Any) -> Replay | None:
     """The option ``replay`` of a data module, checked.
-
-    Args:
-        mapping: None, or a mapping with ``path`` and perhaps ``number``, ``labels``, ``keys`` and ``units``.
 
     Example:
         >>> read_replay({"path": "old.xyz", "labels": ["forces"]})[:3]
@@ -89,7 +85,7 @@ def replayed(replay: Replay, old: StructureArrays, num_new: int, seed: int) -> N
     labelled = np.zeros(len(old), dtype=bool)
     for name in LABELS:
         values = getattr(old, name)
-        rows = rows_of_atoms(old.n_atoms) if name == "forces" else np.arange(len(old))
+        rows = old.row_of_atom if name == "forces" else np.arange(len(old))
         labelled[rows[~np.isnan(values.reshape(len(values), -1)[:, 0])]] = True
     number, usable = replay.number, np.flatnonzero(labelled)
     wanted = number if is_integer(number) else round(num_new * number / (1 - number))

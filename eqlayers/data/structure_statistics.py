@@ -56,9 +56,6 @@ class StructureStatistics:
 def read_e0s(e0s: Any) -> str | dict[int, float]:
     """Where the energies of free atoms come from: a name, or energies by atomic number.
 
-    Args:
-        e0s: One of "fit", "isolated" and "none", or a mapping from chemical symbol or atomic number to eV.
-
     Example:
         >>> read_e0s({"H": -13.6, 8: -2041.0})
         {1: -13.6, 8: -2041.0}
@@ -160,7 +157,7 @@ def _tensor_scales(part: StructureArrays) -> dict[str, float]:
 def _isolated(structures: StructureArrays) -> dict[int, float]:
     """Energy of the lone atom of every species that has one; the mean of several."""
     lone = np.flatnonzero(lone_atoms(structures) & ~np.isnan(structures.energy))
-    numbers = structures.z[np.cumsum(structures.n_atoms)[lone] - 1]
+    numbers = structures.z[structures.starts[lone]]
     for number in np.unique(numbers).tolist():
         values = structures.energy[lone[numbers == number]]
         if np.ptp(values) > _ONE_ATOM:

@@ -123,10 +123,6 @@ class StructureArrays(FlatArrays):
 def completed_cells(cell: FloatArray, pbc: NDArray[np.bool_]) -> FloatArray:
     """Cells with a long lattice vector, perpendicular to the others, in place of each that is 0 and no period.
 
-    Args:
-        cell: `[N, 3, 3]`.
-        pbc: `[N, 3]`.
-
     Returns:
         `[N, 3, 3]`; of structures without cell, a cube.
 

@@ -58,9 +58,6 @@ def compare(
         path: Where they are, for messages.
         default: Dtype and device of the model. A module without tensors of its own is compared on that device, in
             float32 and in float64, for it computes in the dtype that it is given.
-
-    Raises:
-        MismatchError: The difference is larger than the bound of both errors, or the replacement does not run.
     """
     dtype, device = dtype_and_device(original, default)
     has_numbers = any(t.is_floating_point() for t in [*original.parameters(), *original.buffers()])
@@ -129,8 +126,7 @@ def results(
 ) -> dict[str, Tensor]:
     """Value, gradients of a random cotangent's product, and gradients of those: float64 on the CPU, by name.
 
-    Raises:
-        Exception: The function failed, or its first derivatives did; second derivatives that fail are left out.
+    Second derivatives that fail are left out.
     """
 
     def leaf(value: Tensor) -> Tensor:

@@ -51,13 +51,7 @@ class Coverage:
 def cover(
     modules: Iterable[nn.Module], closed: Callable[[nn.Module], bool], known: Callable[[nn.Module], bool]
 ) -> Coverage:
-    """Count modules and parameters.
-
-    Args:
-        modules: All of a model, each once; of closed ones not what is inside.
-        closed: Modules that count with all that is inside.
-        known: Modules that are known.
-    """
+    """Count modules and parameters; closed modules count with all that is inside."""
     seen: set[nn.Parameter] = set()
     count = {True: 0, False: 0}
     numel = {True: 0, False: 0}

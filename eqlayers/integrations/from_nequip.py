@@ -98,11 +98,7 @@ def _refuse(what: str, came: str) -> None:
 
 
 def _core(model: nn.Module) -> dict[str, Any]:
-    """The modules of the network by nequip's names.
-
-    Raises:
-        ConfigError: There are others than a NequIPGNNModel has.
-    """
+    """The modules of the network by nequip's names."""
     wanted = [*("type_embed", "spharm", "edge_norm", "bessel_encode", "factor", "layer0_convnet")]
     wanted += ["per_atom_energy_readout", "per_type_energy_scale_shift"]
     core = next((m for m in model.modules() if all(name in dict(m.named_children()) for name in wanted)), None)

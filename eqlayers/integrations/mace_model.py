@@ -25,11 +25,7 @@ _TRANSFORMS = {"NoneType": None, "AgnesiTransform": "agnesi"}
 
 
 def check_convertible(theirs: Any, head: str | None) -> int:
-    """The number of the head of a model that can be converted.
-
-    Raises:
-        ConfigError: No such model, no such head, or a part that has no counterpart.
-    """
+    """The number of the head of a model that can be converted."""
     if type(theirs).__name__ not in _MODELS or not hasattr(theirs, "interactions"):
         raise ConfigError(
             f"model must be a {' or '.join(_MODELS)} of mace-torch, got {got(theirs)}. Others stay there."
@@ -91,11 +87,7 @@ def scale_and_shift(theirs: Any, head: int) -> tuple[float, float]:
 
 
 def network_of(theirs: Any) -> MACE:
-    """A network with the hyperparameters of a model, and weights of its own.
-
-    Raises:
-        ConfigError: Trained frequencies, or another read-out.
-    """
+    """A network with the hyperparameters of a model, and weights of its own."""
     radial, last = theirs.radial_embedding, theirs.readouts[-1]
     heads = len(getattr(theirs, "heads", None) or [0])
     cutoff, count = float(theirs.r_max), radial.bessel_fn.bessel_weights.numel()

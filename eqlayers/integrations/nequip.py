@@ -58,12 +58,6 @@ if find_spec("nequip") is not None:
             model: Changed in place.
             backend, targets, check, radial, tolerance: As of :func:`eqlayers.accelerate`; further keys of the modifier
                 in a configuration.
-
-        Returns:
-            ``model``.
-
-        Raises:
-            ConfigError: An unknown option; later, if ``nequip-compile`` is asked for a file for LAMMPS.
         """
         _refuse_targets_without_python()
         options: dict[str, Any] = {"radial": radial, "tolerance": tolerance}

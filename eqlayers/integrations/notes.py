@@ -70,12 +70,7 @@ class Note(Tensor):
         return self._found is not None
 
     def numbers(self) -> Tensor:
-        """The numbers, made at the first call.
-
-        Raises:
-            ConfigError: What they are made of was changed since they were noted; or a foreign autograd function got
-                them, which would take them for the start of a graph.
-        """
+        """The numbers, made at the first call; an error where tensors that they are made of were changed since."""
         if self.followed and not torch.is_grad_enabled() and _inside_function():
             raise ConfigError(f"rows that a forward gathers must not go to an autograd function, got some. {CURE}")
         if self._found is None:

@@ -26,12 +26,7 @@ class Place:
 
 
 def find_places(model: nn.Module, closed: Callable[[nn.Module], bool]) -> dict[nn.Module, list[Place]]:
-    """Every module below ``model``, itself included, with all its places, in the order of ``named_modules``.
-
-    Args:
-        model: Where to start.
-        closed: Modules into which it does not look.
-    """
+    """Every module from ``model`` down to closed ones, with all its places, in the order of ``named_modules``."""
     places: dict[nn.Module, list[Place]] = {}
 
     def visit(module: nn.Module, place: Place) -> None:

@@ -43,16 +43,7 @@ _FINE = 5e-5
 
 
 class _Composite(nn.Module):
-    """Weights ``[N, W]`` of lengths ``[N]``, and of the species at both ends if the network depends on them.
-
-    Args:
-        family: Of the model.
-        embedding: The functions of lengths.
-        network: Of the functions.
-        factor: By which they are multiplied.
-        block: That holds the network.
-        species: ``[S]`` atomic numbers, or None if nothing depends on them.
-    """
+    """Weights ``[N, W]`` of lengths ``[N]``, and of the species at both ends if the network depends on them."""
 
     species: Tensor | None
 
@@ -99,11 +90,6 @@ class _Composite(nn.Module):
 
 class PairTable(nn.Module):
     """Tables of a network that depends on the species at both ends of an edge: one for each pair that has come.
-
-    Args:
-        network: Of lengths and two species.
-        cutoff: Angstrom.
-        open_end: See :class:`RadialTable`.
 
     Attributes:
         knots: Are to be set; errors of some pairs are looked at.
@@ -357,13 +343,7 @@ class Tabled(NamedTuple):
 def tables(
     places: dict[nn.Module, list[Place]], done: dict[nn.Module, Replacement], tolerance: float
 ) -> Iterator[Tabled]:
-    """Tables for the radial networks of all convolutions that were fused, or the reasons against them.
-
-    Args:
-        places: All modules of the model.
-        done: What is replaced by what, convolutions among them.
-        tolerance: Of errors of weights and slopes, relative to the largest.
-    """
+    """Tables for the radial networks of all convolutions that were fused, or the reasons against them."""
     for family in FAMILIES:
         for embedding in [module for module in places if type(module).__name__ == family.embedding]:
             yield from _of_embedding(family, embedding, places, done, tolerance)

@@ -42,14 +42,7 @@ _SUMS = re.compile("scatter|index_add|gather|segment|aggregate")
 
 
 def is_theirs(module: Any, name: str, attributes: Collection[str], uses: Collection[str] = ()) -> bool:
-    """Whether a module, in Python and not ours, is of a class of that name or derived from one.
-
-    Args:
-        module: Anything.
-        name: Of the class.
-        attributes: The module must have these.
-        uses: The code of the forward of that class must use these names.
-    """
+    """Whether a module of others has a class of that name or derived from one, whose forward ``uses`` some names."""
     if not isinstance(module, nn.Module) or isinstance(module, (*OURS, torch.jit.ScriptModule)):
         return False
     base: Any = base_of(module, name)

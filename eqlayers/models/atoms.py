@@ -95,9 +95,7 @@ def _without_open_axes(atoms: Atoms) -> np.ndarray[Any, np.dtype[np.float64]]:
 class NeighborLists:
     """Neighbours of one structure that moves: the list reaches farther by a skin and is made again when need be.
 
-    Args:
-        cutoff: In Angstrom.
-        skin: In Angstrom; with 0 every call makes a list.
+    Cutoff and skin are in Angstrom. With a skin of 0 every call makes a list.
 
     Example:
         >>> from ase import Atoms
@@ -119,12 +117,7 @@ class NeighborLists:
         self._found: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, atoms: Atoms, name: str = "atoms") -> tuple[Tensor, Tensor]:
-        """``edge_index [2, E]`` int64 and ``shifts [E, 3]`` int64 of the pairs within the cutoff.
-
-        Args:
-            atoms: Checked ones; see :func:`check_atoms`.
-            name: Of the argument.
-        """
+        """``edge_index [2, E]`` int64 and ``shifts [E, 3]`` int64 of the pairs within the cutoff."""
         pos, cell = atoms.positions, periodic_cell(atoms)
         if self._found is None or not self._holds(pos, cell, atoms.pbc):
             from ..periodic import neighbor_list  # which needs vesin, as networks alone do not
@@ -160,11 +153,6 @@ def collate(
     """Several Atoms as one batch, in the dtype and on the device of a potential.
 
     Cells are the cells of the atoms where these have a volume, see :func:`has_volume`; else vectors of open axes are 0.
-
-    Args:
-        potential: Whose cutoff and species count.
-        structures: Checked ones; see :func:`check_atoms`.
-        neighbors: Edges and shifts of each, as :class:`NeighborLists` gives them.
 
     Example:
         >>> from ase.build import bulk, molecule

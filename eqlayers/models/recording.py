@@ -31,11 +31,7 @@ Given = TypeVar("Given")  # what a call returns
 
 
 def record(call: Callable[[], Given]) -> tuple[Given, Callable[[], object]]:
-    """Record a call as a CUDA graph.
-
-    Returns:
-        The results, and a function that computes them again in the same memory.
-    """
+    """Record a call as a CUDA graph: its results, and a function that computes them again in the same memory."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

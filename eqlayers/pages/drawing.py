@@ -52,9 +52,6 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 def as_svg(figure: Figure, name: str) -> str:
     """The figure as an element of an HTML page, whose colours of text and paper it takes.
 
-    Returns:
-        An ``<svg>`` that refers to nothing outside.
-
     Example:
         >>> as_svg(new_figure(), "empty")[:4]
         '<svg'

@@ -31,10 +31,6 @@ def is_model(word: str) -> bool:
 def one_option_each(args: Sequence[str], first: bool) -> list[str]:
     """The words of a command with ``-m`` before each model, so that structures may come before or after the models.
 
-    Args:
-        args: What was typed behind the name of the command.
-        first: Whether the command begins with a model that has no option before it.
-
     Example:
         >>> one_option_each(["-m", "a.pt", "b.pt", "water.xyz"], first=False)
         ['-m', 'a.pt', '-m', 'b.pt', 'water.xyz']

@@ -154,11 +154,7 @@ def _mean(values: Array, unit: str) -> str:
 
 
 def write_course(trajectory: str | Path, settings: DynamicsSettings, facts: Mapping[str, str]) -> list[Path]:
-    """Write the picture (PNG) and the page (HTML) of a trajectory beside it.
-
-    Returns:
-        The files; none if there are fewer than three frames.
-    """
+    """Write the picture (PNG) and the page (HTML) of a trajectory beside it."""
     place = Path(trajectory)
     course = course_of(place, settings.timestep)
     if len(course.time) < FEWEST:

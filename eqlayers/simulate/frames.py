@@ -75,11 +75,7 @@ def one_frame(path: str | Path, index: str = "-1") -> Atoms:
 
 
 def check_different(*named: tuple[str, str | Path | None]) -> None:
-    """Raise if two names lead to one file, of which one would be lost.
-
-    Args:
-        named: Option and file, in the order in which messages name them; None for one that is not used.
-    """
+    """Raise if two names lead to one file, of which one would be lost."""
     seen: dict[Path, str] = {}
     for option, path in named:
         if path is None:
@@ -133,12 +129,7 @@ def write_frame(path: Path, atoms: Atoms) -> None:
 
 @contextmanager
 def written_to(path: Path | None, append: bool = False) -> Iterator[Any]:
-    """A function that writes a frame to a trajectory; every frame is whole when it returns.
-
-    Args:
-        path: The file, see :func:`check_trajectory`; None writes nothing.
-        append: After what is there.
-    """
+    """A function that writes a frame to a trajectory; every frame is whole when it returns."""
     if path is None:
         yield lambda atoms: None
     elif TRAJECTORIES[path.suffix] == "traj":

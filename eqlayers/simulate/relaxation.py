@@ -134,10 +134,6 @@ class _AlongPeriods(Atoms):
     """Atoms whose stress acts along periodic axes alone, so that a cell filter leaves open axes as they are.
 
     The mask of ASE's filters names Cartesian axes, which need not be axes of the lattice.
-
-    Args:
-        atoms: A structure with a volume.
-        pressure: eV/Angstrom^3, from outside, along periodic axes, too.
     """
 
     def __init__(self, atoms: Atoms, pressure: float) -> None:

@@ -35,11 +35,6 @@ def cutoff_rows(
     extrapolated to it, where they must be those without the edge. The second and third differences of the four values
     bound the error of that.
 
-    Args:
-        potential: In float64.
-        generator: Draws pairs of species where there are many.
-        rounding: Relative, of a number of the network.
-
     Returns:
         Name, deviation with its bound, unit; the worst over pairs of species.
 

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 def example_structures(species: Sequence[int], cutoff: float, seed: int = 0) -> list[Atoms]:
     """A molecule of six atoms and a crystal of four in a skewed cell, with the distances of covalent radii.
 
-    Args:
-        species: Atomic numbers; the first ten occur.
-        cutoff: Angstrom; distances are brought below it where radii are larger.
-        seed: Of directions.
-
     Example:
         >>> [(len(atoms), atoms.pbc.all().item()) for atoms in example_structures([1, 8], cutoff=4.0)]
         [(6, False), (4, True)]

@@ -70,11 +70,7 @@ class Aside:
                 print(f"overwrite: the earlier results are still in {place}, as they cannot be removed", flush=True)
 
     def settle(self) -> bool:
-        """Look, and put the earlier results back if the new run ended without a checkpoint.
-
-        Returns:
-            Whether results were put back.
-        """
+        """Look, and put the earlier results back if the new run ended without a checkpoint."""
         self.look()
         place, self._place = self._place, None
         if place is None:

@@ -30,9 +30,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     Biases, and parameters with fewer than two axes (norms, scales), are not decayed. The flat weights of e3nn's and of
     eqlayers' layers are matrices written as one axis and are decayed.
 
-    Returns:
-        Two groups for :class:`torch.optim.AdamW`; empty ones are left out.
-
     Example:
         >>> groups = parameter_groups(nn.Linear(3, 2), 0.1)
         >>> [(group["weight_decay"], [tuple(p.shape) for p in group["params"]]) for group in groups]
@@ -102,18 +99,7 @@ def error_metrics() -> MetricCollection:
 
 
 class TrainedModule(Restored):
-    """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls.
-
-    Args:
-        model: The network.
-        learning_rate: Highest learning rate of AdamW.
-        weight_decay: Decoupled weight decay, of matrices only (see :func:`parameter_groups`).
-        betas: Decay rates of AdamW's two moments.
-        warmup_steps: Optimizer steps of the linear rise of the learning rate.
-        final_factor: Learning rate at the end as a fraction of ``learning_rate``; in between, half a cosine.
-        checkpointing: Whether training forgets what the parts of the network compute and computes it again, for less
-            memory; see :func:`eqlayers.models.recomputed`.
-    """
+    """Base of trained modules: a network in ``model``, AdamW, and a schedule that rises and falls."""
 
     test_values: nn.ModuleDict
 

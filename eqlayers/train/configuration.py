@@ -89,13 +89,7 @@ def _all_files(args: Sequence[str]) -> list[tuple[Path, str]]:
 
 
 def check_config(path: Path, known: Sequence[str], section: str = "") -> None:
-    """Refuse a file that is no configuration of training, before the parser repeats its content.
-
-    Args:
-        path: The file.
-        known: All keys, with dots.
-        section: The section that the file stands for; the whole configuration if empty.
-    """
+    """Refuse a file that is no configuration of training, before the parser repeats its content."""
     content = read_yaml(path, "a configuration", near_files(path))
     if not isinstance(content, dict) or not content:
         kind = "nothing" if content is None or content == {} else "a list" if isinstance(content, list) else "text"
@@ -166,11 +160,6 @@ def _number(value: Any) -> float | None:
 
 def explain_parser_error(message: str, keys: Sequence[str], args: Sequence[str] = ("fit",)) -> str:
     r"""The parser's message as what must be, what came and the fix.
-
-    Args:
-        message: What the parser said.
-        keys: All keys, with dots.
-        args: The command line, to name the place of a wrong value.
 
     Example:
         >>> explain_parser_error("Subcommand 'fit' does not accept option 'model.los'", ["model.loss", "model.model"])

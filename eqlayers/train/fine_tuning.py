@@ -107,16 +107,7 @@ class FineTuned(TrainedModule):
 
 
 def begun(configured: Potential, start: Potential, species: Sequence[int | str]) -> Potential:
-    """The configured potential with the weights of another one, and more species.
-
-    Args:
-        configured: A fresh one; of its arguments only species, mean_neighbors, knots and backend may differ.
-        start: The trained one.
-        species: Elements of the data, as symbols or atomic numbers.
-
-    Returns:
-        A new potential with the species of ``start``, of the configuration, and of the data.
-    """
+    """The configured potential with the weights of another one, and more species."""
     check_type("start_from", start, Potential, "a Potential", "Load one with load_potential(path).")
     start = without_tables(start)
     mine, theirs = describe_potential(configured), describe_potential(start)
@@ -144,12 +135,6 @@ def fit_shifts(potential: Potential, data: Any, known: Sequence[int], refit: boo
     It is the least-squares fit of the errors per atom by the composition, the shortest where it is not unique; so what
     the network has learned stays, where a fit of whole energies would count the binding twice. With energies of free
     atoms that are given, these are the shifts.
-
-    Args:
-        potential: The potential, which begins with trained weights.
-        data: The data module, set up.
-        known: Species whose shifts are trained.
-        refit: Whether these change as well.
 
     Source:
         The "change" of the energy bias in DeePMD-kit, Zeng et al. 2023, doi:10.1063/5.0155600.

@@ -55,14 +55,6 @@ def atom_shifts(model: nn.Module, statistics: Statistics, target: Target) -> dic
 
     The composition regression for an extensive target. The mean of the training part for an intensive one whose atoms
     are averaged; nothing where a vector is predicted, which has no constant part.
-
-    Args:
-        model: The network; its ``pooling`` and ``readout`` are read if it has them.
-        statistics: Of the training part.
-        target: The property.
-
-    Returns:
-        Shifts by atomic number, in the target's unit.
     """
     averaged = getattr(model, "pooling", None) == "mean" and getattr(model, "readout", "scalar") == "scalar"
     if target.extensive or not averaged:

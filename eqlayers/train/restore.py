@@ -65,14 +65,7 @@ class Restored(LightningModule):
     def load_from_checkpoint(  # type: ignore[override]
         cls, checkpoint_path: Any, map_location: Any = None, *, strict: bool | None = None, **options: Any
     ) -> Any:
-        """Make a module from a checkpoint; only tensors and plain Python values are read from it.
-
-        Args:
-            checkpoint_path: The file.
-            map_location: As in :func:`torch.load`.
-            strict: Whether names of weights may be missing or unknown.
-            **options: Arguments of the module in place of the checkpoint's.
-        """
+        """Make a module from a checkpoint; only tensors and plain Python values are read from it."""
         if options.pop("weights_only", None) is False:
             raise ConfigError("weights_only must be True, as a checkpoint may run code, got False. Leave it out.")
         hparams = read_checkpoint(checkpoint_path).get("hyper_parameters", {})

@@ -27,12 +27,7 @@ NOT_ON_CPU = ("16-mixed", "16", 16)
 
 
 class WarmupCLI(TrainingCLI):
-    """`fit` cut down to a step of training and one of validation, which says what it compiled.
-
-    Args:
-        args: As of :class:`TrainingCLI`.
-        targets: As of :func:`eqlayers.nn.warmup`; with targets the step runs on the CPU.
-    """
+    """`fit` cut down to a step of training and one of validation, which says what it compiled."""
 
     makes_run = False
 

@@ -8,7 +8,6 @@ import numpy as np
 from ase import units as ase_units
 from ase.data import covalent_radii
 
-from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.plausible.pair_model import Pairs
 from eqlayers.data.plausible.ratios import Ratio
 from eqlayers.data.structures import StructureArrays
@@ -30,7 +29,7 @@ def all_electrons(structures: StructureArrays) -> Ratio | None:
     Source:
         Englert and Schwinger 1985, doi:10.1103/PhysRevA.32.47, for the atoms.
     """
-    numbers = rows_of_atoms(structures.n_atoms)
+    numbers = structures.row_of_atom
     z = structures.z.astype(np.float64)
     atoms = np.bincount(numbers, ase_units.Hartree * sum(factor * z**power for power, factor in _ATOM.items()))
     usable = ~np.isnan(structures.energy) & (structures.n_atoms > 1)
@@ -52,7 +51,7 @@ def large_energies(structures: StructureArrays) -> Iterator[str]:
     Source:
         Lieb and Simon 1977, doi:10.1016/0001-8708(77)90108-6, for the energy of heavy atoms.
     """
-    numbers = rows_of_atoms(structures.n_atoms)
+    numbers = structures.row_of_atom
     bound = -1.2 * ase_units.Hartree * _ATOM[7 / 3] * np.bincount(numbers, structures.z ** (7 / 3))
     beyond = np.flatnonzero(np.abs(structures.energy) > bound)  # NaN is not beyond
     if len(beyond):
@@ -67,7 +66,7 @@ def large_energies(structures: StructureArrays) -> Iterator[str]:
 def net_forces(structures: StructureArrays) -> Iterator[str]:
     """Forces that move a molecule as a whole."""
     open_ones = ~structures.pbc.any(axis=1) & (structures.n_atoms > 1)
-    row = rows_of_atoms(structures.n_atoms)
+    row = structures.row_of_atom
     net = np.stack([np.bincount(row, weights=component) for component in structures.forces.T], axis=1)
     total = np.sqrt(np.bincount(row, weights=np.square(structures.forces).sum(axis=1)))
     known = open_ones & (total > 0)  # NaN is not above
@@ -82,7 +81,7 @@ def net_forces(structures: StructureArrays) -> Iterator[str]:
 
 def large_forces(structures: StructureArrays) -> Iterator[str]:
     """Forces that no training set should have."""
-    row, known = rows_of_atoms(structures.n_atoms), ~np.isnan(structures.forces[:, 0])
+    row, known = structures.row_of_atom, ~np.isnan(structures.forces[:, 0])
     number = np.bincount(row, known)
     if not number.any():
         return

@@ -9,7 +9,6 @@ import numpy as np
 from ase.data import covalent_radii
 from numpy.typing import NDArray
 
-from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.structures import StructureArrays
 from eqlayers.periodic import neighbor_list
 
@@ -75,7 +74,7 @@ def drawn(structures: StructureArrays) -> StructureArrays | None:
     usable = (structures.n_atoms > 1) & (structures.n_atoms <= _LARGEST) & _is_loose(structures)
     if "forces" in structures.labels:
         known = ~np.isnan(structures.forces[:, 0])
-        usable &= np.bincount(rows_of_atoms(structures.n_atoms), known, minlength=len(structures)) > 0
+        usable &= np.bincount(structures.row_of_atom, known, minlength=len(structures)) > 0
     order = np.random.default_rng(0).permutation(np.flatnonzero(usable))[:_STRUCTURES]
     order = order[np.cumsum(structures.n_atoms[order]) <= max(_ATOMS, structures.n_atoms[order[:1]].sum())]
     return structures.take(np.sort(order)) if len(order) else None
@@ -83,8 +82,7 @@ def drawn(structures: StructureArrays) -> StructureArrays | None:
 
 def _is_loose(structures: StructureArrays) -> NDArray[np.bool_]:
     """Whether atoms have the room that any matter has, `[N]`; elsewhere there would be too many pairs."""
-    starts = np.cumsum(structures.n_atoms) - structures.n_atoms
-    low, high = (extreme.reduceat(structures.pos, starts) for extreme in (np.minimum, np.maximum))
+    low, high = (extreme.reduceat(structures.pos, structures.starts) for extreme in (np.minimum, np.maximum))
     cell = np.abs(np.linalg.det(structures.cell))
     room = np.where(structures.pbc.all(axis=1), cell, np.prod(high - low + _REACH, axis=1))
     loose: NDArray[np.bool_] = room > _ROOM * structures.n_atoms
@@ -105,7 +103,7 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
     distance = np.linalg.norm(vector, axis=1)
     beyond = distance - covalent_radii[structures.z[first]] - covalent_radii[structures.z[second]]
     kind, kinds = _kinds(structures.z[first], structures.z[second])
-    row = rows_of_atoms(structures.n_atoms)
+    row = structures.row_of_atom
     values, slopes, column, columns = _splines(beyond, kind, kinds)
     forces = _forces(second, vector / distance[:, None], slopes, column, (len(row), columns))
     coefficients, explained = _least_squares(structures, row, forces)
@@ -134,10 +132,9 @@ def fitted(structures: StructureArrays, pairs: Pairs) -> PairModel | None:
 def pairs_within_reach(structures: StructureArrays) -> Pairs:
     """Ordered pairs of atoms up to 2 Angstrom beyond the sum of their covalent radii."""
     radii = covalent_radii[structures.z]
-    starts = np.cumsum(structures.n_atoms) - structures.n_atoms
     parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, 3)))]
-    for row, start in enumerate(starts.tolist()):
-        atoms = slice(start, start + int(structures.n_atoms[row]))
+    for row, start in enumerate(structures.starts.tolist()):
+        atoms = structures.atoms(row)
         pos, pbc = structures.pos[atoms], structures.pbc[row]
         reach = 2 * float(radii[atoms].max()) + _REACH
         try:

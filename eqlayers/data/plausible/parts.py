@@ -52,9 +52,8 @@ def check_parts(structures: StructureArrays, rows: Mapping[str, IntArray]) -> li
 
 def _contents(structures: StructureArrays) -> Iterator[bytes]:
     """A key of each structure: species, rounded positions and cell."""
-    ends = np.cumsum(structures.n_atoms)
     pos, cell = np.round(structures.pos, 4) + 0.0, np.round(structures.cell, 4) + 0.0  # no negative zeros
-    for row, (end, num) in enumerate(zip(ends.tolist(), structures.n_atoms.tolist(), strict=True)):
-        atoms = slice(end - num, end)
+    for row in range(len(structures)):
+        atoms = structures.atoms(row)
         parts = (structures.z[atoms], pos[atoms], cell[row])
         yield hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).digest()

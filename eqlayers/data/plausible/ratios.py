@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.plausible.pair_model import VOIGT, PairModel
 from eqlayers.data.structures import StructureArrays
 
@@ -103,7 +102,7 @@ def stiffness(model: PairModel) -> Ratio | None:
     one, other = np.minimum(z[model.first], z[model.second]), np.maximum(z[model.first], z[model.second])
     known = model.bonded & np.isin(one, _NONMETALS) & np.isin(other, _NONMETALS) & (model.first < model.second)
     hydrogen = known & (one == 1) & (other > 1)
-    molecules = known & ~periodic[rows_of_atoms(model.structures.n_atoms)[model.first]] & (one > 1)
+    molecules = known & ~periodic[model.structures.row_of_atom[model.first]] & (one > 1)
     for bonds, factor in ((hydrogen, _OF_HYDROGEN), (molecules, _OF_MOLECULES)):
         kinds = (bonds & (model.kind == kind) for kind in np.unique(model.kind[bonds]))
         constants_of_kinds = [constant for of_kind in kinds if (constant := _constant(model, of_kind))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from eqlayers.data.flat import rows_of_atoms
 from eqlayers.data.neighbors import StructureEdges, check_edges
 from eqlayers.data.structures import StructureArrays, check_structures
 
@@ -12,12 +11,12 @@ from eqlayers.data.structures import StructureArrays, check_structures
 def check_reach(structures: StructureArrays, edges: StructureEdges) -> list[str]:
     """Say which atoms have no neighbour, in structures of more than one."""
     check_edges(edges, check_structures(structures))
-    first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
+    first = np.repeat(structures.starts, edges.n_edges)
     received = np.bincount(first + edges.local[1], minlength=len(structures.z))
     lonely = (received == 0) & (np.repeat(structures.n_atoms, structures.n_atoms) > 1)
     if not lonely.any():
         return []
-    rows = np.unique(rows_of_atoms(structures.n_atoms)[lonely])
+    rows = np.unique(structures.row_of_atom[lonely])
     return [
         f"{int(lonely.sum())} atoms in {len(rows)} structures, the first in row {structures.idx[rows[0]]}, have no "
         f"neighbour within {edges.cutoff:g} Angstrom, so that their forces are 0: raise the cutoff, or look at the "

@@ -24,18 +24,13 @@ def work_of_forces(structures: StructureArrays) -> Ratio | None:
     """Change of the energy between neighbours in the file over the work of the forces, by the trapezoidal rule.
 
     The rule is exact for harmonic energies.
-
-    Returns:
-        The ratio; None where the two are not proportional.
     """
-    ends = np.cumsum(structures.n_atoms)
     candidates = np.flatnonzero(
         (np.diff(structures.n_atoms) == 0) & ~np.isnan(np.diff(structures.energy)) & (structures.n_atoms[1:] > 1)
     )
     work, change = [], []
     for row in candidates[:: max(1, len(candidates) // _PAIRS)].tolist():
-        num = int(structures.n_atoms[row])
-        before, after = slice(ends[row] - num, ends[row]), slice(ends[row], ends[row] + num)
+        before, after = structures.atoms(row), structures.atoms(row + 1)
         moved = structures.pos[after] - structures.pos[before]
         same = np.array_equal(structures.z[before], structures.z[after])
         same &= np.array_equal(structures.cell[row], structures.cell[row + 1])
@@ -65,13 +60,10 @@ def work_between_cells(structures: StructureArrays, power: int = 0) -> tuple[Rat
     volume = np.abs(np.linalg.det(structures.cell))
     sorting = np.lexsort((volume[known], group.reshape(-1)))
     order, group = known[sorting], group.reshape(-1)[sorting]
-    ends, work, change = np.cumsum(structures.n_atoms), [], []
+    work, change = [], []
     pairs = np.stack([order[:-1], order[1:]], axis=1)[group[:-1] == group[1:]]
     for pair in pairs[:: max(1, len(pairs) // _PAIRS)].tolist():
-        (cell, larger), (start, end) = (
-            structures.cell[pair],
-            (slice(ends[k] - structures.n_atoms[k], ends[k]) for k in pair),
-        )
+        (cell, larger), (start, end) = structures.cell[pair], map(structures.atoms, pair)
         grown = np.linalg.solve(cell, larger) - np.eye(3)
         if not 1e-4 < np.abs(grown).max() < 0.2:
             continue

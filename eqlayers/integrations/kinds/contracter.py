@@ -53,9 +53,6 @@ def _coefficients(
         irreps: Of both inputs and of the result, one copy of each.
         paths: Indices of irreps.
         normalization: 'component', or None.
-
-    Raises:
-        ConfigError: The buffer holds other numbers.
     """
     dims = [part.dim for part in irreps]
     stored = w3j.detach().to("cpu", torch.float64)

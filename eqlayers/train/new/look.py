@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import ConfigError, DataError
 from ...data.embedded import TRAJECTORIES, TRAJECTORY_UNITS, embedded_trajectory
-from ...data.flat import rows_of_atoms
-from ...data.neighbors import structure_edges
+from ...data.neighbors import StructureEdges, structure_edges
 from ...data.plausible import check_physics, check_reach
 from ...data.readers import StructureFile, read_file
 from ...data.statistics import regression
@@ -142,7 +141,7 @@ def look(path: str, keys: Mapping[str, str | None] | None = None, units: Mapping
         guess=guess,
         periodic="all" if pbc.all() else "some" if pbc.any() else "none",
         successive=_successive(structures),
-        isolated=tuple(np.unique(_first_atoms(structures, alone & known)).tolist()),
+        isolated=tuple(np.unique(structures.z[structures.starts[alone & known]]).tolist()),
         unique=rank == len(structures.species),
         near=_near(structures.take(rows), edges),
         noticed=[*said, *check_physics(structures), *_outliers(structures, counts, known & ~alone)],
@@ -170,17 +169,9 @@ def _read(
     return read_file(path, keys, {**asked, **guess.units}), guess
 
 
-def _first_atoms(structures: StructureArrays, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Atomic numbers of structures of one atom."""
-    return np.asarray(structures.z[(np.cumsum(structures.n_atoms) - 1)[rows]])
-
-
-def _near(structures: StructureArrays, edges: object) -> Near:
+def _near(structures: StructureArrays, edges: StructureEdges) -> Near:
     """Neighbours in some structures."""
-    from ...data.neighbors import StructureEdges
-
-    assert isinstance(edges, StructureEdges)
-    first = np.repeat(np.cumsum(structures.n_atoms) - structures.n_atoms, edges.n_edges)
+    first = np.repeat(structures.starts, edges.n_edges)
     row = np.repeat(np.arange(len(structures)), edges.n_edges)
     src, dst = edges.local + first
     moved = np.einsum("ni,nij->nj", edges.shifts.astype(np.float64), structures.cell[row])
@@ -201,7 +192,6 @@ def _near(structures: StructureArrays, edges: object) -> Near:
 
 def _successive(structures: StructureArrays) -> float:
     """How alike successive structures are: their distance over the distance of any two, of the usual composition."""
-    ends, num = np.cumsum(structures.n_atoms), len(structures)
     sizes, repeats = np.unique(structures.n_atoms, return_counts=True)
     size = int(sizes[repeats.argmax()])
     rows = np.flatnonzero(structures.n_atoms == size)
@@ -209,7 +199,7 @@ def _successive(structures: StructureArrays) -> float:
         return float("nan")
 
     def distance(a: int, b: int) -> float:
-        one, two = (slice(ends[k] - size, ends[k]) for k in (a, b))
+        one, two = map(structures.atoms, (a, b))
         if (structures.z[one] != structures.z[two]).any():
             return float("nan")
         moved = structures.pos[two] - structures.pos[one]
@@ -223,7 +213,7 @@ def _successive(structures: StructureArrays) -> float:
     draw = np.random.default_rng(0)
     starts = rows[:-1][np.diff(rows) == 1]
     starts = starts[:: max(1, len(starts) // 200)]
-    pairs = draw.choice(rows, size=(min(400, num), 2))
+    pairs = draw.choice(rows, size=(min(400, len(structures)), 2))
     near = np.array([distance(k, k + 1) for k in starts.tolist()])
     far = np.array([distance(a, b) for a, b in pairs.tolist() if a != b])
     near, far = near[~np.isnan(near)], far[~np.isnan(far)]
@@ -237,7 +227,7 @@ def _outliers(structures: StructureArrays, counts: NDArray[np.int64], rows: NDAr
     said = []
     size = np.linalg.norm(np.nan_to_num(structures.forces), axis=1)
     largest = np.zeros(len(structures))
-    np.maximum.at(largest, rows_of_atoms(structures.n_atoms), size)
+    np.maximum.at(largest, structures.row_of_atom, size)
     beyond = np.flatnonzero(largest > _LARGE_FORCE)
     if 0 < 2 * len(beyond) <= len(structures):  # of more, the unit is likelier wrong, which is reported elsewhere
         row = int(beyond[largest[beyond].argmax()])

@@ -10,7 +10,6 @@ import numpy as np
 from ase import units as ase_units
 
 from ...core.errors import DataError
-from ...data.flat import rows_of_atoms
 from ...data.plausible import check_physics
 from ...data.structures import StructureArrays
 from ...units import unit_size
@@ -85,8 +84,7 @@ def _problems(structures: StructureArrays) -> list[str]:
 
 def _whole_atoms(structures: StructureArrays) -> bool:
     """Whether energies are of the size of atoms with all their electrons."""
-    rows = rows_of_atoms(structures.n_atoms)
-    free = np.bincount(rows, weights=_THOMAS_FERMI * structures.z ** (7 / 3))
+    free = np.bincount(structures.row_of_atom, weights=_THOMAS_FERMI * structures.z ** (7 / 3))
     known = ~np.isnan(structures.energy)
     if not known.any():
         return False

@@ -206,10 +206,9 @@ def checks(potential: Potential, module: Any) -> Section:
     kinds = {bool(part.pbc[place].any()): place for place in reversed(near)}
     if not kinds:
         return Section(title, [Text(f"No test structure has from 2 to {MOST_ATOMS} atoms, so nothing was checked.")])
-    ends = np.cumsum(part.n_atoms)
     structures = []
     for place in kinds.values():
-        atoms = slice(ends[place] - part.n_atoms[place], ends[place])
+        atoms = part.atoms(place)
         structures.append(Atoms(part.z[atoms], part.pos[atoms], cell=part.cell[place], pbc=part.pbc[place]))
     names = [f"{formula(a.numbers)} (row {part.idx[p]})" for p, a in zip(kinds.values(), structures, strict=True)]
     about = (
