@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +42,8 @@ class Kind(NamedTuple):
         return f"{self.quantity} ({self.unit})"
 
 
-@dataclass(frozen=True)
 class Run:
-    """One run; None for what is not known.
+    """One run, as far as its files can be read; what is damaged counts as missing, and is noted.
 
     Attributes:
         label: How tables name it.
@@ -55,7 +54,7 @@ class Run:
         num_parameters: Learned numbers.
         num_train: Structures or molecules of the training part.
         num_test: Of the test part.
-        epochs, steps, time_s: Done so far; seconds of training.
+        epochs, steps, time_s: Done so far; seconds of training. None, as of others, for what is not known.
         errors: On the test part, by quantity, ``kind`` first.
         best: Lowest validation error, in the unit of ``kind``.
         history: The epochs.
@@ -63,22 +62,32 @@ class Run:
         notes: What is missing, damaged or unfinished.
     """
 
-    label: str
-    folder: Path
-    kind: Kind
-    network: str | None
-    data: str | None
-    num_parameters: int | None
-    num_train: int | None
-    num_test: int | None
-    epochs: int | None
-    steps: int | None
-    time_s: float | None
-    errors: dict[str, Error]
-    best: float | None
-    history: list[dict[str, float]]
-    config: dict[str, Any]
-    notes: list[str]
+    def __init__(self, folder: Path, label: str) -> None:
+        self.label, self.folder, self.notes = label, folder, list[str]()
+        self.config = flattened(self._read("config.yaml", read_yaml, "a configuration"))
+        self._summary = self._read("summary.json", read_json, "the summary of a run")
+        self._metrics = self._read("metrics.json", read_json, "the errors of a run")
+        self.history: list[dict[str, float]] = []
+        try:
+            self.history = read_history(folder)
+        except EqlayersError as error:
+            self.notes.append(str(error))
+        labelled = "labels" in self._metrics or "forces_weight" in {key.rpartition(".")[2] for key in self.config}
+        task = str(self.config.get("task") or ("potential" if labelled else "property"))
+        errors = self._errors(task)
+        self.kind = self._kind(task, errors)
+        self.errors = {name: errors[name] for name in errors if name == self.kind.quantity} | errors
+        last = self.history[-1] if self.history else {}
+        validated = [row["val_mae"] for row in self.history if math.isfinite(row["val_mae"])]
+        self.best = min(validated, default=None)
+        epochs, steps = last.get("epoch", self._number("epochs")), last.get("step", self._number("steps"))
+        self.epochs = None if epochs is None else int(epochs)
+        self.steps = None if steps is None else int(steps)
+        self.time_s: float | None = last.get("time_s", self._number("train_time_s"))
+        counts = ("num_parameters", "num_train", "num_test")
+        self.num_parameters, self.num_train, self.num_test = (self._number(name) for name in counts)
+        self.network, self.data = self._network(), self._data()
+        self._note_state()
 
     @property
     def order(self) -> tuple[float, float]:
@@ -86,6 +95,90 @@ class Run:
         mae = self.errors[self.kind.quantity].mae if self.kind.quantity in self.errors else math.nan
         best = math.inf if self.best is None else self.best
         return (mae if math.isfinite(mae) else math.inf, best)
+
+    def _read(self, name: str, reader: Callable[..., Any], what: str) -> dict[str, Any]:
+        path = self.folder / name
+        if not path.is_file():
+            return {}
+        try:
+            content = reader(path, what, FIX)
+        except EqlayersError as error:
+            self.notes.append(str(error))
+            return {}
+        if not isinstance(content, dict):
+            self.notes.append(f"{path} must hold keys with values, got another content. {FIX}")
+            return {}
+        return content
+
+    def _number(self, *names: str, source: dict[str, Any] | None = None) -> Any:
+        """A number by the first of some names that has one."""
+        for name in names:
+            for facts in (self._metrics, self._summary) if source is None else (source,):
+                value = facts.get(name)
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    return value
+                if value is not None:
+                    self.notes.append(f"{name} must be a number, got {got(value)}. {FIX}")
+        return None
+
+    def _text(self, name: str) -> str | None:
+        """A text of the test, or of the start of the training."""
+        text = self._metrics.get(name, self._summary.get(name))
+        return text if isinstance(text, str) else None
+
+    def _errors(self, task: str) -> dict[str, Error]:
+        """Errors on the test part, without the errors of single species, which the run's own report has."""
+        errors = {}
+        for key in self._metrics:
+            match = re.fullmatch(r"test_(.+?)_mae_(.+)", key)
+            mae = self._number(key, source=self._metrics) if match and "_on_" not in key else None
+            if match and mae is not None:
+                name, unit = match.groups()
+                shown = (self._text("unit") or unit) if task == "property" else SHOWN.get(unit, unit)
+                rmse = self._number(f"test_{name}_rmse_{unit}", source=self._metrics)
+                plain = (f"baseline_{name}_mae_{unit}", f"baseline_composition_mae_{unit}")
+                errors[name] = Error(shown, float(mae), rmse, self._number(*plain, source=self._metrics))
+        return errors
+
+    def _kind(self, task: str, errors: dict[str, Error]) -> Kind:
+        """The kind of the training's own error if it is recorded; older runs tell it by their test or configuration."""
+        recorded, target = self._summary.get("error"), self.config.get("data.target")
+        if isinstance(recorded, str) and isinstance(self._summary.get("unit"), str):
+            return Kind(task, recorded.partition("_mae")[0], self._summary["unit"])
+        if errors:
+            name = next((name for name in ERRORS if name in errors), next(iter(errors)))
+            return Kind(task, name, errors[name].unit)
+        if task == "property" and target in TARGETS:
+            return Kind(task, target, TARGETS[target].report_unit)
+        return Kind(task, "unknown quantity", "unit not recorded")
+
+    def _network(self) -> str | None:
+        """Class and sizes."""
+        options = {name: self.config.get(f"model.model.init_args.{name}") for name in SIZES}
+        sizes = [f"{name} {_short(value)}" for name, value in options.items() if value is not None]
+        if self.config.get("data.cutoff") is not None:
+            sizes.append(f"cutoff {_short(self.config['data.cutoff'])}")
+        class_path = self.config.get("model.model.class_path")
+        name = class_path.rpartition(".")[2] if isinstance(class_path, str) else self._text("network")
+        return None if name is None else ", ".join([f"{name} {sizes[0]}", *sizes[1:]]) if sizes else name
+
+    def _data(self) -> str | None:
+        """Data set and split."""
+        path = self._metrics.get("dataset") or self.config.get("data.path") or self.config.get("data.dataset")
+        split = self._metrics.get("split") or self.config.get("data.split")
+        return None if path is None else f"{path} ({split})" if split else str(path)
+
+    def _note_state(self) -> None:
+        if not self.config and not (self.folder / "config.yaml").is_file():
+            self.notes.append("no config.yaml: what differs from the others is not known")
+        most, tested = self.config.get("trainer.max_epochs"), self._metrics.get("epochs")
+        done = f"{self.epochs} of {most}" if isinstance(most, int) and most > 0 else f"{self.epochs}"
+        if not (self.folder / "metrics.json").is_file():
+            self.notes.append(f"not tested; epochs done: {done if self.epochs else 'none'}")
+        elif self.history and tested is None:
+            self.notes.append(f"its test errors are of other weights: {self._text('checkpoint') or 'not recorded'}")
+        elif self.epochs and tested is not None and tested != self.epochs:
+            self.notes.append(f"tested after epoch {tested} and trained further since; epochs done: {done}")
 
 
 def is_run(folder: str | Path) -> bool:
@@ -133,138 +226,7 @@ def read_run(folder: str | Path, label: str | None = None) -> Run:
     folder = Path(check_path("folder", folder))
     if not is_run(folder):
         raise ConfigError(f"a run must be a folder that `eqlayers fit` wrote, got {folder}, {what_is(folder)}. {FIX}")
-    return _Reader(folder).run(label or folder.resolve().name)
-
-
-class _Reader:
-    """The files of a run, and what was wrong with them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.notes = folder, list[str]()
-        config = self._read("config.yaml", lambda path: read_yaml(path, "a configuration", FIX))
-        self.config = flattened(config)
-        self.class_path = self.config.get("model.model.class_path")
-        self.summary = self._read("summary.json", lambda path: read_json(path, "the summary of a run", FIX))
-        self.metrics = self._read("metrics.json", lambda path: read_json(path, "the errors of a run", FIX))
-        self.history: list[dict[str, float]] = []
-        try:
-            self.history = read_history(folder)
-        except EqlayersError as error:
-            self.notes.append(str(error))
-
-    def _read(self, name: str, reader: Any) -> dict[str, Any]:
-        path = self.folder / name
-        if not path.is_file():
-            return {}
-        try:
-            content = reader(path)
-        except EqlayersError as error:
-            self.notes.append(str(error))
-            return {}
-        if not isinstance(content, dict):
-            self.notes.append(f"{path} must hold keys with values, got another content. {FIX}")
-            return {}
-        return content
-
-    def number(self, *names: str, source: dict[str, Any] | None = None) -> Any:
-        """A number by the first of some names that has one."""
-        for name in names:
-            for facts in (self.metrics, self.summary) if source is None else (source,):
-                value = facts.get(name)
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    return value
-                if value is not None:
-                    self.notes.append(f"{name} must be a number, got {got(value)}. {FIX}")
-        return None
-
-    def text(self, name: str) -> str | None:
-        """A text of the test, or of the start of the training."""
-        text = self.metrics.get(name, self.summary.get(name))
-        return text if isinstance(text, str) else None
-
-    def errors(self, task: str) -> dict[str, Error]:
-        """Errors on the test part, without the errors of single species, which the run's own report has."""
-        errors = {}
-        for key in self.metrics:
-            match = re.fullmatch(r"test_(.+?)_mae_(.+)", key)
-            mae = self.number(key, source=self.metrics) if match and "_on_" not in key else None
-            if match and mae is not None:
-                name, unit = match.groups()
-                shown = (self.text("unit") or unit) if task == "property" else SHOWN.get(unit, unit)
-                rmse = self.number(f"test_{name}_rmse_{unit}", source=self.metrics)
-                plain = (f"baseline_{name}_mae_{unit}", f"baseline_composition_mae_{unit}")
-                errors[name] = Error(shown, float(mae), rmse, self.number(*plain, source=self.metrics))
-        return errors
-
-    def kind(self, task: str, errors: dict[str, Error]) -> Kind:
-        """The kind of the training's own error if it is recorded; older runs tell it by their test or configuration."""
-        recorded, target = self.summary.get("error"), self.config.get("data.target")
-        if isinstance(recorded, str) and isinstance(self.summary.get("unit"), str):
-            return Kind(task, recorded.partition("_mae")[0], self.summary["unit"])
-        if errors:
-            name = next((name for name in ERRORS if name in errors), next(iter(errors)))
-            return Kind(task, name, errors[name].unit)
-        if task == "property" and target in TARGETS:
-            return Kind(task, target, TARGETS[target].report_unit)
-        return Kind(task, "unknown quantity", "unit not recorded")
-
-    def network(self) -> str | None:
-        """Class and sizes."""
-        options = {name: self.config.get(f"model.model.init_args.{name}") for name in SIZES}
-        sizes = [f"{name} {_short(value)}" for name, value in options.items() if value is not None]
-        if self.config.get("data.cutoff") is not None:
-            sizes.append(f"cutoff {_short(self.config['data.cutoff'])}")
-        name = self.class_path.rpartition(".")[2] if isinstance(self.class_path, str) else self.text("network")
-        return None if name is None else ", ".join([f"{name} {sizes[0]}", *sizes[1:]]) if sizes else name
-
-    def data(self) -> str | None:
-        """Data set and split."""
-        path = self.metrics.get("dataset") or self.config.get("data.path") or self.config.get("data.dataset")
-        split = self.metrics.get("split") or self.config.get("data.split")
-        return None if path is None else f"{path} ({split})" if split else str(path)
-
-    def run(self, label: str) -> Run:
-        """All of it."""
-        labelled = "labels" in self.metrics or "forces_weight" in {key.rpartition(".")[2] for key in self.config}
-        task = str(self.config.get("task") or ("potential" if labelled else "property"))
-        errors = self.errors(task)
-        kind = self.kind(task, errors)
-        last = self.history[-1] if self.history else {}
-        validated = [row["val_mae"] for row in self.history if math.isfinite(row["val_mae"])]
-        epochs, steps = last.get("epoch", self.number("epochs")), last.get("step", self.number("steps"))
-        first = {name: error for name, error in errors.items() if name == kind.quantity}
-        run = Run(
-            label=label,
-            folder=self.folder,
-            kind=kind,
-            network=self.network(),
-            data=self.data(),
-            num_parameters=self.number("num_parameters"),
-            num_train=self.number("num_train"),
-            num_test=self.number("num_test"),
-            epochs=None if epochs is None else int(epochs),
-            steps=None if steps is None else int(steps),
-            time_s=last.get("time_s", self.number("train_time_s")),
-            errors=first | errors,
-            best=min(validated, default=None),
-            history=self.history,
-            config=self.config,
-            notes=self.notes,
-        )
-        self._state(run)
-        return run
-
-    def _state(self, run: Run) -> None:
-        if not self.config and not (self.folder / "config.yaml").is_file():
-            self.notes.append("no config.yaml: what differs from the others is not known")
-        most, tested = self.config.get("trainer.max_epochs"), self.metrics.get("epochs")
-        done = f"{run.epochs} of {most}" if isinstance(most, int) and most > 0 else f"{run.epochs}"
-        if not (self.folder / "metrics.json").is_file():
-            self.notes.append(f"not tested; epochs done: {done if run.epochs else 'none'}")
-        elif run.history and tested is None:
-            self.notes.append(f"its test errors are of other weights: {self.text('checkpoint') or 'not recorded'}")
-        elif run.epochs and tested is not None and tested != run.epochs:
-            self.notes.append(f"tested after epoch {tested} and trained further since; epochs done: {done}")
+    return Run(folder, label or folder.resolve().name)
 
 
 def _short(value: Any) -> str:
