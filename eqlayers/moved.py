@@ -20,6 +20,7 @@ MOVED = {
     "integrations.contracter": "integrations.kinds.contracter",
     "integrations.modules": "integrations.kinds",
     "integrations.nonlinear": "integrations.kinds",
+    "integrations.noting": "integrations.lazy",
     "integrations.polynomials": "integrations.kinds",
     "lowering.layout": "irreps.layout",
     "lowering.norms": "layers.norm.lower",

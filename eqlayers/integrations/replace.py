@@ -21,7 +21,7 @@ from .check import compare
 from .coverage import cover
 from .kinds.convolution import AcceleratedMessages
 from .kinds.harmonics import is_harmonics
-from .noting import unnote
+from .lazy import make_eager
 from .places import Place, compiled_here, find_aliases, find_places
 from .probes import dtype_and_device
 from .radial import Tabled, TabledEmbedding, tables
@@ -188,7 +188,7 @@ def deaccelerate(model: nn.Module) -> nn.Module:
             place.put(original)
             module.unmark(place.parent)
     for held_module in model.modules():
-        unnote(held_module)  # also if the user has taken the replacement out
+        make_eager(held_module)  # also if the user has taken the replacement out
     return model
 
 

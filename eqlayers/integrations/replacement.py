@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn, no_grad
 
 from ..core.errors import ConfigError
-from .notes import Note, settled
+from .lazy import LazyRows, all_computed
 from .probes import Probe
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ class Replacement(nn.Module):
         raise NotImplementedError
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Layers get numbers, also of rows that were only noted."""
-        if any(isinstance(value, Note) for value in (*args, *kwargs.values())):
-            args, kwargs = settled(args), settled(kwargs)
+        """Layers get numbers, also in place of lazy rows."""
+        if any(isinstance(value, LazyRows) for value in (*args, *kwargs.values())):
+            args, kwargs = all_computed(args), all_computed(kwargs)
         return super().__call__(*args, **kwargs)
 
     def mark(self, parent: nn.Module) -> None:

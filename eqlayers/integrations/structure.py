@@ -11,14 +11,16 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..layers.base.module import EquivariantModule
 from ..nn import Norm, SphericalHarmonics
-from .replacement import Replacement
+
+if TYPE_CHECKING:
+    from .replacement import Replacement
 
 #: Layers of this package.
 OURS = (EquivariantModule, Norm, SphericalHarmonics)

@@ -150,7 +150,7 @@ def test_products_alone(network: Any, inputs: Any, close: Any) -> None:
 
 
 def test_a_block_that_knows_one_way_only(standins: Any, inputs: Any, float64: None) -> None:
-    """It does not ask for a convolution, so its product is one by notes; see test_notes.py."""
+    """It does not ask for a convolution, so its product is one by lazy rows; see test_lazy.py."""
     block = standins["OneWayBlock"]()
     report = accelerate(block)
     (row,) = (row for row in report.rows if row.path == "conv_tp")

@@ -13,8 +13,7 @@ from torch import Tensor, is_autocast_enabled, is_grad_enabled, nn, stack
 from ...functional import TabledWeights, as_graph, tensor_product_conv
 from ...layers.tensor_product.run import run_convolution
 from ...nn import TensorProduct, TensorProductConv
-from ..notes import Messages, Note, settled
-from ..noting import note, unnote
+from ..lazy import LazyMessages, LazyRows, all_computed, make_eager, make_lazy
 from ..probes import NODES, Operands, Probe, call
 from ..replacement import FusedReplacement, Replacement
 from ..structure import Rule, adds_up, base_of, child_of, code_of, has_hooks, part_if, refuse_object
@@ -154,34 +153,34 @@ class AcceleratedConvolution(FusedReplacement, TensorProductConv):
 
 
 class AcceleratedMessages(FusedReplacement, TensorProduct):
-    """Replacement of a product between a gather and a sum: on noted rows it is a convolution, see `notes`."""
+    """Replacement of a product between a gather and a sum: of lazy rows it is a convolution, see `lazy`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the module: notes stay notes, unless hooks look at them."""
+        """Call the module: lazy rows stay lazy, unless hooks look at them."""
         if has_hooks(self):
             return super().__call__(*args, **kwargs)
         return nn.Module.__call__(self, *args, **kwargs)
 
     def forward(self, x: Any, y: Any, weight: Any = None) -> Any:
-        """``[E, in1.dim]`` or a note of them, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or a note of them."""
-        y, weight = (value.numbers() if isinstance(value, Note) else value for value in (y, weight))
-        if not isinstance(x, Note) or x.made:
-            return self.rows(settled(x), y, weight)
+        """``[E, in1.dim]`` or lazy ones, ``[E, in2.dim]`` and weights to ``[E, out.dim]``, or lazy ones."""
+        y, weight = (value.computed() if isinstance(value, LazyRows) else value for value in (y, weight))
+        if not isinstance(x, LazyRows) or x.is_computed:
+            return self.rows(all_computed(x), y, weight)
         one_each = y.ndim == 2 and len(y) == len(x)
         if isinstance(weight, Tensor) and weight.ndim > 1:
             one_each = one_each and weight.ndim == 2 and len(weight) == len(x)
         fits = one_each and x.shape[1] == self.irreps_in1.dim and x.dtype == y.dtype
-        fits = fits and x.followed == is_grad_enabled() and not is_autocast_enabled(x.device.type)
-        return Messages(self, x, y, weight) if fits else self.rows(x.numbers(), y, weight)
+        fits = fits and x.tracked == is_grad_enabled() and not is_autocast_enabled(x.device.type)
+        return LazyMessages(self, x, y, weight) if fits else self.rows(x.computed(), y, weight)
 
     def rows(self, x: Tensor, y: Tensor, weight: Any) -> Tensor:
-        """See :class:`.notes.Fused`."""
+        """See :class:`.lazy.Fused`."""
         weight = weight.weights() if isinstance(weight, TabledWeights) else weight
         messages: Tensor = super().forward(x, y, weight)
         return messages
 
     def sums(self, x: Tensor, y: Tensor, weight: Any, src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-        """See :class:`.notes.Fused`."""
+        """See :class:`.lazy.Fused`."""
         w, shared = weight, False
         if not isinstance(weight, TabledWeights):
             w = self._weights.read(weight, self.weight, self.internal_weights, self.shared_weights)
@@ -191,11 +190,11 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
 
     def mark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`; a parent that adds nothing up stays as it is."""
-        note(parent)
+        make_lazy(parent)
 
     def unmark(self, parent: nn.Module) -> None:
         """See :class:`Replacement`."""
-        unnote(parent)
+        make_eager(parent)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
         """See :class:`Replacement`."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from eqlayers.errors import ConfigError, EqlayersError
 from eqlayers.integrations import accelerate, deaccelerate
 from eqlayers.integrations.kinds import AcceleratedMessages, convolution
-from eqlayers.integrations.noting import notes_rows
+from eqlayers.integrations.lazy import is_lazy
 from tests.integrations.conftest import Network
 from tests.integrations.forms import EDGES, FUSED, USES, DiffDockForm, E3nnForm, EquiformerForm, Layer, RowsAside, Used
 
@@ -262,8 +262,8 @@ def test_a_product_in_two_places(float64: None, convolutions: list[Any]) -> None
     accelerate(model)
     assert type(model.aside[0]) is AcceleratedMessages
     torch.testing.assert_close(model.aside[0](torch.ones(2, 16), torch.ones(2, 4), torch.ones(2, 16)), before)
-    assert notes_rows(model.first)
-    assert not notes_rows(model.aside)
+    assert is_lazy(model.first)
+    assert not is_lazy(model.aside)
 
 
 def test_scripting_says_what_to_do() -> None:

@@ -1,4 +1,4 @@
-"""Noted rows and messages that a forward changes, keeps, or hands to others: plain torch's numbers, or an error."""
+"""Lazy rows and messages that a forward changes, keeps, or hands to others: plain torch's numbers, or an error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from eqlayers.errors import ConfigError
 from eqlayers.integrations import accelerate, deaccelerate
-from eqlayers.integrations.noting import notes_rows
+from eqlayers.integrations.lazy import is_lazy
 from tests.each import each
 from tests.integrations.forms import E3nnForm, Layer
-from tests.integrations.test_notes import given, results, same
+from tests.integrations.test_lazy import given, results, same
 
 
 def held(value: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def scripted(value: Tensor) -> Tensor:
 @pytest.mark.parametrize("rows", [True, False])
 @pytest.mark.parametrize("function", [Twice.apply, TwiceSetUp.apply, scripted])
 def test_functions_that_do_not_ask_are_an_error(float64: None, function: Any, rows: bool) -> None:
-    """They would take a note for the start of a graph, and gradients would be lost."""
+    """They would take lazy rows for the start of a graph, and gradients would be lost."""
     model, operands = Changed(function, rows), given()
     model(*operands)
     accelerate(model, check=False)
@@ -176,7 +176,7 @@ def test_a_forward_of_its_own_stays_beside_a_shared_product(float64: None) -> No
     both = nn.ModuleList([first, second])
     expected = [one(*operands) for one in both]
     accelerate(both, check=False)
-    assert [notes_rows(one) for one in both] == [True, False]
+    assert [is_lazy(one) for one in both] == [True, False]
     torch.testing.assert_close([one(*operands) for one in both], expected)
     deaccelerate(both)
     torch.testing.assert_close([one(*operands) for one in both], expected)
@@ -194,7 +194,7 @@ class Scaled(E3nnForm):
 def test_shallow_copies_run_their_own_forward(float64: None) -> None:
     model, operands = Scaled(), given()
     accelerate(model, check=False)
-    assert notes_rows(model)
+    assert is_lazy(model)
     before = model(*operands)
     for other in (copy.copy(model), model._replicate_for_data_parallel()):
         other.scale = 5.0
