@@ -78,7 +78,7 @@ __all__ = [
     "warmup",
 ]
 
-#: Where names are that are not modules of the package.
+#: Homes of the names that are no modules of the package.
 _HOMES = {
     "e3nn.o3": ("Irrep", "Irreps"),
     "eqlayers.graph": ("Graph",),

@@ -124,7 +124,7 @@ _SAME: dict[str, str] = {
 }
 SAME = {ours: tuple(words.split()) for ours, words in _SAME.items()}
 
-#: What to write where more differs than the name: argument of this package -> words for it -> what to write.
+#: Advice where more differs than the name: argument of this package -> words for it -> advice.
 WRITE: dict[str, dict[str, str]] = {
     "irreps_out": {"lmax l_max max_ell": "the list of degrees, irreps_out=list(range(lmax + 1))"},
     "irreps_sh": {"lmax": "irreps_sh=eqlayers.Irreps.spherical_harmonics(lmax)"},

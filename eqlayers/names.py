@@ -43,7 +43,7 @@ _FIT = "the command `eqlayers fit`, or eqlayers.train with Lightning"
 _DATA = "eqlayers.data.StructureDataModule"
 _TORCH_SUM = "torch.Tensor.index_add_, or eqlayers.TensorProductConv for messages"
 
-#: What to use -> names of other packages, and words for what this package calls otherwise.
+#: Name or call to use -> names of other packages, and other words for it.
 _WORDS: dict[str, str] = {
     f"{_RADIAL}; a plain perceptron is e3nn.nn.FullyConnectedNet": "FullyConnectedNet",
     f"{_RADIAL}; a plain perceptron is torch.nn.Sequential": "MLP",

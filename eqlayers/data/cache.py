@@ -17,7 +17,7 @@ from eqlayers.files import atomic_write
 from eqlayers_kernels.c.build.cache import directory
 
 Arrays = dict[str, NDArray[Any]]
-# What NumPy and zipfile raise on a file that is truncated, overwritten, or not theirs.
+# Errors of NumPy and zipfile for a file that is truncated, overwritten, or of another kind.
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 _KEY = "cache_key"
 

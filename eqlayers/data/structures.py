@@ -16,7 +16,7 @@ from ..core.checks import check_type
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
-#: What a structure can be labelled with.
+#: Labels that structures can have.
 LABELS = ("energy", "forces", "stress", "dipole", "polarizability")
 _VACUUM = 1000.0  # Angstrom: length of lattice vectors where there is no period, beyond any structure
 

@@ -30,10 +30,10 @@ with needs_packages("eqlayers.integrations.ase", "train"):
     from ase.stress import full_3x3_to_voigt_6_stress
 
 _ENERGIES = ("energy", "free_energy", "energies")
-#: What has a deviation and members' values among the results of a committee.
+#: Results of a committee that have a deviation and the values of members.
 _DEVIATING = ("energy", "energies", "forces", "stress")
 _MEMBERS = "{}_members"
-#: What calculators take.
+#: Potentials and committees, or their files, as calculators take them.
 Source = Potential | Committee | str | os.PathLike[str] | Sequence[Any]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.checks import check_floating, check_function
 from ..core.errors import ShapeError
 
-#: By how much differences of forces may be off, relative to their terms: more than their error in float32.
+#: Largest error of differences of forces, relative to their terms: more than their error in float32.
 MISSED = 0.01
 
 

@@ -71,7 +71,7 @@ if find_spec("nequip") is not None:
     _modifier: Any = model_modifier(
         persistent=False, private=False, unsupported_devices=[], supported_compile_modes=["aotinductor"]
     )
-    # Of the whole model, as models of other packages (Allegro's) have no scatter; one bound method, as NequIP wants the
+    # The modifier is one of the whole model, as Allegro's models have no scatter; one bound method, as NequIP wants the
     # method of a name to be the same wherever it finds it, in our class that is derived from its scatter as well.
     _bound: Any = _modifier(classmethod(enable_eqlayers)).__get__(None, TensorProductScatter)
     TensorProductScatter.enable_eqlayers = GraphModel.enable_eqlayers = _bound

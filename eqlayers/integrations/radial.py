@@ -36,7 +36,7 @@ from .replacement import Replacement
 
 #: Functions of lengths have no value at 0 in some packages; nothing is nearer.
 NEAREST = 1e-9
-#: Of the tables of all pairs of species that have come, of one network; with more, networks run at every edge.
+#: Most bytes of the tables of one network, for all pairs of species that occurred; beyond, it runs at every edge.
 MOST_BYTES = 1 << 29
 #: Tolerance below which live tables are no coefficients, whose slopes in float32 are 1e-5 off.
 _FINE = 5e-5

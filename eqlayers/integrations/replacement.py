@@ -18,7 +18,7 @@ from .probes import Probe
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: What a replacement does not take over from the attributes of its original.
+#: Attributes of its original that a replacement does not take over.
 _OWN = ("_modules", "_parameters", "_buffers", "_original", "__codegen__", "sph_func")
 
 

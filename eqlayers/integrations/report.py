@@ -45,7 +45,7 @@ class Row:
     places: tuple[str, ...] = ()
 
 
-#: What to do with a model of this package's layers, which has nothing to replace.
+#: Advice for a model of this package's layers, which has nothing to replace.
 _FASTER = (
     "For simulations, eqlayers.compress(potential) puts its radial networks into tables. eqlayers.explain(model) names "
     "the backend of each layer; the argument backend of a layer or network picks another one"

@@ -38,7 +38,7 @@ KEPT = {
         "makes copies, where ours gives views that changes in place go through",
     ),
 }
-#: Those without layers inside.
+#: Kept layers without layers inside.
 SIMPLE = {"Activation", "Dropout", "Extract"}
 _LAYERS = (
     *(product.is_product, linear.is_linear, harmonics.is_harmonics),

@@ -31,7 +31,7 @@ PRODUCT_NAMES = (
     "FullTensorProduct",
     "TensorSquare",
 )
-#: What a class may define of its own and still compute what the class below it does.
+#: Names that a class may define and still compute the same as the class that it derives from.
 HARMLESS = {
     *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__init__", "__orig_bases__"),
     *("__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__parameters__"),
@@ -39,7 +39,7 @@ HARMLESS = {
     *("__repr__", "__str__", "extra_repr", "__e3nn_compile_mode__"),
 }
 
-#: In names of functions that add up the messages of edges.
+#: Words in names of functions that add up the messages of edges.
 _SUMS = re.compile("scatter|index_add|gather|segment|aggregate")
 
 

@@ -39,7 +39,7 @@ class Style(NamedTuple):
     density: bool
 
 
-#: Under the names of MACE's classes and options.
+#: Styles by the names of MACE's classes and options.
 INTERACTIONS = {
     "RealAgnosticInteractionBlock": Style(residual=False, density=False),
     "RealAgnosticResidualInteractionBlock": Style(residual=True, density=False),

@@ -28,7 +28,7 @@ from .properties import even_scalars, pooled
 from .structures import Structures
 
 LARGEST_DEGREE = 11  # of e3nn's representations
-#: What is read of each atom: energies; charges and vectors; energies and charges.
+#: Irreps that are read of each atom: energies; charges and vectors; energies and charges.
 READOUTS = {"scalar": "0e", "vector": "0e + 1o", "extent": "2x0e"}
 
 

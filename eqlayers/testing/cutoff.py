@@ -12,7 +12,7 @@ _MOST = 16  # pairs of species
 _EXTRAPOLATED = torch.tensor([4.0, -6.0, 4.0, -1.0], dtype=torch.float64, device="cpu")
 _SECOND = torch.tensor([1.0, -2.0, 1.0, 0.0], dtype=torch.float64, device="cpu")
 _THIRD = torch.tensor([-1.0, 3.0, -3.0, 1.0], dtype=torch.float64, device="cpu")
-#: By property: value, slope and curvature with their units.
+#: Value, slope and curvature of each property, with their units.
 _PARTS = {
     "energy": (("energy", "eV"), ("slope", "eV/A"), ("curvature", "eV/A^2")),
     "dipole": (("dipole", "e A"), ("slope of the dipole", "e"), ("curvature of the dipole", "e/A")),

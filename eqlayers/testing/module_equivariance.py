@@ -28,7 +28,7 @@ from ..irreps.algebra import as_irreps, representation_matrix
 from ..irreps.layout import FlatLayout, to_ir_mul, to_mul_ir
 from .equivariance import random_orthogonal
 
-#: What an entry of ``irreps_in`` says of positions: they turn as '1o' and move.
+#: Entry of ``irreps_in`` for positions, which rotate as '1o' and move.
 POSITIONS = "positions"
 
 

@@ -272,7 +272,7 @@ def _born_charges(case: Case, step: float) -> Found:
     ]
 
 
-#: By the property that they need; None for those that look at all there is.
+#: Checks by the property that they need; None for checks of all properties.
 CHECKS: tuple[tuple[str | None, Callable[[Case, float], Found]], ...] = (
     ("energy", _derivatives),
     ("energy", _sums),

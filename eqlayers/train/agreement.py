@@ -13,7 +13,7 @@ from ..elements import read_species, symbols_of
 
 #: Arguments that say how a network computes, which no weight depends on.
 SAME_WEIGHTS = ("knots",)
-#: What a checkpoint records of its data.
+#: Facts of its data that a checkpoint records.
 FACTS = ("target", "dataset", "split")
 #: Read-outs of one target each, which scalars can be fitted to as well.
 SPECIAL = {

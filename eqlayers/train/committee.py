@@ -40,7 +40,7 @@ from .run import checkpoint_path, has_checkpoint, results_of, run_folder, traine
 Array = NDArray[np.float64]
 #: Commands that a committee has; the others are of one run.
 COMMANDS = ("fit", "validate", "test", "predict")
-#: What differs between a member's configuration and what a committee was asked for, or says nothing about the result.
+#: Keys that differ between members and their committee, or say nothing about the result.
 FREE = ("ckpt_path", "name", "runs")
 FIX = "Train the members again, or leave the file out."
 

@@ -26,7 +26,7 @@ from .runs import Kind, Run, is_run, read_run, what_is
 #: Keys that always differ, or say nothing about the result.
 IGNORED = ("name", "runs", "ckpt_path")
 NETWORK = "model.model.init_args."
-#: What curves are drawn against -> key of the history, and the label of the axis.
+#: Axes of the learning curves -> key of the history, and label.
 AXES = {"epochs": ("epoch", "epoch"), "steps": ("step", "optimizer step"), "time": ("time_s", "time of training (s)")}
 FILES = ("report.html", "report.csv", "report.json")
 

@@ -26,7 +26,7 @@ LABELS = {
 }
 #: Unit in names of metrics -> as people have it.
 SHOWN = {label.unit: label.errors for label in LABELS.values()}
-#: What errors are logged of; the first that the data have is the main one.
+#: Quantities whose errors are logged; the first that the data have is the main one.
 ERRORS = ("forces", "energy_per_atom", "dipole", "polarizability", "energy", "stress")
 
 
@@ -43,7 +43,7 @@ def _square(error: Tensor) -> Tensor:
     return error.square().mean(-1)
 
 
-#: Of the rows of an error in units of the scale.
+#: Losses of the rows of an error, in units of the scale.
 LOSSES = {"l1": _absolute, "huber": _huber, "mse": _square}
 
 

@@ -50,7 +50,7 @@ USAGE = "eqlayers {command} CONFIGURATION [--key value]..."
 #: Arguments of a network on the first page: at most so many, without some; and the dots in their keys.
 ARGUMENTS, RARE, DEPTH = 7, ("cutoff_p", "mean_neighbors", "knots", "backend"), 3
 TASKS_IN_WORDS = {"potential": "potentials: energies, forces and stress", "property": "properties of molecules"}
-#: Where the rest is.
+#: Options that lead to the rest of the help.
 MORE = {
     "help-all": ("", "every option, with all that is known of it"),
     "model.model.help": ("CLASS", "options of another network, e.g. eqlayers.models.MACE"),

@@ -14,7 +14,7 @@ from ..elements import SYMBOLS
 from .checkpoints import read_checkpoint
 from .configuration import given_values
 
-#: Of the configuration.
+#: Key of the configuration.
 KEY = "model.model.init_args.species"
 
 

@@ -22,7 +22,7 @@ from ..structure import Rule, base_of, code_of, is_theirs, part_if, refuse_chang
 from .contraction import NOTICED
 
 _ATTRIBUTES = ("irreps_in1", "irreps_in2", "irreps_out", "mul", "instructions", "w3j", "weights", "irrep_normalization")
-#: By how much coefficients may be off, relative to the largest: more than float32 rounds.
+#: Largest error of coefficients, relative to the largest one: more than float32 rounds.
 _TOLERANCE = 1e-5
 
 

@@ -16,7 +16,7 @@ from ..probes import Operands, PastHooks, Probe, draw
 from ..replacement import FusedReplacement
 from ..structure import Rule, base_of, child_of, hooks_inside, is_theirs, part_if, refuse_changed
 
-#: What one irrep of MACE's contraction holds beside its weights: code, without numbers of its own.
+#: Submodules of one irrep of MACE's contraction beside its weights: code, without numbers of its own.
 _CODE = {"contractions_weighting", "contractions_features", "graph_opt_main"}
 #: Relative errors of coupling tensors above so many roundings of their dtype belong to another one.
 NOTICED = 1000
@@ -212,7 +212,7 @@ class AcceleratedSymmetricContraction(FusedReplacement, SymmetricContraction):
         return whole
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         return [_probe(original, self, rows, mixed) for mixed in (False, True)]
 
 

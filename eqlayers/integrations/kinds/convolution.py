@@ -127,7 +127,7 @@ class AcceleratedScatter(FusedReplacement):
         return self._give_back()
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         return [_probe(original.tp, rows, lambda module, x, y, w, src, dst: call(module, x, y, w, dst, src))]
 
 
@@ -143,7 +143,7 @@ class AcceleratedConvolution(FusedReplacement, TensorProductConv):
         vars(parent).pop("conv_fusion", None)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
 
         def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
             y, w, *ends = rest
@@ -197,7 +197,7 @@ class AcceleratedMessages(FusedReplacement, TensorProduct):
         make_eager(parent)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
 
         def run(module: nn.Module, x: Tensor, *rest: Tensor) -> Tensor:
             if module is not self:

@@ -133,7 +133,7 @@ class AcceleratedGate(FusedReplacement, Gate):
         return self._give_back()
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         gated = as_irreps(original.irreps_gated)
         dims = torch.tensor([ir.dim for mul, ir in gated for _ in range(mul)], dtype=torch.long, device="cpu")
 

@@ -60,7 +60,7 @@ class _GridReplacement(FusedReplacement):
         self.act.cst = factor_of(theirs.act)
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         irreps = as_irreps(self.irreps_in), as_irreps(self.irreps_out)
         there, back = _grid_matrices(original)
         turned = bool(getattr(original, "random_rot", False))
@@ -149,7 +149,7 @@ def _grid_matrices(layer: Any) -> tuple[Tensor, Tensor]:
     return there.T, back
 
 
-#: Where a function is looked at, in parts of the largest argument.
+#: Points where a function is evaluated, in parts of the largest argument.
 _WITHIN = (-1.0, -0.5, -0.25, 0.0, 0.25, 0.5, 1.0)
 
 

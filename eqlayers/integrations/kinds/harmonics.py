@@ -98,7 +98,7 @@ class AcceleratedSphericalHarmonics(Replacement, SphericalHarmonics):
             theirs.sph_func = base(theirs._ls_list, theirs.normalize, theirs.normalization, theirs.irreps_in).sph_func
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         magnitude = partial(_magnitude, original._ls_list, original.normalize, original.normalization)
         return [Probe({"x": draw("x", rows, 3)}, lambda module, o: call(module, o["x"]), magnitude)]
 

@@ -34,7 +34,7 @@ class AcceleratedLinear(Replacement, Linear):
     """Replacement of an ``e3nn.o3.Linear``."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         irreps = as_irreps(original.irreps_in), as_irreps(original.irreps_out)
         lead = () if original.shared_weights else (rows,)
         operands = {"x": draw("x", rows, irreps[0].dim)}

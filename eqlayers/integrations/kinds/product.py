@@ -53,7 +53,7 @@ class AcceleratedTensorProduct(Replacement, TensorProduct):
     """Replacement of an ``e3nn.o3.TensorProduct`` or of a subclass with the same ``forward(x, y, weight)``."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         return [_probe(original, self, rows, ("x", "y"))]
 
 
@@ -61,7 +61,7 @@ class AcceleratedTensorSquare(Replacement, TensorSquare):
     """Replacement of an ``e3nn.o3.TensorSquare``."""
 
     def probes(self, original: Any, rows: int) -> list[Probe]:
-        """See :class:`Replacement`."""
+        """Inputs for the comparison with the original."""
         return [_probe(original, self, rows, ("x",))]
 
 
