@@ -29,7 +29,7 @@ from . import cli
 from .again import FLAGS, first_process, said_of, say_left, stopped
 from .aside import Aside
 from .base import is_dry_run
-from .configuration import given_values, with_flag
+from .configuration import last_value, with_flag
 from .history import write_json
 from .labels import LABELS, SHOWN
 from .new import for_structures
@@ -55,15 +55,9 @@ def asked(args: Sequence[str]) -> bool:
     if not args or args[0] not in COMMANDS or any(re.match(r"-h$|--help|--print_config|--\S+\.help", w) for w in args):
         return False
     try:
-        return _last(with_flag(args), "committee") is not None
+        return last_value(with_flag(args), "committee") is not None
     except EqlayersError:  # of a file that cannot be read, which the command of one run says better
         return False
-
-
-def _last(args: Sequence[str], key: str, default: Any = None) -> Any:
-    """The value of a key: files and options may give several, and the last one counts."""
-    values = given_values(args, key)
-    return default if not values or values[-1] in ("", "null", "None") else values[-1]
 
 
 @dataclass
@@ -99,31 +93,31 @@ class Committee:
         args = with_flag(args)
         if (task := cli.task_of(args)) != "potential":
             raise ConfigError(f"committee must be of the task potential, got {task}. Leave out --committee.")
-        if (checkpoint := _last(args, "ckpt_path")) is not None:
+        if (checkpoint := last_value(args, "ckpt_path")) is not None:
             raise ConfigError(
                 f"ckpt_path must be left out with --committee, got {checkpoint}. Each member has its own; --resume "
                 "goes on with all."
             )
         fix = "4 is usual."
-        members = check_integer("committee", _number(_last(args, "committee")), 2, 1000, fix=fix)
-        share = _last(args, "committee_share")
+        members = check_integer("committee", _number(last_value(args, "committee")), 2, 1000, fix=fix)
+        share = last_value(args, "committee_share")
         if share is not None:
             share = check_number("committee_share", _number(share), above=0, at_most=1, fix="0.8 is usual.")
-        folder = run_folder(str(_last(args, "runs", "runs")), str(_last(args, "name", "default")))
+        folder = run_folder(str(last_value(args, "runs", "runs")), str(last_value(args, "name", "default")))
         return cls(args, folder, members, share)
 
     def member(self, place: int) -> list[str]:
         """The command line of a member, counted from 1; its seeds are so many less one above those that were given."""
         added = {"runs": str(self.folder), "name": member_name(place), "committee": "null", "committee_share": "null"}
         defaults = signature(StructureDataModule).parameters
-        seed = _last(self.args, "seed_everything", 2026)
+        seed = last_value(self.args, "seed_everything", 2026)
         if str(seed).lower() not in ("true", "false"):
             added["seed_everything"] = self._next("seed_everything", seed, place)
         for key in ("seed", "limit_seed") if self.share else ("seed",):
-            first_seed = _last(self.args, f"data.{key}", defaults[key].default)
+            first_seed = last_value(self.args, f"data.{key}", defaults[key].default)
             added[f"data.{key}"] = self._next(f"data.{key}", first_seed, place)
         if self.share:
-            if (limit := _last(self.args, "data.limit_train")) is not None:
+            if (limit := last_value(self.args, "data.limit_train")) is not None:
                 raise ConfigError(
                     f"data.limit_train must be left out with committee_share, got {limit}. Keep one of them."
                 )
@@ -313,7 +307,9 @@ def _run(committee: Committee, args: Sequence[str]) -> None:
             if fits:
                 committee.note(place)
             _wait_for_files()
-        tested = _last(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
+        tested = (
+            last_value(committee.args, "test_after_fit", True) in (True, "true", "True") if fits else args[0] == "test"
+        )
         if tested and not committee.dry:
             _test(committee, args)
     except KeyboardInterrupt:  # between two members

@@ -148,6 +148,12 @@ def given_values(args: Sequence[str], key: str) -> list[Any]:
     return [value for value in values if value is not None]
 
 
+def last_value(args: Sequence[str], key: str, default: Any = None) -> Any:
+    """The value of a key: files and options may give several, and the last one counts."""
+    values = given_values(args, key)
+    return default if not values or values[-1] in ("", "null", "None") else values[-1]
+
+
 def _number(value: Any) -> float | None:
     try:
         return float(value)

@@ -25,7 +25,7 @@ from ..models.compression import without_tables
 from ..models.extend import take_weights, with_species
 from .agreement import SAME_WEIGHTS, differences
 from .base import TrainedModule
-from .configuration import given_values
+from .configuration import given_values, last_value
 from .run import checkpoint_path
 
 #: Structures whose energies tell the shifts: enough for the mean of a few numbers, few enough for a minute of a CPU.
@@ -40,12 +40,11 @@ def with_network(args: Sequence[str]) -> list[str]:
     Of these, what a file or an option gives is left to it. Commands other than a fit, and a fit that goes on, take them
     from the checkpoint, which knows all species.
     """
-    start, resumed = given_values(args, "start_from"), given_values(args, "ckpt_path")
-    if not start or start[-1] in ("", "null", "None"):
+    start, resumed = last_value(args, "start_from"), last_value(args, "ckpt_path")
+    if start is None:
         return list(args)
-    named = {"runs": "runs", "name": "default"}
-    runs, name = ((given_values(args, key) or [default])[-1] for key, default in named.items())
-    path, folder = (resumed or start)[-1], Path(str(runs)) / str(name)
+    folder = Path(str(last_value(args, "runs", "runs"))) / str(last_value(args, "name", "default"))
+    path = resumed or start
     if args[0] != "fit" and not resumed:
         path = checkpoint_path(folder)
     elif not resumed and folder.resolve() in Path(str(path)).resolve().parents:

@@ -17,7 +17,7 @@ from ...data.embedded import TRAJECTORIES
 from ...data.readers import read_keys
 from ...files import atomic_write, check_output, plain_name, read_yaml
 from ...units import read_units
-from ..configuration import given_values, near_files
+from ..configuration import last_value, near_files
 from ..run import run_folder
 from .choose import Choices, choose
 from .look import Look, described, look
@@ -138,8 +138,9 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
             f"{args[0]} must have one of structures and configuration, got {first} and a configuration. Name the "
             "structures in the configuration, as data.path."
         )
-    name = str((given_values(["fit", *rest], "name") or [_name_of(first)])[-1])
-    folder = run_folder(str((given_values(["fit", *rest], "runs") or ["runs"])[-1]), name)
+    options = ["fit", *rest]
+    name = str(last_value(options, "name") or _name_of(first))
+    folder = run_folder(str(last_value(options, "runs", "runs")), name)
     kept = folder / "config.yaml"
     if args[0] != "fit" or ("--resume" in rest and kept.is_file()):
         if not kept.is_file():
@@ -152,7 +153,7 @@ def for_structures(args: Sequence[str]) -> Iterator[list[str]]:
         return
     facts = look(first, *(_given(rest, key) for key in ("data.keys", "data.units")))
     choices = choose(facts)
-    of_potential = ("model.model", "data.cutoff") if given_values(["fit", *rest], "start_from") else ()
+    of_potential = ("model.model", "data.cutoff") if last_value(options, "start_from") is not None else ()
     kept_settings = {key: one for key, one in choices.settings.items() if not key.startswith(of_potential)}
     print("defaults, each above the options that replace it:")
     print("\n".join(summary(facts, choices, OPTIONS)))
@@ -179,5 +180,4 @@ def _check_same(structures: str, kept: Path, command: str) -> None:
 
 def _given(args: Sequence[str], key: str) -> Any:
     """The mapping that an option gives for names or units of labels."""
-    values = given_values(["fit", *args], key)
-    return _mapping(f"--{key}", values[-1]) if values else None
+    return _mapping(f"--{key}", last_value(["fit", *args], key))
