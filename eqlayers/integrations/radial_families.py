@@ -143,11 +143,6 @@ def _nequip_factor(embedding: Any, modules: list[nn.Module]) -> float:
     return math.prod(float(m.factor) for m in factors if m.in_field == embedding.edge_invariant_field)
 
 
-def _sevennet_cutoff(embedding: Any) -> float:
-    envelope = embedding.cutoff_function
-    return float(envelope.cutoff_length if hasattr(envelope, "cutoff_length") else envelope.r_cut)
-
-
 def _sevennet_functions(embedding: Any, lengths: Tensor) -> Tensor:
     functions: Tensor = embedding.basis_function(lengths) * embedding.cutoff_function(lengths).unsqueeze(-1)
     return functions
